@@ -1,0 +1,45 @@
+# One word does one thing, and does all of it: each target first makes what it needs.
+PYTHON ?= python3
+JOBS ?= 2
+ARGS ?=
+
+BIN := .venv/bin
+PYTEST := $(BIN)/python -m pytest
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check bench deep docs lock clean
+
+help: ## say what each word does
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
+	@echo
+	@echo '  PYTHON=python3.13 (after make clean) chooses an interpreter; ARGS="..." goes to the command that is run.'
+
+setup: ## make .venv: keepstate with all extras, the tools and the real servers (at once if nothing changed)
+	@$(PYTHON) tools/bootstrap.py
+
+demo: setup ## run keepstate on the standard library's source: four processes, one killed, no update lost
+	@$(BIN)/keepstate demo $(ARGS)
+
+test: setup ## run all tests but the deep ones, on real servers (JOBS=0: in one process)
+	@$(PYTEST) -q -n $(JOBS) --dist loadfile $(ARGS)
+
+check: setup ## format, lint, types, layers, generated twins, sizes
+	@$(BIN)/python tools/check.py
+
+bench: setup ## measure each budget against the raw driver and write bench/results.json
+	@$(BIN)/python -m bench $(ARGS)
+
+deep: setup ## run the long proof: deep and slow tests, many more examples
+	@$(PYTEST) -m "deep or slow" --hypothesis-profile=deep --timeout=3600 -o faulthandler_timeout=4000 $(ARGS)
+
+docs: setup ## run every example and command in the documents
+	@$(PYTEST) -q tests/docs $(ARGS)
+
+lock: setup ## resolve the newest versions anew into requirements-dev.txt
+	@rm -f uv.lock
+	@$(BIN)/uv export --quiet --python $(BIN)/python --all-extras --group test --no-emit-project --no-header --no-annotate \
+		--output-file requirements-dev.txt
+	@$(PYTHON) tools/bootstrap.py
+
+clean: ## remove .venv and what the tools left
+	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis uv.lock

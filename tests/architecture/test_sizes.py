@@ -1,0 +1,42 @@
+"""A file is read in one sitting, and a function on one screen."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+
+from tests.architecture.tree import python_files, shown
+
+LONGEST_FILE = 500
+LONGEST_FUNCTION = 59
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+def test_no_file_is_longer_than_500_lines() -> None:
+    lengths = {shown(path): len(path.read_text(encoding="utf-8").splitlines()) for path in python_files()}
+
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+def test_no_function_is_60_lines_long() -> None:
+    lengths = {
+        f"{shown(path)}:{function.lineno} {function.name}": length_of(function)
+        for path in python_files()
+        for function in functions(ast.parse(path.read_bytes()))
+    }
+
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FUNCTION} == {}
+
+
+def functions(tree: ast.Module) -> Iterator[Function]:
+    return (node for node in ast.walk(tree) if isinstance(node, Function))
+
+
+def length_of(function: Function) -> int:
+    """Returns the function's lines without those of its docstring, which may be as long as it has to say."""
+    lines = (function.end_lineno or function.lineno) - function.lineno + 1
+    first = function.body[0]
+    if ast.get_docstring(function) is not None and first.end_lineno is not None:
+        lines -= first.end_lineno - first.lineno + 1
+    return lines

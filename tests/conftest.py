@@ -1,0 +1,79 @@
+"""What every test lives by: how much Hypothesis tries, that a skip is loud, and who runs alone."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
+IN_CI = os.environ.get("CI", "") not in {"", "0", "false"}
+
+# A machine shared by servers and workers is slow at times: time proves nothing about an example.
+settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
+settings.register_profile("deep", settings.get_profile("dev"), max_examples=5_000, stateful_step_count=200)
+settings.load_profile("ci" if IN_CI else "dev")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leaves out a test whose file beside the checkout is missing: it is no part of such a checkout."""
+    absent = [item for item in items if (path := path_in_shared(item)) and not path.exists()]
+    if absent:
+        items[:] = [item for item in items if item not in absent]
+        config.hook.pytest_deselected(items=absent)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Turns a skip into a failure in CI: what was not run has not passed."""
+    report = yield
+    refuse_skip(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    """Turns the skip of a whole module into a failure in CI."""
+    report = yield
+    refuse_skip(report)
+    return report
+
+
+@pytest.fixture
+def shared_data(request: pytest.FixtureRequest) -> Path:
+    """The file that the test's mark names: `@pytest.mark.shared("data/NAME")`."""
+    path = path_in_shared(request.node)
+    assert path, (
+        f"{request.node.nodeid} asks for shared_data: mark it with the file, pytest.mark.shared(PATH)"
+    )
+    return path
+
+
+@pytest.fixture(autouse=True)
+def company(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    """Keeps the suite's other processes waiting while a test marked `alone` measures time."""
+    if not hasattr(request.config, "workerinput"):
+        yield
+        return
+    mode = fcntl.LOCK_EX if request.node.get_closest_marker("alone") else fcntl.LOCK_SH
+    with (tmp_path_factory.getbasetemp().parent / "company").open("w") as lock:
+        fcntl.flock(lock, mode)
+        yield
+
+
+def path_in_shared(item: pytest.Item) -> Path | None:
+    """Returns the file beside the checkout that a test reads, if it says so."""
+    mark = item.get_closest_marker("shared")
+    return SHARED / mark.args[0] if mark else None
+
+
+def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
+    """Makes a report of a skip one of a failure, in CI."""
+    if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"skipped in CI, where every test must run: {report.longrepr}"

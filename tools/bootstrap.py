@@ -1,0 +1,167 @@
+"""Makes `.venv`: keepstate in place, with every package of the lock, each checked by its hash.
+
+It needs nothing but a Python: `uv` where the machine has it, else the lock's own `uv`, which pip fetches
+into the new `.venv` first, under its hash too. A second run with nothing changed ends at once, because
+`.venv/.ready` holds the fingerprint of what the folder was made from. Old Pythons must be able to read this
+file: it is they who are told that they are too old.
+"""
+
+import hashlib
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+
+OLDEST = (3, 11)
+NEWEST = (3, 14)
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+READY = VENV / ".ready"
+LOCK = ROOT / "requirements-dev.txt"
+MADE_FROM = (ROOT / "pyproject.toml", LOCK, pathlib.Path(__file__).resolve())
+
+
+class SetupError(Exception):
+    """Says what stands in the way of the set-up, and what to do about it."""
+
+
+def main() -> int:
+    """Makes or renews `.venv`; returns the exit code."""
+    made_from = fingerprint(ROOT, *MADE_FROM)
+    if is_ready(made_from):
+        return 0
+    began = time.monotonic()
+    try:
+        enter_python()
+        say(f"making .venv with Python {version_text(sys.version_info)} from {LOCK.name}")
+        fill()
+    except SetupError as error:
+        say(str(error))
+        return 1
+    READY.write_text(made_from, encoding="utf-8")
+    say(f"done in {time.monotonic() - began:.0f} s")
+    return 0
+
+
+def fingerprint(root: pathlib.Path, *files: pathlib.Path) -> str:
+    """Returns the name of one set-up: what it is from, and where, as an editable install holds the path."""
+    digest = hashlib.sha256(str(root).encode())
+    for file in files:
+        digest.update(hashlib.sha256(file.read_bytes()).digest())
+    return digest.hexdigest()
+
+
+def is_ready(made_from: str) -> bool:
+    """Says whether `.venv` was made whole from exactly this."""
+    return PYTHON.exists() and READY.exists() and READY.read_text(encoding="utf-8") == made_from
+
+
+def enter_python() -> None:
+    """Goes on in a Python that is new enough: this one, or the newest on the path."""
+    if tuple(sys.version_info[:2]) >= OLDEST:
+        return
+    for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
+        newer = shutil.which(f"python3.{minor}")
+        if newer:
+            os.execv(newer, [newer, *sys.argv])
+    raise SetupError(
+        f"keepstate needs Python {version_text(OLDEST)} or newer, and {sys.executable} is "
+        f"{version_text(sys.version_info)}. Install a newer one and name it: make PYTHON=python3.12 setup"
+    )
+
+
+def fill() -> None:
+    """Makes `.venv` if it is missing, and brings it to exactly what the lock says."""
+    uv, settings = shutil.which("uv"), {}
+    if uv and not PYTHON.exists():
+        run(uv, "venv", "--quiet", "--clear", "--python", sys.executable, VENV)
+    elif not uv:
+        uv, settings = str(VENV / "bin" / "uv"), pip_index()
+        if not os.access(uv, os.X_OK):
+            make_with_pip()
+    if not os.access(str(pathlib.Path.home()), os.W_OK):
+        settings["UV_NO_CACHE"] = "1"
+    run(uv, "pip", "sync", "--quiet", "--python", PYTHON, "--require-hashes", LOCK, **settings)
+    # Our own build needs only what the lock has just brought: nothing is fetched that has no hash.
+    ourselves = ("--no-deps", "--no-build-isolation", "--editable", ROOT)
+    run(uv, "pip", "install", "--quiet", "--python", PYTHON, *ourselves, **settings)
+
+
+def make_with_pip() -> None:
+    """Makes `.venv` with the standard library alone, and in it the lock's uv."""
+    need_venv_module()
+    run(sys.executable, "-m", "venv", "--clear", VENV)
+    with tempfile.TemporaryDirectory() as folder:
+        only_uv = pathlib.Path(folder) / "uv.txt"
+        only_uv.write_text(requirement("uv", LOCK.read_text(encoding="utf-8")), encoding="utf-8")
+        pip = (PYTHON, "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
+        run(*pip, "--require-hashes", "-r", only_uv)
+
+
+def need_venv_module() -> None:
+    """Raises SetupError if this Python cannot make a `.venv` with pip in it, as a bare Debian's cannot."""
+    try:
+        import ensurepip  # noqa: F401
+        import venv  # noqa: F401
+    except ImportError as error:
+        raise SetupError(
+            f"{sys.executable} lacks the standard module {error.name!r}, which makes .venv. "
+            f"On Debian or Ubuntu: apt install python{version_text(sys.version_info)}-venv. "
+            "Or install uv, which does not need it."
+        ) from error
+
+
+def requirement(name: str, lock: str) -> str:
+    """Returns the lock's lines of one package, its hashes with them."""
+    kept = []
+    for line in lock.splitlines():
+        if kept and not line.startswith(" "):
+            break
+        if kept or line.startswith(f"{name}=="):
+            kept.append(line)
+    if not kept:
+        raise SetupError(f"{LOCK.name} does not name {name}: run make lock on a machine that has uv.")
+    return "\n".join(kept) + "\n"
+
+
+def pip_index() -> "dict[str, str]":
+    """Returns pip's package index as a setting of uv, which does not read pip's own."""
+    if "UV_DEFAULT_INDEX" in os.environ:
+        return {}
+    asked = (
+        str(PYTHON if PYTHON.exists() else sys.executable),
+        "-m",
+        "pip",
+        "config",
+        "get",
+        "global.index_url",
+    )
+    answered = subprocess.run(asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
+    index = os.environ.get("PIP_INDEX_URL") or answered.decode().strip()
+    return {"UV_DEFAULT_INDEX": index} if index else {}
+
+
+def run(*command: object, **settings: str) -> None:
+    """Runs one command; what it prints tells why it failed."""
+    words = [str(word) for word in command]
+    code = subprocess.run(words, cwd=str(ROOT), env={**os.environ, **settings}, check=False).returncode
+    if code:
+        raise SetupError(f"`{' '.join(words)}` ended with {code}, and says why above.")
+
+
+def version_text(version: "tuple[int, ...]") -> str:
+    """Returns the two numbers that name a Python."""
+    return f"{version[0]}.{version[1]}"
+
+
+def say(text: str) -> None:
+    """Tells the person at the terminal how far the set-up is."""
+    print(f"setup: {text}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
