@@ -80,9 +80,10 @@ def fill() -> None:
     if uv and not PYTHON.exists():
         run(uv, "venv", "--quiet", "--clear", "--python", sys.executable, VENV)
     elif not uv:
-        uv, settings = str(VENV / "bin" / "uv"), pip_index()
+        uv = str(VENV / "bin" / "uv")
         if not os.access(uv, os.X_OK):
             make_with_pip()
+        settings = pip_index()
     if not os.access(str(pathlib.Path.home()), os.W_OK):
         settings["UV_NO_CACHE"] = "1"
     run(uv, "pip", "sync", "--quiet", "--python", PYTHON, "--require-hashes", LOCK, **settings)
@@ -132,14 +133,7 @@ def pip_index() -> "dict[str, str]":
     """Returns pip's package index as a setting of uv, which does not read pip's own."""
     if "UV_DEFAULT_INDEX" in os.environ:
         return {}
-    asked = (
-        str(PYTHON if PYTHON.exists() else sys.executable),
-        "-m",
-        "pip",
-        "config",
-        "get",
-        "global.index_url",
-    )
+    asked = (sys.executable, "-m", "pip", "config", "get", "global.index_url")
     answered = subprocess.run(asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
     index = os.environ.get("PIP_INDEX_URL") or answered.decode().strip()
     return {"UV_DEFAULT_INDEX": index} if index else {}

@@ -1,0 +1,101 @@
+"""The set-up is made anew when what it is made from changes, and says what stands in its way."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from tools import bootstrap
+
+LOCK = """\
+ruff==0.17.5 \\
+    --hash=sha256:aa
+uv==0.13.8 \\
+    --hash=sha256:bb \\
+    --hash=sha256:cc
+uvloop==1.0 \\
+    --hash=sha256:dd
+"""
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A checkout whose `.venv` was made from the lock as it stands."""
+    lock, venv = tmp_path / "requirements-dev.txt", tmp_path / ".venv"
+    (venv / "bin").mkdir(parents=True)
+    (venv / "bin" / "python").touch()
+    lock.write_text(LOCK, encoding="utf-8")
+    (venv / ".ready").write_text(bootstrap.fingerprint(tmp_path, lock), encoding="utf-8")
+    monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
+    monkeypatch.setattr(bootstrap, "MADE_FROM", (lock,))
+    monkeypatch.setattr(bootstrap, "VENV", venv)
+    monkeypatch.setattr(bootstrap, "PYTHON", venv / "bin" / "python")
+    monkeypatch.setattr(bootstrap, "READY", venv / ".ready")
+    return tmp_path
+
+
+def test_a_set_up_that_nothing_changed_is_left_as_it_is(
+    checkout: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert bootstrap.main() == 0
+
+    assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize("changed", ["requirements-dev.txt", ".venv/bin/python", ".venv/.ready"])
+def test_a_set_up_is_made_anew_when_something_changed_or_is_gone(checkout: Path, changed: str) -> None:
+    made_from = bootstrap.fingerprint(checkout, checkout / "requirements-dev.txt")
+    assert bootstrap.is_ready(made_from)
+    if changed == "requirements-dev.txt":
+        (checkout / changed).write_text(LOCK + "more==1\n", encoding="utf-8")
+    else:
+        (checkout / changed).unlink()
+
+    assert not bootstrap.is_ready(bootstrap.fingerprint(checkout, checkout / "requirements-dev.txt"))
+
+
+def test_a_checkout_that_moved_is_set_up_anew(checkout: Path) -> None:
+    lock = checkout / "requirements-dev.txt"
+
+    assert bootstrap.fingerprint(checkout, lock) != bootstrap.fingerprint(checkout.parent, lock)
+
+
+def test_a_python_without_venv_names_the_package_to_install(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkout / ".venv" / ".ready").unlink()
+    monkeypatch.setenv("PATH", str(checkout))
+    monkeypatch.setitem(sys.modules, "ensurepip", None)
+
+    code = bootstrap.main()
+
+    assert code == 1
+    said = capsys.readouterr().err
+    assert "lacks the standard module 'ensurepip'" in said
+    assert f"apt install python3.{sys.version_info[1]}-venv" in said
+
+
+def test_an_old_python_is_told_which_one_is_needed(
+    checkout: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (checkout / ".venv" / ".ready").unlink()
+    monkeypatch.setenv("PATH", str(checkout))
+    monkeypatch.setattr(sys, "version_info", (3, 9, 2))
+
+    code = bootstrap.main()
+
+    assert code == 1
+    assert "needs Python 3.11 or newer" in capsys.readouterr().err
+
+
+def test_the_lock_gives_one_package_with_its_hashes_and_no_other() -> None:
+    taken = bootstrap.requirement("uv", LOCK)
+
+    assert taken == "uv==0.13.8 \\\n    --hash=sha256:bb \\\n    --hash=sha256:cc\n"
+
+
+def test_a_command_that_fails_is_named(checkout: Path) -> None:
+    with pytest.raises(bootstrap.SetupError, match=r"-c raise SystemExit\(3\)` ended with 3"):
+        bootstrap.run(sys.executable, "-c", "raise SystemExit(3)")
