@@ -10,6 +10,7 @@ import hashlib
 import os
 import pathlib
 import shutil
+import ssl
 import subprocess
 import sys
 import tempfile
@@ -83,7 +84,7 @@ def fill() -> None:
         uv = str(VENV / "bin" / "uv")
         if not os.access(uv, os.X_OK):
             make_with_pip()
-        settings = pip_index()
+        settings = as_pip_fetches()
     if not os.access(str(pathlib.Path.home()), os.W_OK):
         settings["UV_NO_CACHE"] = "1"
     run(uv, "pip", "sync", "--quiet", "--python", PYTHON, "--require-hashes", LOCK, **settings)
@@ -129,14 +130,18 @@ def requirement(name: str, lock: str) -> str:
     return "\n".join(kept) + "\n"
 
 
-def pip_index() -> "dict[str, str]":
-    """Returns pip's package index as a setting of uv, which does not read pip's own."""
-    if "UV_DEFAULT_INDEX" in os.environ:
-        return {}
+def as_pip_fetches() -> "dict[str, str]":
+    """Returns settings that make our uv fetch as pip does: from its index, trusting what the machine does."""
+    settings = {}
     asked = (sys.executable, "-m", "pip", "config", "get", "global.index_url")
     answered = subprocess.run(asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
     index = os.environ.get("PIP_INDEX_URL") or answered.decode().strip()
-    return {"UV_DEFAULT_INDEX": index} if index else {}
+    if index and "UV_DEFAULT_INDEX" not in os.environ:
+        settings["UV_DEFAULT_INDEX"] = index
+    trusted = ssl.get_default_verify_paths()
+    if trusted.cafile or (trusted.capath and os.listdir(trusted.capath)):
+        settings["UV_SYSTEM_CERTS"] = "1"
+    return settings
 
 
 def run(*command: object, **settings: str) -> None:
