@@ -27,6 +27,16 @@ def test_ci_runs_the_words_that_people_run() -> None:
     assert re.findall(r"make [a-z]+", script) == ["make setup", "make check", "make test"]
 
 
+def test_every_make_command_in_the_documents_exists() -> None:
+    offered = set(re.findall(r"^  make ([a-z]+)", make(), re.MULTILINE))
+    pages = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
+    named = {
+        (page.name, word) for page in pages for word in re.findall(r"`make ([a-z]+)", page.read_text("utf-8"))
+    }
+
+    assert {(page, word) for page, word in named if word not in offered} == set()
+
+
 def make(*words: str) -> str:
     """Returns what make says to a person at a terminal, though the suite itself may run under make."""
     outer = {name: value for name, value in os.environ.items() if name not in OF_MAKE}
