@@ -7,6 +7,7 @@ file: it is they who are told that they are too old.
 """
 
 import hashlib
+import importlib
 import os
 import pathlib
 import shutil
@@ -38,7 +39,7 @@ def main() -> int:
     began = time.monotonic()
     try:
         enter_python()
-        say(f"making .venv with Python {version_text(sys.version_info)} from {LOCK.name}")
+        say(f"making .venv with Python {version_text(*sys.version_info[:2])} from {LOCK.name}")
         fill()
     except SetupError as error:
         say(str(error))
@@ -70,14 +71,15 @@ def enter_python() -> None:
         if newer:
             os.execv(newer, [newer, *sys.argv])
     raise SetupError(
-        f"keepstate needs Python {version_text(OLDEST)} or newer, and {sys.executable} is "
-        f"{version_text(sys.version_info)}. Install a newer one and name it: make PYTHON=python3.12 setup"
+        f"keepstate needs Python {version_text(*OLDEST)} or newer, and {sys.executable} is "
+        f"{version_text(*sys.version_info[:2])}. Install one and name it: make PYTHON=python3.12 setup"
     )
 
 
 def fill() -> None:
     """Makes `.venv` if it is missing, and brings it to exactly what the lock says."""
-    uv, settings = shutil.which("uv"), {}
+    uv = shutil.which("uv")
+    settings: dict[str, str] = {}
     if uv and not PYTHON.exists():
         run(uv, "venv", "--quiet", "--clear", "--python", sys.executable, VENV)
     elif not uv:
@@ -107,19 +109,19 @@ def make_with_pip() -> None:
 def need_venv_module() -> None:
     """Raises SetupError if this Python cannot make a `.venv` with pip in it, as a bare Debian's cannot."""
     try:
-        import ensurepip  # noqa: F401
-        import venv  # noqa: F401
+        for module in ("venv", "ensurepip"):
+            importlib.import_module(module)
     except ImportError as error:
         raise SetupError(
             f"{sys.executable} lacks the standard module {error.name!r}, which makes .venv. "
-            f"On Debian or Ubuntu: apt install python{version_text(sys.version_info)}-venv. "
+            f"On Debian or Ubuntu: apt install python{version_text(*sys.version_info[:2])}-venv. "
             "Or install uv, which does not need it."
         ) from error
 
 
 def requirement(name: str, lock: str) -> str:
     """Returns the lock's lines of one package, its hashes with them."""
-    kept = []
+    kept: list[str] = []
     for line in lock.splitlines():
         if kept and not line.startswith(" "):
             break
@@ -132,7 +134,7 @@ def requirement(name: str, lock: str) -> str:
 
 def as_pip_fetches() -> "dict[str, str]":
     """Returns settings that make our uv fetch as pip does: from its index, trusting what the machine does."""
-    settings = {}
+    settings: dict[str, str] = {}
     asked = (sys.executable, "-m", "pip", "config", "get", "global.index_url")
     answered = subprocess.run(asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
     index = os.environ.get("PIP_INDEX_URL") or answered.decode().strip()
@@ -152,9 +154,9 @@ def run(*command: object, **settings: str) -> None:
         raise SetupError(f"`{' '.join(words)}` ended with {code}, and says why above.")
 
 
-def version_text(version: "tuple[int, ...]") -> str:
+def version_text(major: int, minor: int) -> str:
     """Returns the two numbers that name a Python."""
-    return f"{version[0]}.{version[1]}"
+    return f"{major}.{minor}"
 
 
 def say(text: str) -> None:

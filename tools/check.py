@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-TYPED = ("src", "tools", "tests/typing")
+TYPED = tuple(path for path in ("src", "tools", "tests/typing") if (ROOT / path).exists())
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +36,8 @@ class Outcome:
 
 
 CHECKS = (
-    Check("types, basedpyright", ("basedpyright", "--pythonpath", sys.executable)),
-    Check("types, mypy", ("mypy", *(path for path in TYPED if (ROOT / path).exists()))),
+    Check("types, basedpyright", ("basedpyright", "--pythonpath", sys.executable, *TYPED)),
+    Check("types, mypy", ("mypy", *TYPED)),
     Check("sizes, names, lock", ("python", "-m", "pytest", "-q", "tests/architecture")),
     Check("layers", ("lint-imports", "--no-logo")),
     Check("generated twins", ("python", "tools/generate_sync.py", "--check")),

@@ -32,7 +32,9 @@ def test_alone(run, tmp_path_factory):
 """
 
 
-@pytest.mark.parametrize(("test", "reason"), [(SKIPS, "no server"), (SKIPS_ALL, "no driver")])
+@pytest.mark.parametrize(
+    ("test", "reason"), [(SKIPS, "no server"), (SKIPS_ALL, "no driver")], ids=["a test", "a module"]
+)
 def test_a_skip_fails_in_ci_and_says_why(tmp_path: Path, test: str, reason: str) -> None:
     done = suite(tmp_path, test, CI="true")
 
