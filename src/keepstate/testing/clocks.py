@@ -1,0 +1,54 @@
+"""A clock that stands still until a test turns it, with dice that fall the same way each time."""
+
+from __future__ import annotations
+
+import random
+import threading
+
+
+class ManualClock:
+    """Time that only `advance` and `turn_back` move; implements `keepstate._clock.Clock`.
+
+    Args:
+        now_ms: The time it starts at.
+        seed: Where its randomness starts.
+    """
+
+    def __init__(self, now_ms: int = 1_700_000_000_000, *, seed: int = 0) -> None:
+        self._now_ms = now_ms
+        self._running_s = 0.0
+        self._random = random.Random(seed)
+        self._lock = threading.Lock()
+
+    def advance(self, ms: int) -> None:
+        """Lets time pass."""
+        with self._lock:
+            self._now_ms += ms
+            self._running_s += ms / 1000
+
+    def turn_back(self, ms: int) -> None:
+        """Sets the wall clock back, as an administrator or NTP does; what only runs forward stays."""
+        with self._lock:
+            self._now_ms -= ms
+
+    def now_ms(self) -> int:
+        """Returns milliseconds since 1970, UTC; may jump."""
+        return self._now_ms
+
+    def monotonic_s(self) -> float:
+        """Returns seconds that never go back."""
+        return self._running_s
+
+    def awake_or_asleep_s(self) -> float:
+        """Returns seconds that never go back."""
+        return self._running_s
+
+    def random_bytes(self, size: int) -> bytes:
+        """Returns bytes that the seed decides."""
+        with self._lock:
+            return self._random.randbytes(size)
+
+    def spread(self) -> float:
+        """Returns a number in [0, 1) that the seed decides."""
+        with self._lock:
+            return self._random.random()

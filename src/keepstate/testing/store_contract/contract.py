@@ -1,0 +1,29 @@
+"""The whole contract: what every store must do, one test a clause."""
+
+from __future__ import annotations
+
+from keepstate.testing.store_contract.batches import Batches
+from keepstate.testing.store_contract.bounds import Bounds
+from keepstate.testing.store_contract.checks import Checks
+from keepstate.testing.store_contract.company import Company
+from keepstate.testing.store_contract.handles import Handles
+from keepstate.testing.store_contract.hints import Hints
+from keepstate.testing.store_contract.logs import Logs
+from keepstate.testing.store_contract.reads import Reads, Scans
+from keepstate.testing.store_contract.spaces import Spaces
+from keepstate.testing.store_contract.stamps import Stamps
+from keepstate.testing.store_contract.times import Times
+from keepstate.testing.store_contract.tokens import Tokens
+
+
+class StoreContract(
+    Batches, Checks, Stamps, Tokens, Times, Reads, Scans, Logs, Spaces, Bounds, Company, Handles, Hints
+):
+    """Subclass it in a test file, say `make_store`, and put the abilities that the store has before it.
+
+    ```python
+    class TestMemory(Clocked, StoreContract):
+        def make_store(self, tmp_path):
+            return MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
+    ```
+    """

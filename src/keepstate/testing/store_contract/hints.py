@@ -1,0 +1,75 @@
+"""Hints: who listens hears of changes soon, and loses nothing if it does not."""
+
+from __future__ import annotations
+
+import time
+
+from keepstate.stores.base import StoreBase
+from keepstate.stores.protocol import Put
+from keepstate.testing.store_contract.stage import SHORT_MS, Stage, applied, changed
+
+A = b"\x01a"
+SOON_S = 10.0
+"""Longer than any hint takes: a test that waits so long has failed."""
+
+
+class Hints(Stage):
+    """`wait` and `listen` within one handle."""
+
+    async def test_a_listener_keeps_a_hint_until_it_waits(self, store: StoreBase, space: str) -> None:
+        listener = store.listen([space])
+        await applied(store, space, Put(A, b"1"))
+
+        started_s = time.monotonic()
+        await listener.wait(SOON_S)
+
+        assert time.monotonic() - started_s < SOON_S / 2
+        listener.close()
+
+    async def test_a_waiting_listener_is_woken(self, store: StoreBase, space: str) -> None:
+        listener = store.listen([space, space + "'s neighbour"])
+
+        async def follow() -> None:
+            upto, seen = 0, 0
+            while seen < 20:
+                await listener.wait(SOON_S)
+                changes = await store.changes(space, upto)
+                upto, seen = changes.upto, seen + len(changes.items)
+
+        async def write() -> None:
+            for i in range(20):
+                await applied(store, space, Put(A, b"%d" % i))
+
+        started_s = time.monotonic()
+        await self.together(follow(), write())
+
+        assert time.monotonic() - started_s < SOON_S / 2
+        listener.close()
+
+    async def test_waiting_ends_when_its_time_is_up(self, store: StoreBase, space: str) -> None:
+        started_s = time.monotonic()
+        await store.wait([space], 0.02)
+
+        assert time.monotonic() - started_s < SOON_S
+
+    async def test_a_drop_and_a_sweep_are_heard(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(A, b"1", ttl_ms=SHORT_MS))
+        await self.pass_time(SHORT_MS)
+        for act in (store.sweep, lambda: store.drop(space)):
+            listener = store.listen([space])
+            await act()
+
+            started_s = time.monotonic()
+            await listener.wait(SOON_S)
+
+            assert time.monotonic() - started_s < SOON_S / 2
+            listener.close()
+
+    async def test_a_closed_listener_stays_closed(self, store: StoreBase, space: str) -> None:
+        listener = store.listen([space])
+        listener.close()
+        listener.close()
+
+        await applied(store, space, Put(A, b"1"))
+
+        assert len(await changed(store, space)) == 1

@@ -1,0 +1,167 @@
+"""The log: what changed after a revision, whole, in order, and honest about what is gone."""
+
+from __future__ import annotations
+
+import pytest
+
+from keepstate.errors import CompactedError, HistoryLostError, OutcomeUnknownError
+from keepstate.stores.base import StoreBase
+from keepstate.stores.combiner import FLUSH_BATCHES
+from keepstate.stores.protocol import Applied, Batch, Change, Changes, Delete, Put
+from keepstate.testing.store_contract.stage import Stage, applied, changed, outcome_of, revision_of
+from keepstate.values import limits
+
+A, B = b"\x01a", b"\x01b"
+DOC, OBJECT = b"\x02doc", b"\x00object"
+
+SLACK = 1_000
+"""By how much a test overfills the log; a store may cut lazily, but not by more."""
+
+
+async def fill_log(store: StoreBase, space: str, revisions: int) -> None:
+    """Applies many small batches quickly."""
+    batches = [Batch(space, [Put(b"\x01%d" % (i % 7), b"")]) for i in range(revisions)]
+    for start in range(0, revisions, FLUSH_BATCHES):
+        outcomes = await store.apply(batches[start : start + FLUSH_BATCHES])
+        assert all(isinstance(outcome, Applied) for outcome in outcomes)
+
+
+class Logs(Stage):
+    """One test a sentence of DESIGN's "Changes"."""
+
+    async def test_section_00_is_not_logged(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(OBJECT, b"1"))
+        await applied(store, space, Delete(OBJECT))
+
+        assert await store.changes(space, 0) == Changes([], 2, 0)
+
+    async def test_section_01_is_logged_by_key(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(A, b"1"))
+        await applied(store, space, Put(A, b"2"))
+        await applied(store, space, Delete(A))
+
+        assert await changed(store, space) == [Change(1, A, False), Change(2, A, False), Change(3, A, True)]
+
+    async def test_section_02_is_logged_with_old_and_new_value(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(DOC, b"1"))
+        await applied(store, space, Put(DOC, b""))
+        await applied(store, space, Delete(DOC))
+
+        assert await changed(store, space) == [
+            Change(1, DOC, False, None, b"1"),
+            Change(2, DOC, False, b"1", b""),
+            Change(3, DOC, True, b"", None),
+        ]
+
+    async def test_a_write_of_equal_bytes_is_a_change(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(DOC, b"same"))
+        await applied(store, space, Put(DOC, b"same"))
+
+        assert (await changed(store, space, 1)) == [Change(2, DOC, False, b"same", b"same")]
+
+    async def test_a_refused_batch_is_not_logged(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(A, b"1"))
+        await outcome_of(store, space, Put(A, b"2"), at=9)
+
+        assert await changed(store, space) == [Change(1, A, False)]
+
+    async def test_an_answer_holds_whole_revisions(self, store: StoreBase, space: str) -> None:
+        for start in range(4):
+            await applied(store, space, *(Put(b"\x01%d" % (start + i), b"") for i in range(3)))
+
+        page = await store.changes(space, 0, limit=4)
+        rest = await store.changes(space, page.upto, limit=1)
+
+        assert page.upto == 2
+        assert [change.revision for change in page.items] == [1, 1, 1, 2, 2, 2]
+        assert rest.upto == 3
+        assert [change.revision for change in rest.items] == [3, 3, 3]
+
+    async def test_upto_moves_over_revisions_without_items(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(A, b"1"))
+        await applied(store, space, Put(OBJECT, b"1"))
+        await applied(store, space, Delete(B))
+
+        assert await store.changes(space, 0) == Changes([Change(1, A, False)], 3, 0)
+        assert await store.changes(space, 1) == Changes([], 3, 0)
+        assert await store.changes(space, 3) == Changes([], 3, 0)
+
+    async def test_resuming_from_upto_misses_nothing_and_repeats_nothing(
+        self, store: StoreBase, space: str
+    ) -> None:
+        for i in range(50):
+            await store.apply([Batch(space, [Put(b"\x01%d" % i, b""), Put(b"\x02%d" % i, b"v")])])
+
+        seen: list[tuple[int, bytes]] = []
+        upto = 0
+        while (page := await store.changes(space, upto, limit=7)).upto > upto:
+            seen += [(change.revision, change.key) for change in page.items]
+            upto = page.upto
+
+        assert sorted(seen) == sorted((i + 1, key % i) for i in range(50) for key in (b"\x01%d", b"\x02%d"))
+
+    async def test_a_space_that_nobody_wrote_has_an_empty_log(self, store: StoreBase, space: str) -> None:
+        assert await store.changes(space, 0) == Changes([], 0, 0)
+
+    async def test_a_revision_that_the_space_has_not_reached_is_lost_history(
+        self, store: StoreBase, space: str
+    ) -> None:
+        await applied(store, space, Put(A, b"1"))
+
+        with pytest.raises(HistoryLostError, match=r"2") as caught:
+            await store.changes(space, 2)
+
+        assert (caught.value.space, caught.value.revision) == (space, 2)
+
+    async def test_a_page_of_changes_ends_with_the_revision_that_reaches_8_mib(
+        self, store: StoreBase, space: str
+    ) -> None:
+        """The new value of one key is the old value of its next change: each weighs two."""
+        for i in range(12):
+            await applied(store, space, Put(DOC, bytes([i]) * limits.VALUE_BYTES))
+
+        page = await store.changes(space, 0)
+
+        sizes = [len(change.old or b"") + len(change.new or b"") for change in page.items]
+        assert 0 < page.upto < 12
+        assert sum(sizes[:-1]) < limits.PAGE_BYTES <= sum(sizes)
+        assert [change.revision for change in await changed(store, space)] == list(range(1, 13))
+
+    async def test_the_log_keeps_the_last_10_000_revisions_and_tells_its_floor(
+        self, store: StoreBase, space: str
+    ) -> None:
+        await applied(store, space, Put(A, b"1"), token=b"cut")
+        await fill_log(store, space, limits.LOG_REVISIONS + SLACK - 1)
+        last = limits.LOG_REVISIONS + SLACK
+
+        with pytest.raises(CompactedError) as caught:
+            await store.changes(space, 0)
+
+        floor = caught.value.floor
+        assert floor is not None
+        assert 0 < floor <= SLACK, "the log keeps at least its last 10,000 revisions"
+        assert caught.value.space == space
+        with pytest.raises(CompactedError):
+            await store.changes(space, floor - 1)
+        page = await store.changes(space, floor, limit=5)
+        assert [change.revision for change in page.items] == [floor + i for i in range(1, 6)]
+        assert page.floor == floor
+        assert (await store.changes(space, last)).upto == last
+
+        retried = await outcome_of(store, space, Put(A, b"twice?"), token=b"cut", retry_of=0)
+        assert isinstance(retried, OutcomeUnknownError)
+        assert await revision_of(store, space) == last
+
+    async def test_the_log_keeps_64_mib(self, store: StoreBase, space: str) -> None:
+        revisions = limits.LOG_BYTES // (2 * limits.VALUE_BYTES) + 8
+        for i in range(revisions):
+            await applied(store, space, Put(DOC, bytes([i]) * limits.VALUE_BYTES))
+
+        with pytest.raises(CompactedError) as caught:
+            await store.changes(space, 0)
+
+        floor = caught.value.floor
+        assert floor is not None
+        assert 0 < floor <= 16
+        assert (await changed(store, space, floor))[0].revision == floor + 1
+        assert (await store.changes(space, revisions)).upto == revisions

@@ -1,0 +1,232 @@
+"""What every part of the contract stands on: a store in one colour, a space of its own, time, and company.
+
+The parts write each test once, as `async def`. Each runs twice: in an event loop over an asynchronous handle,
+and without one over a blocking handle, whose coroutines never wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import time
+import uuid
+from collections.abc import Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from keepstate._finish import finish
+from keepstate._runner import Colour, Runner, TaskRunner, ThreadRunner
+from keepstate.errors import InvalidError
+from keepstate.stores.base import StoreBase
+from keepstate.stores.protocol import (
+    Applied,
+    Batch,
+    Change,
+    Check,
+    Conflict,
+    Entry,
+    Outcome,
+    Write,
+)
+
+T = TypeVar("T")
+
+only_async = pytest.mark.parametrize("colour", ["async"], indirect=True)
+"""Marks a test of what only an event loop can do."""
+
+SHORT_MS = 30
+"""A time to live that a test outlives, also where the clock is the server's and the wait is real."""
+
+LONG_MS = 600_000
+"""A time to live that outlives the test."""
+
+
+class Stage:
+    """Opens the store, runs the tests in both colours, and puts the space away afterwards."""
+
+    colour_name: Colour
+    _loop: asyncio.Runner | None = None
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        for name, test in list(vars(cls).items()):
+            if name.startswith("test_") and inspect.iscoroutinefunction(test):
+                setattr(cls, name, _driven(test))
+
+    # ---- what a backend's test says
+
+    def make_store(self, tmp_path: Path) -> StoreBase:
+        """Returns a handle of the store under test, in the colour of `self.runner()` and not yet opened.
+
+        Called again with the same path it returns another handle on the same store.
+        """
+        raise NotImplementedError(f"{type(self).__name__} does not say how to make its store")
+
+    # ---- what it says it with
+
+    def runner(self) -> Runner:
+        """Returns a runner in the colour that the test runs in."""
+        return TaskRunner() if self.colour_name == "async" else ThreadRunner()
+
+    def drive(self, work: Coroutine[Any, Any, T]) -> T:
+        """Runs a coroutine to its end in the test's colour."""
+        return self._loop.run(work) if self._loop is not None else finish(work)
+
+    @pytest.fixture(params=["async", "blocking"], autouse=True)
+    def colour(self, request: pytest.FixtureRequest) -> Iterator[Colour]:
+        """Sets the colour of the test."""
+        self.colour_name = request.param
+        if self.colour_name == "blocking":
+            yield self.colour_name
+            return
+        with asyncio.Runner() as self._loop:
+            yield self.colour_name
+
+    @pytest.fixture
+    def space(self, request: pytest.FixtureRequest) -> str:
+        """Returns the name of a space that no other test knows."""
+        test: pytest.Item = request.node
+        return f"{test.name[:100]}/{uuid.uuid4().hex[:12]}"
+
+    @pytest.fixture
+    def store(self, tmp_path: Path, space: str, colour: Colour) -> Iterator[StoreBase]:
+        """Yields the opened store, and drops the test's space in the end."""
+        store = self.drive(self.make_store(tmp_path).open())
+        yield store
+        if repr(store).endswith(" open>"):
+            self.drive(store.drop(space))
+            self.drive(store.close())
+
+    # ---- time and company
+
+    async def pass_time(self, ms: int) -> None:
+        """Returns when the store's clock has moved on by so much; waits where it cannot be turned."""
+        pause_s = (ms + 2) / 1000
+        if self.colour_name == "async":
+            await asyncio.sleep(pause_s)
+        else:
+            time.sleep(pause_s)
+
+    async def together(self, *work: Coroutine[Any, Any, T]) -> list[T]:
+        """Runs all at once, as tasks or as threads, and returns their answers in order."""
+        if self.colour_name == "async":
+            return await asyncio.gather(*work)
+        with ThreadPoolExecutor(max_workers=len(work)) as threads:
+            return [answer.result() for answer in [threads.submit(finish, one) for one in work]]
+
+
+def _driven(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    @functools.wraps(test)
+    def driven(self: Stage, *args: Any, **kwargs: Any) -> None:
+        self.drive(test(self, *args, **kwargs))
+
+    return driven
+
+
+# ---- short forms of what nearly every test does
+
+
+async def applied(
+    store: StoreBase,
+    space: str,
+    *writes: Write,
+    checks: Sequence[Check] = (),
+    at: int | None = None,
+    token: bytes | None = None,
+    retry_of: int | None = None,
+) -> Applied:
+    """Applies one batch that must not be refused."""
+    outcome = await outcome_of(store, space, *writes, checks=checks, at=at, token=token, retry_of=retry_of)
+    assert type(outcome) is Applied, outcome
+    return outcome
+
+
+async def refused(
+    store: StoreBase,
+    space: str,
+    *writes: Write,
+    checks: Sequence[Check] = (),
+    at: int | None = None,
+    token: bytes | None = None,
+    retry_of: int | None = None,
+) -> Conflict:
+    """Applies one batch that must be refused with a conflict."""
+    outcome = await outcome_of(store, space, *writes, checks=checks, at=at, token=token, retry_of=retry_of)
+    assert type(outcome) is Conflict, outcome
+    return outcome
+
+
+async def outcome_of(
+    store: StoreBase,
+    space: str,
+    *writes: Write,
+    checks: Sequence[Check] = (),
+    at: int | None = None,
+    token: bytes | None = None,
+    retry_of: int | None = None,
+) -> Outcome:
+    """Applies one batch and returns what became of it."""
+    [outcome] = await store.apply([Batch(space, writes, checks, at=at, token=token, retry_of=retry_of)])
+    return outcome
+
+
+async def entry_of(store: StoreBase, space: str, key: bytes) -> Entry | None:
+    """Returns one key's entry."""
+    return (await store.read(space, [key])).entries[0]
+
+
+async def value_of(store: StoreBase, space: str, key: bytes) -> bytes | None:
+    """Returns one key's value."""
+    entry = await entry_of(store, space, key)
+    return None if entry is None else entry.value
+
+
+async def revision_of(store: StoreBase, space: str) -> int:
+    """Returns the number of the last batch applied to the space."""
+    return (await store.read(space, [])).revision
+
+
+async def scanned(
+    store: StoreBase, space: str, prefix: bytes, *, limit: int = 256, reverse: bool = False
+) -> list[Entry]:
+    """Returns all entries under a prefix, page by page."""
+    entries: list[Entry] = []
+    after: bytes | None = None
+    while True:
+        page = await store.scan(space, prefix, after=after, limit=limit, reverse=reverse)
+        entries += page.entries
+        if page.next is None:
+            return entries
+        assert after is None or (page.next < after if reverse else page.next > after), (
+            "the scan does not move on"
+        )
+        after = page.next
+
+
+async def changed(store: StoreBase, space: str, after: int = 0) -> list[Change]:
+    """Returns all changes after a revision, page by page, ordered by revision and key."""
+    items: list[Change] = []
+    while True:
+        changes = await store.changes(space, after)
+        items += changes.items
+        if changes.upto == after:
+            return sorted(items, key=lambda change: (change.revision, change.key))
+        after = changes.upto
+
+
+async def is_invalid(work: Coroutine[Any, Any, object]) -> InvalidError:
+    """Returns the `InvalidError` that the call must raise."""
+    with pytest.raises(InvalidError) as caught:
+        await work
+    assert str(caught.value), "the error does not say what is wrong"
+    return caught.value
+
+
+async def put_away(store: StoreBase, *spaces: str) -> None:
+    """Drops what a test made beside its own space."""
+    for space in spaces:
+        await store.drop(space)

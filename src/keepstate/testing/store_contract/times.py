@@ -1,0 +1,160 @@
+"""Time: what expired is absent at once, and its removal is an ordinary logged change."""
+
+from __future__ import annotations
+
+from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
+from keepstate.stores.protocol import ABSENT, Batch, Change, Check, Conflict, Delete, Put
+from keepstate.testing.store_contract.stage import (
+    LONG_MS,
+    SHORT_MS,
+    Stage,
+    applied,
+    changed,
+    entry_of,
+    refused,
+    revision_of,
+    scanned,
+    value_of,
+)
+from keepstate.values import limits
+
+A, B = b"\x01a", b"\x01b"
+DOC = b"\x02doc"
+
+
+class Times(Stage):
+    """One test a sentence of DESIGN's "Time"."""
+
+    async def test_a_ttl_counts_from_the_batch_s_now(self, store: StoreBase, space: str) -> None:
+        done = await applied(store, space, Put(A, b"1", ttl_ms=LONG_MS), Put(B, b"2"))
+
+        entry, lasting = (await store.read(space, [A, B])).entries
+        assert entry is not None
+        assert entry.expires_at_ms == done.now_ms + LONG_MS
+        assert lasting is not None
+        assert lasting.expires_at_ms is None
+
+    async def test_an_expired_entry_is_absent_for_reads_at_once(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(A, b"1", ttl_ms=SHORT_MS), Put(B, b"2", ttl_ms=LONG_MS))
+        await self.pass_time(SHORT_MS)
+
+        reading = await store.read(space, [A, B])
+        page = await store.scan(space, b"\x01")
+        backwards = await store.scan(space, b"\x01", reverse=True)
+
+        assert [entry and entry.value for entry in reading.entries] == [None, b"2"]
+        assert [entry.key for entry in page.entries] == [entry.key for entry in backwards.entries] == [B]
+        assert await revision_of(store, space) == 1
+
+    async def test_an_expired_entry_is_absent_for_checks_at_once(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(A, b"1", ttl_ms=SHORT_MS))
+        await self.pass_time(SHORT_MS)
+
+        assert await refused(store, space, checks=[Check(A, version=1)]) == Conflict(A, 0)
+        assert await refused(store, space, checks=[Check(A, created=1)]) == Conflict(A, 0)
+        await applied(store, space, Put(A, b"2"), checks=[Check(A, version=ABSENT)])
+
+        assert await value_of(store, space, A) == b"2"
+
+    async def test_a_put_over_an_expired_entry_creates_it_anew(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(DOC, b"old", ttl_ms=SHORT_MS))
+        await self.pass_time(SHORT_MS)
+
+        done = await applied(store, space, Put(DOC, b"new"))
+
+        entry = await entry_of(store, space, DOC)
+        assert entry is not None
+        assert (entry.version, entry.created) == (done.revision, done.revision)
+        assert (await changed(store, space, 1))[-1] == Change(done.revision, DOC, False, None, b"new")
+
+    async def test_a_rewrite_without_a_ttl_stays(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(A, b"1", ttl_ms=SHORT_MS))
+        await applied(store, space, Put(A, b"2"))
+        await self.pass_time(SHORT_MS)
+        await applied(store, space, Put(B, b"a flush that looks for what expired"))
+        await store.sweep(limit=1000)
+
+        entry = await entry_of(store, space, A)
+        assert entry is not None
+        assert (entry.value, entry.created, entry.expires_at_ms) == (b"2", 1, None)
+
+    async def test_a_renewed_ttl_counts_from_the_renewal(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(A, b"1", ttl_ms=SHORT_MS))
+        renewed = await applied(store, space, Put(A, b"1", ttl_ms=LONG_MS))
+        await self.pass_time(SHORT_MS)
+        await applied(store, space, Put(B, b"a flush that looks for what expired"))
+
+        entry = await entry_of(store, space, A)
+        assert entry is not None
+        assert entry.expires_at_ms == renewed.now_ms + LONG_MS
+        assert entry.created == 1
+
+    async def test_deleting_an_expired_entry_removes_and_logs_it(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(DOC, b"1", ttl_ms=SHORT_MS))
+        await self.pass_time(SHORT_MS)
+
+        done = await applied(store, space, Delete(DOC))
+
+        assert await changed(store, space, 1) == [Change(done.revision, DOC, True, b"1", None)]
+
+    async def test_each_flush_removes_some_expired_entries_in_a_batch_of_their_own(
+        self, store: StoreBase, space: str
+    ) -> None:
+        keys = [b"\x01%02d" % i for i in range(SWEPT_BY_FLUSH + 4)]
+        await applied(store, space, *(Put(key, b"", ttl_ms=SHORT_MS) for key in keys))
+        await self.pass_time(SHORT_MS)
+
+        first = await applied(store, space, Put(B, b"1"))
+        second = await applied(store, space, Put(B, b"2"))
+
+        removed = [
+            (change.revision, change.key) for change in await changed(store, space, 1) if change.deleted
+        ]
+        assert first.revision == 2
+        assert second.revision == 4
+        assert [revision for revision, _ in removed] == [3] * SWEPT_BY_FLUSH + [5] * 4
+        assert sorted(key for _, key in removed) == keys
+        assert await revision_of(store, space) == 5
+
+    async def test_a_flush_does_not_sweep_between_its_batches(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(A, b"", ttl_ms=SHORT_MS))
+        await self.pass_time(SHORT_MS)
+
+        outcomes = await store.apply([Batch(space, [Put(B, b"")], at=revision) for revision in (1, 2, 3)])
+
+        assert [type(outcome).__name__ for outcome in outcomes] == ["Applied"] * 3
+        assert [change.revision for change in await changed(store, space) if change.deleted] == [5]
+
+    async def test_sweep_removes_what_expired_as_logged_changes(self, store: StoreBase, space: str) -> None:
+        keys = [b"\x02%02d" % i for i in range(40)]
+        await applied(store, space, *(Put(key, b"v", ttl_ms=SHORT_MS) for key in keys), Put(B, b"stays"))
+        await self.pass_time(SHORT_MS)
+
+        removed = 0
+        while step := await store.sweep(limit=30):
+            assert step <= 30
+            removed += step
+
+        gone = [change for change in await changed(store, space, 1) if change.deleted]
+        assert removed >= 40
+        assert [(change.key, change.old, change.new) for change in sorted(gone, key=lambda c: c.key)] == [
+            (key, b"v", None) for key in keys
+        ]
+        assert [entry.key for entry in await scanned(store, space, b"\x01")] == [B]
+        assert await store.sweep() == 0
+
+    async def test_an_unswept_entry_costs_no_revision(self, store: StoreBase, space: str) -> None:
+        await applied(store, space, Put(A, b"1", ttl_ms=SHORT_MS))
+        await self.pass_time(SHORT_MS)
+
+        await store.read(space, [A])
+        await store.scan(space, b"\x01")
+
+        assert (await store.changes(space, 0)).upto == 1
+
+    async def test_a_century_is_a_ttl(self, store: StoreBase, space: str) -> None:
+        done = await applied(store, space, Put(A, b"1", ttl_ms=limits.TTL_MS))
+
+        entry = await entry_of(store, space, A)
+        assert entry is not None
+        assert entry.expires_at_ms == done.now_ms + limits.TTL_MS
