@@ -1,0 +1,264 @@
+"""A store against a plain dict: Hypothesis looks for a sequence of calls after which they differ.
+
+`StoreMachine` drives one space of a store in the blocking colour. A backend subclasses it, says `make_store`
+and collects its `TestCase`; where `persists` is set, the store is also closed and opened again in between.
+
+`ModelSpace` is the protocol said once more, as naively as possible and without a look at any store's code.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from keepstate._finish import finish
+from keepstate._runner import ThreadRunner
+from keepstate.stores.base import StoreBase
+from keepstate.stores.protocol import (
+    ABSENT,
+    Applied,
+    Batch,
+    Change,
+    Check,
+    Conflict,
+    Delete,
+    Entry,
+    Put,
+    Write,
+)
+from keepstate.testing.clocks import ManualClock
+from keepstate.values.key import stamp_suffix
+
+SPACE = "model"
+SECTIONS = (b"\x00", b"\x01", b"\x02")
+KEYS = [section + name for section in SECTIONS for name in (b"", b"a", b"a\x00", b"b", b"\xff")]
+
+keys = st.sampled_from(KEYS)
+values = st.binary(max_size=3)
+tokens = st.sampled_from([b"s", b"t", b"u"])
+deletes = st.builds(Delete, keys)
+puts = st.builds(
+    Put,
+    keys,
+    values,
+    ttl_ms=st.sampled_from([None, None, 5, 50]),
+    stamp=st.sampled_from([False] * 4 + [True]),
+)
+writes = st.lists(
+    st.one_of(puts, puts, deletes),
+    max_size=4,
+    unique_by=lambda write: (write.key, getattr(write, "stamp", False)),
+)
+wishes = st.lists(
+    st.tuples(keys, st.sampled_from(["version", "created", "absent", "stale", "old life"])), max_size=2
+)
+
+
+class ModelSpace:
+    """One space as a dict, a list of changes and a dict of first answers."""
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, Entry] = {}
+        self.log: list[Change] = []
+        self.answers: dict[bytes, int] = {}
+        self.revision = self.floor = self.now_ms = 0
+
+    def live(self, key: bytes) -> Entry | None:
+        """Returns the entry as a reader sees it."""
+        entry = self.entries.get(key)
+        expired = entry is not None and entry.expires_at_ms is not None and entry.expires_at_ms <= self.now_ms
+        return None if expired else entry
+
+    def apply(self, batch: Batch) -> int | Conflict:
+        """Returns the revision that the batch gets or finds, or its conflict."""
+        if batch.token in self.answers:
+            return self.answers[batch.token]
+        if batch.at not in (None, self.revision):
+            return Conflict(None, self.revision)
+        for check in batch.checks:
+            found = self.live(check.key)
+            if check.version is not None and check.version != (found.version if found else ABSENT):
+                return Conflict(check.key, found.version if found else ABSENT)
+            if check.created is not None and check.created != (found.created if found else ABSENT):
+                return Conflict(check.key, found.created if found else ABSENT)
+        if batch.writes:
+            self.revision += 1
+            for index, write in enumerate(batch.writes):
+                self._write(write, index)
+            if batch.token is not None:
+                self.answers[batch.token] = self.revision
+        return self.revision
+
+    def _write(self, write: Write, index: int) -> None:
+        if isinstance(write, Delete):
+            if (old := self.entries.pop(write.key, None)) is not None:
+                self._log(write.key, old, None)
+            return
+        key = write.key + stamp_suffix(self.revision, index) if write.stamp else write.key
+        old = self.live(key)
+        expires_at_ms = None if write.ttl_ms is None else self.now_ms + write.ttl_ms
+        new = Entry(key, write.value, self.revision, old.created if old else self.revision, expires_at_ms)
+        self.entries[key] = new
+        self._log(key, old, new)
+
+    def _log(self, key: bytes, old: Entry | None, new: Entry | None) -> None:
+        if key[0] == 1:
+            self.log.append(Change(self.revision, key, new is None))
+        if key[0] == 2:
+            self.log.append(
+                Change(
+                    self.revision, key, new is None, old.value if old else None, new.value if new else None
+                )
+            )
+
+    def sweep_like(self, changes: Sequence[Change], upto: int) -> None:
+        """Follows the store's own removal of expired entries; anything else is no sweep."""
+        for change in changes:
+            assert change.deleted, f"{change} is nobody's"
+            assert change.key in self.entries, f"{change} removes what is not there"
+            assert self.live(change.key) is None, f"{change} removes what has not expired"
+            self.log.append(change)
+            del self.entries[change.key]
+        self.revision = upto
+
+    def drop(self) -> None:
+        """Forgets all but the count."""
+        if self.revision > self.floor:
+            self.revision += 1
+            self.floor = self.revision
+            self.entries, self.log, self.answers = {}, [], {}
+
+
+class StoreMachine(RuleBasedStateMachine):
+    """Does the same to a store and to the model, and compares all that can be seen."""
+
+    persists: ClassVar[bool] = False
+
+    def make_store(self, runner: ThreadRunner, clock: ManualClock) -> StoreBase:
+        """Returns the store, not yet opened; later calls return it again as it was left."""
+        raise NotImplementedError
+
+    @initialize()
+    def open(self) -> None:
+        """Opens the store and an empty model."""
+        self.clock, self.model = ManualClock(), ModelSpace()
+        self.store = finish(self.make_store(ThreadRunner(), self.clock).open())
+        self.model.now_ms = self.clock.now_ms()
+
+    def teardown(self) -> None:
+        """Closes the store."""
+        if hasattr(self, "store"):
+            finish(self.store.close())
+
+    @rule(
+        writes=writes,
+        wishes=wishes,
+        at=st.sampled_from([None, None, "now", "before"]),
+        token=st.one_of(st.none(), st.none(), tokens),
+    )
+    def apply(
+        self, writes: list[Write], wishes: list[tuple[bytes, str]], at: str | None, token: bytes | None
+    ) -> None:
+        """Applies one batch."""
+        at_revision = {None: None, "now": self.model.revision, "before": max(self.model.revision - 1, 0)}[at]
+        batch = Batch(SPACE, writes, [self._check(*wish) for wish in wishes], at=at_revision, token=token)
+
+        [outcome] = finish(self.store.apply([batch]))
+
+        expected = self.model.apply(batch)
+        if isinstance(outcome, Applied):
+            assert outcome.revision == expected
+        else:
+            assert outcome == expected
+        self._follow()
+
+    def _check(self, key: bytes, wish: str) -> Check:
+        found = self.model.live(key)
+        version, created = (found.version, found.created) if found else (ABSENT, ABSENT)
+        return {
+            "version": Check(key, version=version),
+            "created": Check(key, created=created),
+            "absent": Check(key, version=ABSENT),
+            "stale": Check(key, version=version + 1),
+            "old life": Check(key, created=created + 1),
+        }[wish]
+
+    def _follow(self) -> None:
+        """Lets the model follow a sweep, which a store does at its own pace."""
+        changes = finish(self.store.changes(SPACE, self.model.revision))
+        self.model.sweep_like(changes.items, changes.upto)
+
+    @rule(ms=st.integers(1, 60))
+    def pass_time(self, ms: int) -> None:
+        """Turns the clock."""
+        self.clock.advance(ms)
+        self.model.now_ms = self.clock.now_ms()
+
+    @rule()
+    def sweep(self) -> None:
+        """Removes what expired."""
+        finish(self.store.sweep())
+        self._follow()
+
+    @rule(sure=st.sampled_from([False, False, False, True]))
+    def drop(self, *, sure: bool) -> None:
+        """Empties the space."""
+        if sure:
+            finish(self.store.drop(SPACE))
+            self.model.drop()
+
+    @precondition(lambda self: self.persists)
+    @rule()
+    def reopen(self) -> None:
+        """Closes the store and opens it again."""
+        finish(self.store.close())
+        self.store = finish(self.make_store(ThreadRunner(), self.clock).open())
+
+    @rule(
+        prefix=st.sampled_from([*SECTIONS, b"\x01a", b"\x02a\x00"]),
+        limit=st.integers(1, 5),
+        reverse=st.booleans(),
+    )
+    def scan(self, prefix: bytes, limit: int, *, reverse: bool) -> None:
+        """Walks a range page by page."""
+        found: list[Entry] = []
+        after: bytes | None = None
+        while True:
+            page = finish(self.store.scan(SPACE, prefix, after=after, limit=limit, reverse=reverse))
+            found += page.entries
+            if page.next is None:
+                break
+            after = page.next
+
+        live = [self.model.live(key) for key in sorted(self.model.entries, reverse=reverse)]
+        assert found == [entry for entry in live if entry is not None and entry.key.startswith(prefix)]
+
+    @rule(share=st.floats(0, 1), limit=st.integers(1, 4))
+    def follow_the_log(self, share: float, limit: int) -> None:
+        """Reads the log from somewhere to its end."""
+        upto = start = self.model.floor + int(share * (self.model.revision - self.model.floor))
+        items: list[Change] = []
+        while (page := finish(self.store.changes(SPACE, upto, limit=limit))).upto > upto:
+            items += page.items
+            upto = page.upto
+
+        expected = [change for change in self.model.log if change.revision > start]
+        assert sorted(items, key=_place) == sorted(expected, key=_place)
+        assert upto == self.model.revision
+
+    @invariant()
+    def every_key_reads_as_the_model_says(self) -> None:
+        """Reads all keys at once."""
+        if not hasattr(self, "store"):
+            return
+        reading = finish(self.store.read(SPACE, KEYS))
+
+        assert list(reading.entries) == [self.model.live(key) for key in KEYS]
+        assert reading.revision == self.model.revision
+
+
+def _place(change: Change) -> tuple[int, bytes]:
+    return change.revision, change.key

@@ -1,0 +1,160 @@
+"""The contract fails on stores that are broken, each in one way that real stores have been."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import msgspec
+import pytest
+
+from keepstate._finish import finish
+from keepstate._runner import Runner
+from keepstate.errors import KeepstateError
+from keepstate.stores.memory import MemoryStore
+from keepstate.stores.protocol import Applied, Batch, Changes, Entry, Outcome, Page, Put, Reading
+from keepstate.testing.clocks import ManualClock
+from keepstate.testing.store_contract import Clocked, StoreContract
+
+SPACE = "space"
+
+
+class IgnoresChecks(MemoryStore):
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        return await super().apply([msgspec.structs.replace(batch, checks=()) for batch in batches])
+
+
+class IgnoresAt(MemoryStore):
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        return await super().apply([msgspec.structs.replace(batch, at=None) for batch in batches])
+
+
+class IgnoresTokens(MemoryStore):
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        return await super().apply([msgspec.structs.replace(b, token=None, retry_of=None) for b in batches])
+
+
+class TakesARevisionForAConflict(MemoryStore):
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        outcomes = await super().apply(batches)
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            if type(outcome) is not Applied:
+                await super().apply([Batch(batch.space, [Put(b"\x00spent", b"")])])
+        return outcomes
+
+
+class AppliesAConflictByHalf(MemoryStore):
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        outcomes = await super().apply(batches)
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            if type(outcome) is not Applied and batch.writes:
+                self._heap.space(batch.space).entries.pop(batch.writes[0].key, None)
+        return outcomes
+
+
+class ReadsAStaleCopy(MemoryStore):
+    before: ClassVar[dict[str, dict[bytes, Entry]]] = {}
+
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        for batch in batches:
+            self.before[batch.space] = dict(self._heap.seen(batch.space).entries)
+        return await super().apply(batches)
+
+    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        reading = await super().read(space, keys)
+        return Reading([self.before[space].get(key) for key in keys], reading.revision, reading.now_ms)
+
+
+class SeesTheExpired(MemoryStore):
+    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        reading = await super().read(space, keys)
+        entries: list[Entry | None] = [self._heap.seen(space).entries.get(key) for key in keys]
+        return Reading(entries, reading.revision, reading.now_ms)
+
+
+class ForgetsCreated(MemoryStore):
+    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        reading = await super().read(space, keys)
+        entries = [
+            entry and msgspec.structs.replace(entry, created=entry.version) for entry in reading.entries
+        ]
+        return Reading(entries, reading.revision, reading.now_ms)
+
+
+class EndsAScanWithItsFirstPage(MemoryStore):
+    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
+        page = await super()._scan(space, prefix, after, limit, reverse)
+        return Page(page.entries, None, page.revision)
+
+
+class CutsARevisionInTheLog(MemoryStore):
+    async def _changes(self, space: str, after: int, limit: int) -> Changes:
+        changes = await super()._changes(space, after, limit)
+        return Changes(changes.items[:limit], changes.upto, changes.floor)
+
+
+class ListsSpacesUnsorted(MemoryStore):
+    async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
+        names = await super()._spaces(prefix, after, limit)
+        return sorted(names, key=str.casefold)
+
+
+class StartsAgainAfterADrop(MemoryStore):
+    async def _drop(self, space: str) -> None:
+        self._heap.spaces.pop(space, None)
+
+
+class Contract(Clocked, StoreContract):
+    """The contract with its tests called by hand, in the blocking colour."""
+
+    colour_name = "blocking"
+
+    def __init__(self, kind: type[MemoryStore], name: str) -> None:
+        self.kind, self.name, self.clock = kind, name, ManualClock()
+
+    def make_store(self, tmp_path: Path) -> MemoryStore:
+        runner: Runner = self.runner()
+        return self.kind(name=self.name, runner=runner, clock=self.clock)
+
+    def run(self, test: str, **given: Any) -> None:
+        store = finish(self.make_store(Path()).open())
+        try:
+            getattr(self, test)(store=store, space=SPACE, **given)
+        finally:
+            finish(store.close())
+
+
+FAULTS: list[tuple[type[MemoryStore], str, dict[str, Any]]] = [
+    (IgnoresChecks, "test_another_version_refuses_and_names_key_and_version", {}),
+    (IgnoresChecks, "test_write_skew_is_refused", {}),
+    (IgnoresAt, "test_a_phantom_is_refused_by_at", {}),
+    (IgnoresTokens, "test_a_token_found_gives_the_first_answer", {}),
+    (IgnoresTokens, "test_a_late_original_stays_refused_when_its_retry_was", {}),
+    (
+        TakesARevisionForAConflict,
+        "test_a_refused_batch_changes_nothing_and_takes_no_revision",
+        {},
+    ),
+    (AppliesAConflictByHalf, "test_a_refused_batch_changes_nothing_and_takes_no_revision", {}),
+    (ReadsAStaleCopy, "test_a_put_is_read_back_with_its_facts", {}),
+    (SeesTheExpired, "test_an_expired_entry_is_absent_for_reads_at_once", {}),
+    (ForgetsCreated, "test_version_is_the_last_write_and_created_the_first", {}),
+    (EndsAScanWithItsFirstPage, "test_pages_together_are_the_whole_range", {"reverse": False}),
+    (CutsARevisionInTheLog, "test_an_answer_holds_whole_revisions", {}),
+    (ListsSpacesUnsorted, "test_any_text_names_a_space_of_its_own", {}),
+    (StartsAgainAfterADrop, "test_a_space_made_again_continues_its_revisions", {}),
+]
+
+
+@pytest.mark.parametrize(("kind", "test", "given"), FAULTS)
+def test_the_contract_catches(
+    kind: type[MemoryStore], test: str, given: dict[str, Any], tmp_path: Path
+) -> None:
+    with pytest.raises((AssertionError, KeepstateError)):
+        Contract(kind, str(tmp_path / kind.__name__)).run(test, **given)
+
+
+@pytest.mark.parametrize("test", sorted({test for _, test, given in FAULTS if not given}))
+def test_a_sound_store_passes_where_broken_ones_fail(test: str, tmp_path: Path) -> None:
+    Contract(MemoryStore, str(tmp_path)).run(test)
