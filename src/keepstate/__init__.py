@@ -1,0 +1,137 @@
+"""The state layer under AI agents: no update is lost, every moment can be read again.
+
+`open(url)` gives a handle for use in an event loop, `keepstate.sync.open(url)` the same for blocking code. A
+handle has spaces; a space has documents, events, a queue, leases and transactions. Names are loaded when they
+are first used, so that importing keepstate imports no driver.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from keepstate.engine.documents import MISSING, Document, DocumentEntry, Documents
+    from keepstate.engine.events import ANY, EXISTS, NO_STREAM, Event, Events, EventStream
+    from keepstate.engine.keepstate import Keepstate
+    from keepstate.engine.lease import Lease, Leases
+    from keepstate.engine.queue import Claim, Queue, Task
+    from keepstate.engine.space import Space
+    from keepstate.engine.tasks import TaskInfo
+    from keepstate.engine.transaction import Transaction
+    from keepstate.engine.watch import DocumentChange, Watch
+    from keepstate.errors import (
+        AlreadyExistsError,
+        AttemptsExhaustedError,
+        ClosedError,
+        CompactedError,
+        ConflictError,
+        CorruptError,
+        HistoryLostError,
+        InvalidError,
+        KeepstateDeprecationWarning,
+        KeepstateError,
+        LeaseLostError,
+        MissingExtraError,
+        NotFoundError,
+        OutcomeUnknownError,
+        StorageError,
+        StoreFullError,
+        StoreUnavailableError,
+        UnsupportedError,
+    )
+    from keepstate.opening import open
+    from keepstate.stores.protocol import Store
+    from keepstate.values.schema import register, upcast
+
+_HOMES = {
+    "engine.documents": ("MISSING", "Document", "DocumentEntry", "Documents"),
+    "engine.events": ("ANY", "EXISTS", "NO_STREAM", "Event", "EventStream", "Events"),
+    "engine.keepstate": ("Keepstate",),
+    "engine.lease": ("Lease", "Leases"),
+    "engine.queue": ("Claim", "Queue", "Task"),
+    "engine.space": ("Space",),
+    "engine.tasks": ("TaskInfo",),
+    "engine.transaction": ("Transaction",),
+    "engine.watch": ("DocumentChange", "Watch"),
+    "errors": (
+        "AlreadyExistsError",
+        "AttemptsExhaustedError",
+        "ClosedError",
+        "CompactedError",
+        "ConflictError",
+        "CorruptError",
+        "HistoryLostError",
+        "InvalidError",
+        "KeepstateDeprecationWarning",
+        "KeepstateError",
+        "LeaseLostError",
+        "MissingExtraError",
+        "NotFoundError",
+        "OutcomeUnknownError",
+        "StorageError",
+        "StoreFullError",
+        "StoreUnavailableError",
+        "UnsupportedError",
+    ),
+    "opening": ("open",),
+    "stores.protocol": ("Store",),
+    "values.schema": ("register", "upcast"),
+}
+_MODULES = {name: f"keepstate.{home}" for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "ANY",
+    "AlreadyExistsError",
+    "AttemptsExhaustedError",
+    "Claim",
+    "ClosedError",
+    "CompactedError",
+    "ConflictError",
+    "CorruptError",
+    "Document",
+    "DocumentChange",
+    "DocumentEntry",
+    "Documents",
+    "EXISTS",
+    "Event",
+    "EventStream",
+    "Events",
+    "HistoryLostError",
+    "InvalidError",
+    "Keepstate",
+    "KeepstateDeprecationWarning",
+    "KeepstateError",
+    "Lease",
+    "LeaseLostError",
+    "Leases",
+    "MISSING",
+    "MissingExtraError",
+    "NO_STREAM",
+    "NotFoundError",
+    "OutcomeUnknownError",
+    "Queue",
+    "Space",
+    "StorageError",
+    "Store",
+    "StoreFullError",
+    "StoreUnavailableError",
+    "Task",
+    "TaskInfo",
+    "Transaction",
+    "UnsupportedError",
+    "Watch",
+    "open",
+    "register",
+    "upcast",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _MODULES:
+        return getattr(import_module(_MODULES[name]), name)
+    if name == "__version__":
+        return import_module("importlib.metadata").version("keepstate")
+    raise AttributeError(f"module 'keepstate' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_MODULES])

@@ -1,0 +1,61 @@
+"""The only reader of time and randomness, so that a test can turn the clock and repeat the dice."""
+
+from __future__ import annotations
+
+import os
+import random
+import time
+from typing import Protocol
+
+_SUSPEND_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
+
+
+class Clock(Protocol):
+    """What keepstate asks of time and chance."""
+
+    def now_ms(self) -> int:
+        """Returns milliseconds since 1970, UTC; may jump."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Returns seconds that never go back; stands still while the machine sleeps."""
+        ...
+
+    def awake_or_asleep_s(self) -> float:
+        """Returns seconds that never go back and run on while the machine sleeps."""
+        ...
+
+    def random_bytes(self, size: int) -> bytes:
+        """Returns bytes for names and nonces."""
+        ...
+
+    def spread(self) -> float:
+        """Returns a number in [0, 1) that spreads retries."""
+        ...
+
+
+class SystemClock:
+    """The machine's clock and the operating system's randomness."""
+
+    def now_ms(self) -> int:
+        """Returns milliseconds since 1970, UTC; may jump."""
+        return time.time_ns() // 1_000_000
+
+    def monotonic_s(self) -> float:
+        """Returns seconds that never go back; stands still while the machine sleeps."""
+        return time.monotonic()
+
+    def awake_or_asleep_s(self) -> float:
+        """Returns seconds that never go back and run on while the machine sleeps."""
+        return time.clock_gettime(_SUSPEND_CLOCK)
+
+    def random_bytes(self, size: int) -> bytes:
+        """Returns bytes for names and nonces."""
+        return os.urandom(size)
+
+    def spread(self) -> float:
+        """Returns a number in [0, 1) that spreads retries."""
+        return random.random()
+
+
+SYSTEM_CLOCK = SystemClock()

@@ -1,0 +1,451 @@
+"""What every backend shares: admission, combining, retries by token, hints, and where a handle may be used.
+
+A backend subclasses `StoreBase` and writes `_open _close _apply _read _scan _changes _wait _spaces _drop
+_sweep`. They get only what `admission` let through. `_apply` answers each batch, or raises a `StorageError`
+that holds for all of them; where a reply may have been lost it says `OutcomeUnknownError`, and the base sends
+the batch again under its token.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from copy import copy
+from typing import ClassVar, Self, TypeVar
+
+import msgspec
+
+from keepstate._clock import SYSTEM_CLOCK, Clock
+from keepstate._runner import Colour, Runner, Signal, Work
+from keepstate.errors import (
+    ClosedError,
+    OutcomeUnknownError,
+    StorageError,
+    StoreUnavailableError,
+    UnsupportedError,
+)
+from keepstate.stores import admission
+from keepstate.stores.combiner import FLUSH_BATCHES, FLUSH_BYTES, Combiner
+from keepstate.stores.hints import HintBoard, HintListener
+from keepstate.stores.protocol import (
+    TOKEN_RANDOM_BYTES,
+    Applied,
+    Batch,
+    Capabilities,
+    Changes,
+    Outcome,
+    Page,
+    Reading,
+    token_after,
+)
+from keepstate.values import limits
+
+T = TypeVar("T")
+
+SWEPT_BY_FLUSH = 16
+"""How many expired entries a flush removes beside its own work."""
+
+RETRY_FOR_S = 30.0
+"""How long a batch whose outcome is unknown, or a store that is away, is tried again."""
+
+_WAIT_ROUND_S = 0.25
+_SPACES_REMEMBERED = 65_536
+_log = logging.getLogger("keepstate.stores")
+
+
+class StoreBase(ABC):
+    """A store over the ten methods of a backend.
+
+    A handle works in the process, and in the asynchronous colour in the event loop, in which it was opened.
+
+    Args:
+        url: Names the store in errors; without a password.
+        runner: The handle's colour.
+        clock: Time and randomness of this process.
+        retry_for_s: How long to try again what a server did not answer, in seconds.
+    """
+
+    schemes: ClassVar[Sequence[str]] = ()
+    retries: ClassVar[bool] = False
+    """Whether replies can be lost: then every batch gets a token, and is tried again under it."""
+    waits: ClassVar[bool] = False
+    """Whether `_wait` is needed to hear of other processes' changes."""
+
+    def __init__(
+        self, *, url: str, runner: Runner, clock: Clock = SYSTEM_CLOCK, retry_for_s: float = RETRY_FOR_S
+    ) -> None:
+        self.url = url
+        self._runner, self._clock, self._retry_for_s = runner, clock, retry_for_s
+        self._combiner = Combiner(runner, self._flush)
+        self._board = HintBoard(runner)
+        self._capabilities: Capabilities | None = None
+        self._waiter: Work | None = None
+        self._revisions: dict[str, int] = {}
+        self._is_open = False
+        self._state = threading.Lock()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url} {'open' if self._is_open else 'closed'}>"
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError(f"{self!r} cannot be pickled; pickle its URL and open it where it is used")
+
+    def __del__(self) -> None:
+        if getattr(self, "_is_open", False) and self._runner.is_home():
+            warnings.warn(
+                f"{self!r} was dropped while open; close it", ResourceWarning, stacklevel=1, source=self
+            )
+
+    # ---- opening and closing
+
+    async def open(self) -> Self:
+        """Opens the store here, and returns it.
+
+        Raises:
+            StoreUnavailableError: It cannot be reached.
+            CorruptError: What is there is no store, or a damaged one.
+        """
+        if self._capabilities is not None:
+            raise ClosedError(f"{self!r} was opened before; make another")
+        self._runner.bind()
+        self._nudge = self._runner.signal()
+        self._capabilities = await self._open()
+        self._is_open = True
+        return self
+
+    @property
+    def colour(self) -> Colour:
+        """Returns `async` or `blocking`."""
+        return self._runner.colour
+
+    def twin(self, runner: Runner) -> StoreBase:
+        """Returns a store on the same data for another colour, not yet opened."""
+        raise UnsupportedError(f"{self!r} has no twin in another colour; open its URL there")
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Returns what this opened store offers."""
+        if self._capabilities is None:
+            raise ClosedError(f"{self!r} was never opened; open it first")
+        return self._capabilities
+
+    @property
+    def flushes(self) -> int:
+        """Returns how often this handle flushed: fewer than its batches where it combined some."""
+        return self._combiner.flushes
+
+    async def close(self) -> None:
+        """Ends the waiter, lets flushes end, and lets go of files and connections; twice is once."""
+        with self._state:
+            if not self._is_open:
+                return
+            self._runner.check(self)
+            self._is_open = False
+            waiter, self._waiter = self._waiter, None
+        try:
+            if waiter is not None:
+                self._nudge.set()
+                await waiter.stop()
+            await self._combiner.drained()
+        finally:
+            await self._close()
+            self._runner.close()
+
+    def _check_open(self) -> None:
+        if not self._is_open:
+            raise ClosedError(f"{self!r} is not open; open it first")
+        self._runner.check(self)
+
+    # ---- applying
+
+    def _admit(self, batches: Sequence[Batch]) -> list[int]:
+        """Returns the batches' sizes, all of them well-formed."""
+        self._check_open()
+        return [admission.admit_batch(batch) for batch in batches]
+
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        """Applies each batch whole or not at all, flushed together with those of other callers."""
+        sizes = self._admit(batches)
+        if not self.retries:
+            return await self._combined(batches, sizes)
+        deadline_s = self._clock.monotonic_s() + self._retry_for_s
+        known = [await self._known_revision(batch) for batch in batches]
+        named = [
+            batch if batch.token is not None else msgspec.structs.replace(batch, token=self._token(revision))
+            for batch, revision in zip(batches, known, strict=True)
+        ]
+        outcomes = await self._combined(named, sizes)
+        if any(isinstance(outcome, StorageError) for outcome in outcomes):
+            await self._settle(named, sizes, known, outcomes, deadline_s)
+        return outcomes
+
+    async def _combined(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+        if len(batches) == 1:
+            return await self._combiner.apply(batches, sizes[0])
+        outcomes: list[Outcome] = []
+        start = 0
+        while start < len(batches):
+            end, size = start + 1, sizes[start]
+            while end < len(batches) and end - start < FLUSH_BATCHES and size + sizes[end] <= FLUSH_BYTES:
+                size, end = size + sizes[end], end + 1
+            outcomes += await self._combiner.apply(batches[start:end], size)
+            start = end
+        return outcomes
+
+    async def _known_revision(self, batch: Batch) -> int:
+        """Returns a revision that the space had before this batch was first sent."""
+        revision = self._revisions.get(batch.space)
+        if revision is None:
+            revision = (await self.read(batch.space, ())).revision
+            self._revisions[batch.space] = revision
+        return revision if batch.retry_of is None else min(batch.retry_of, revision)
+
+    def _token(self, revision: int) -> bytes:
+        """Returns a new token that carries the revision before it, for any process to ask for its outcome."""
+        return token_after(revision, self._clock.random_bytes(TOKEN_RANDOM_BYTES))
+
+    async def _settle(
+        self,
+        batches: Sequence[Batch],
+        sizes: Sequence[int],
+        known: Sequence[int],
+        outcomes: list[Outcome],
+        deadline_s: float,
+    ) -> None:
+        """Sends again what was not answered, until it is or time is up."""
+        unknown: set[int] = set()
+        attempt = 0
+        while True:
+            unknown |= {place for place, outcome in enumerate(outcomes) if _is_unanswered(outcome)}
+            places = [place for place, outcome in enumerate(outcomes) if _is_retryable(outcome)]
+            if not places or self._clock.monotonic_s() >= deadline_s:
+                break
+            await self._back_off(attempt)
+            attempt += 1
+            again = [
+                msgspec.structs.replace(batches[place], retry_of=known[place])
+                if place in unknown
+                else batches[place]
+                for place in places
+            ]
+            for place, answer in zip(
+                places, await self._combined(again, [sizes[place] for place in places]), strict=True
+            ):
+                outcomes[place] = answer
+        for place in unknown:
+            # Once an answer was lost, only the store's own word on the batch ends the doubt.
+            if isinstance(outcomes[place], StorageError) and not _is_verdict(outcomes[place]):
+                outcomes[place] = self._unknown(batches[place], outcomes[place])
+
+    def _unknown(self, batch: Batch, cause: Outcome) -> OutcomeUnknownError:
+        error = OutcomeUnknownError(
+            f"whether a batch on {batch.space!r} applied is not known: {cause}; "
+            f"ask outcome({batch.token!r}) of its space once {self.url} is back",
+            token=batch.token,
+            space=batch.space,
+            url=self.url,
+        )
+        error.__cause__ = cause if isinstance(cause, BaseException) else None
+        return error
+
+    async def _flush(self, batches: Sequence[Batch]) -> list[Outcome]:
+        try:
+            outcomes = await self._apply(batches)
+        except StorageError as error:
+            return [error, *(copy(error) for _ in batches[1:])]  # each caller raises its own
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            if type(outcome) is Applied and batch.writes:
+                self._seen(batch.space, outcome.revision)
+                self._board.hint(batch.space)
+        return outcomes
+
+    def _seen(self, space: str, revision: int) -> None:
+        """Remembers the highest revision seen: an unanswered batch can only stand above it in the log."""
+        if not self.retries or revision <= self._revisions.get(space, -1):
+            return
+        self._revisions[space] = revision
+        if len(self._revisions) > _SPACES_REMEMBERED:
+            del self._revisions[next(iter(self._revisions))]
+
+    async def _back_off(self, attempt: int) -> None:
+        await self._runner.sleep(min(0.01 * 2 ** min(attempt, 10), 1.0) * (0.5 + self._clock.spread()))
+
+    # ---- reading
+
+    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        """Returns at most 1,000 entries and 8 MiB of values, all of one revision."""
+        self._check_open()
+        admission.admit_read(space, keys)
+        reading = await self._repeated(lambda: self._read(space, keys))
+        self._seen(space, reading.revision)
+        return reading
+
+    async def scan(
+        self,
+        space: str,
+        prefix: bytes,
+        *,
+        after: bytes | None = None,
+        limit: int = 256,
+        reverse: bool = False,
+    ) -> Page:
+        """Returns entries whose key starts with `prefix`, in key order, after `after` in scan direction."""
+        self._check_open()
+        admission.admit_scan(space, prefix, after, limit)
+        return await self._repeated(lambda: self._scan(space, prefix, after, limit, reverse))
+
+    async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
+        """Returns what changed after a revision, in whole revisions."""
+        self._check_open()
+        admission.admit_changes(space, after, limit)
+        return await self._repeated(lambda: self._changes(space, after, limit))
+
+    async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
+        """Returns names of spaces that hold something, in the order of their UTF-8 bytes."""
+        self._check_open()
+        admission.admit_listing(prefix, after, limit)
+        return await self._repeated(lambda: self._spaces(prefix, after, limit))
+
+    async def drop(self, space: str) -> None:
+        """Removes entries, log and tokens as the space's next revision; an absent space stays absent."""
+        self._check_open()
+        admission.admit_space(space)
+        await self._repeated(lambda: self._drop(space), twice=False)
+        self._board.hint(space)
+
+    async def sweep(self, *, limit: int = 256) -> int:
+        """Removes up to `limit` expired entries as ordinary logged changes, and returns how many."""
+        self._check_open()
+        limits.admit_count("limit", limit)
+        return await self._repeated(lambda: self._sweep(limit))
+
+    async def _repeated(self, call: Callable[[], Awaitable[T]], *, twice: bool = True) -> T:
+        """Asks again while the store is away; what may not be done `twice` only if it surely was not done."""
+        if not self.retries:
+            return await call()
+        deadline_s = self._clock.monotonic_s() + self._retry_for_s
+        attempt = 0
+        while True:
+            try:
+                return await call()
+            except StoreUnavailableError as error:
+                known = twice or not isinstance(error, OutcomeUnknownError)
+                if not known or self._clock.monotonic_s() >= deadline_s:
+                    raise
+                _log.warning("%s is away, asking again: %s", self.url, error)
+            await self._back_off(attempt)
+            attempt += 1
+
+    # ---- hints
+
+    def listen(self, spaces: Collection[str]) -> HintListener:
+        """Returns a listener that hears every hint of these spaces from now on."""
+        self._check_open()
+        for space in spaces:
+            admission.admit_space(space)
+        listener = self._board.join(spaces)
+        if self.waits:
+            with self._state:
+                if self._waiter is None and self._is_open:
+                    self._waiter = self._runner.start(self._wait_for_others, "waiter")
+            self._nudge.set()
+        return listener
+
+    async def wait(self, spaces: Collection[str], timeout_s: float) -> None:
+        """Returns when one of the spaces may have changed, early or late."""
+        listener = self.listen(spaces)
+        try:
+            await listener.wait(timeout_s)
+        finally:
+            listener.close()
+
+    def hear(self, space: str) -> None:
+        """Takes the hint that a space has changed; in any thread."""
+        self._board.hint(space)
+
+    async def _wait_for_others(self, ended: Signal) -> None:
+        """Turns what others do into hints, while anybody listens."""
+        heard: set[str] = set()
+        attempt = 0
+        while self._is_open:
+            spaces = self._board.spaces()
+            if not spaces:
+                with self._state:
+                    if not self._board.spaces():
+                        self._waiter = None
+                        return
+                continue
+            try:
+                changed = await self._wait(spaces, _WAIT_ROUND_S)
+                attempt = 0
+            except StorageError as error:
+                _log.warning("%s gives no hints for now: %s", self.url, error)
+                changed = spaces
+                await ended.wait(min(0.05 * 2 ** min(attempt, 10), 1.0))
+                attempt += 1
+            # What changed before a space's first round was over may have been missed: one hint makes sure.
+            for space in {*changed, *(set(spaces) - heard)}:
+                self._board.hint(space)
+            heard = set(spaces)
+
+    # ---- what a backend writes
+
+    @abstractmethod
+    async def _open(self) -> Capabilities:
+        """Opens files or connections and says what they offer."""
+
+    @abstractmethod
+    async def _close(self) -> None:
+        """Lets go of them."""
+
+    @abstractmethod
+    async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        """Applies one flush."""
+
+    @abstractmethod
+    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        """Reads entries, revision and now as of one moment."""
+
+    @abstractmethod
+    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
+        """Reads one page as of one moment."""
+
+    @abstractmethod
+    async def _changes(self, space: str, after: int, limit: int) -> Changes:
+        """Reads whole revisions of the log."""
+
+    async def _wait(self, spaces: Collection[str], timeout_s: float) -> Collection[str]:
+        """Returns which of the spaces may have changed by others, at the latest after `timeout_s`.
+
+        `self._nudge` is raised when somebody listens to more spaces, or the store closes.
+        """
+        await self._runner.sleep(timeout_s)
+        return spaces
+
+    @abstractmethod
+    async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
+        """Lists spaces that hold something."""
+
+    @abstractmethod
+    async def _drop(self, space: str) -> None:
+        """Makes the space empty, if there is one."""
+
+    @abstractmethod
+    async def _sweep(self, limit: int) -> int:
+        """Removes expired entries and says how many."""
+
+
+def _is_verdict(outcome: Outcome) -> bool:
+    """Whether the store itself has said that it cannot tell any more; to ask again would not help."""
+    return isinstance(outcome, OutcomeUnknownError) and outcome.token is not None
+
+
+def _is_unanswered(outcome: Outcome) -> bool:
+    return isinstance(outcome, OutcomeUnknownError) and outcome.token is None
+
+
+def _is_retryable(outcome: Outcome) -> bool:
+    return isinstance(outcome, StoreUnavailableError) and not _is_verdict(outcome)

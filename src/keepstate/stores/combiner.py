@@ -1,0 +1,151 @@
+"""Combines the batches that a process applies at the same time into one flush.
+
+Who finds no flush under way leads one; who comes meanwhile is part of the next. A flush belongs to nobody:
+cancelling a caller gives up only its wait. So 64 writers of one file share a single fsync.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from copy import copy
+
+from keepstate._runner import Promise, Runner
+from keepstate.errors import OutcomeUnknownError
+from keepstate.stores.protocol import Batch, Outcome
+
+FLUSH_BATCHES = 128
+FLUSH_BYTES = 16 << 20
+
+
+class _Request:
+    """What one caller wants applied, and what became of it."""
+
+    __slots__ = ("answered", "batches", "error", "outcomes", "promise", "size_bytes")
+
+    def __init__(
+        self, batches: Sequence[Batch], size_bytes: int, promise: Promise[None] | None = None
+    ) -> None:
+        self.batches, self.size_bytes, self.promise = batches, size_bytes, promise
+        self.answered = False
+        self.outcomes: list[Outcome] = []
+        self.error: BaseException | None = None
+
+    def answer(self, outcomes: list[Outcome]) -> None:
+        self.outcomes = outcomes
+        self._wake()
+
+    def fail(self, error: BaseException) -> None:
+        self.error = error
+        self._wake()
+
+    def _wake(self) -> None:
+        self.answered = True
+        if self.promise is not None:
+            self.promise.give(None)
+
+    def result(self) -> list[Outcome]:
+        if self.error is not None:
+            raise self.error
+        return self.outcomes
+
+
+class Combiner:
+    """The queue before a store's flushes.
+
+    Args:
+        runner: How callers wait.
+        flush: Applies batches and answers them in order.
+    """
+
+    def __init__(self, runner: Runner, flush: Callable[[Sequence[Batch]], Awaitable[list[Outcome]]]) -> None:
+        self._runner, self._flush = runner, flush
+        self._queue: deque[_Request] = deque()
+        self._lead = threading.Lock()
+        self._flushing = False
+        self.flushes = 0
+
+    async def apply(self, batches: Sequence[Batch], size_bytes: int) -> list[Outcome]:
+        """Returns the outcomes of the batches, flushed with whatever else was waiting."""
+        if self._runner.colour == "blocking":
+            return await self._apply_here(_Request(batches, size_bytes))
+        request = _Request(batches, size_bytes, self._runner.promise())
+        self._queue.append(request)
+        self._ensure_flusher()
+        assert request.promise is not None
+        await request.promise.wait()
+        return request.result()
+
+    async def drained(self) -> None:
+        """Returns when nothing waits or is being flushed."""
+        if self._runner.colour == "blocking":
+            with self._lead:
+                return
+        while self._flushing or self._queue:
+            await self._runner.sleep(0.001)
+
+    # ---- with threads: who holds the lead flushes for all that wait
+
+    async def _apply_here(self, request: _Request) -> list[Outcome]:
+        self._queue.append(request)
+        # The lock is held across an await that cannot suspend: in this colour no coroutine does.
+        with self._lead:
+            while not request.answered:
+                await self._flush_together(self._drain())
+        return request.result()
+
+    # ---- with tasks: one flusher as long as something waits
+
+    def _ensure_flusher(self) -> None:
+        if not self._flushing:
+            self._flushing = True
+            self._runner.detach(self._flush_all)
+
+    async def _flush_all(self) -> None:
+        try:
+            while self._queue:
+                await self._flush_together(self._drain())
+        finally:
+            self._flushing = False
+            if self._queue:  # the flusher was cancelled, as all tasks are when a loop ends; the queue was not
+                self._ensure_flusher()
+
+    # ---- one flush
+
+    def _drain(self) -> list[_Request]:
+        requests = [self._queue.popleft()]
+        batches, size_bytes = len(requests[0].batches), requests[0].size_bytes
+        while self._queue:
+            batches += len(self._queue[0].batches)
+            size_bytes += self._queue[0].size_bytes
+            if batches > FLUSH_BATCHES or size_bytes > FLUSH_BYTES:
+                break
+            requests.append(self._queue.popleft())
+        return requests
+
+    async def _flush_together(self, requests: Sequence[_Request]) -> None:
+        batches = [batch for request in requests for batch in request.batches]
+        self.flushes += 1
+        try:
+            outcomes = await self._flush(batches)
+        except Exception as error:  # noqa: BLE001  a fault of the backend is each caller's, and none may hang
+            for request in requests:
+                request.fail(copy(error))
+            return
+        except BaseException:
+            for request in requests:
+                request.fail(_interrupted(request.batches[0]))
+            raise
+        start = 0
+        for request in requests:
+            request.answer(outcomes[start : start + len(request.batches)])
+            start += len(request.batches)
+
+
+def _interrupted(batch: Batch) -> OutcomeUnknownError:
+    return OutcomeUnknownError(
+        f"a flush with a batch on {batch.space!r} was interrupted: it may have applied; read the space",
+        space=batch.space,
+        token=batch.token,
+    )

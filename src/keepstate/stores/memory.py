@@ -1,0 +1,190 @@
+"""The memory store: spaces as state machines in this process.
+
+The two colours of one `memory://NAME` share one `MemoryHeap`. Its lock is held for the length of one batch;
+nothing in it waits.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Sequence
+from typing import ClassVar
+from weakref import ref
+
+from keepstate._clock import SYSTEM_CLOCK, Clock
+from keepstate._runner import Runner
+from keepstate.errors import InvalidError
+from keepstate.stores.admission import admit_read
+from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
+from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Outcome, Page, Reading
+from keepstate.stores.space_state import SpaceState
+from keepstate.stores.urls import StoreUrl
+
+
+class MemoryHeap:
+    """The spaces themselves, and the opened stores that want to hear of changes to them."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.spaces: dict[str, SpaceState] = {}
+        self._handles: tuple[ref[MemoryStore], ...] = ()
+
+    def space(self, name: str) -> SpaceState:
+        """Returns the space, new if there was none."""
+        state = self.spaces.get(name)
+        if state is None:
+            state = self.spaces[name] = SpaceState()
+        return state
+
+    def seen(self, name: str) -> SpaceState:
+        """Returns the space to read from; asking for one does not make it."""
+        return self.spaces.get(name) or SpaceState()
+
+    def join(self, store: MemoryStore) -> None:
+        """Lets an opened store hear of changes for as long as it lives."""
+        with self.lock:
+            self._handles = (*(handle for handle in self._handles if handle() is not None), ref(store))
+
+    def leave(self, store: MemoryStore) -> None:
+        """Lets it hear no more."""
+        with self.lock:
+            self._handles = tuple(handle for handle in self._handles if handle() not in (None, store))
+
+    def tell(self, space: str) -> None:
+        """Tells every opened store that a space has changed."""
+        for handle in self._handles:
+            store = handle()
+            if store is not None:
+                store.hear(space)
+
+
+_named: dict[str, MemoryHeap] = {}
+_naming = threading.Lock()
+
+
+def _forget_parent() -> None:
+    """Lets a forked child begin with nothing: a lock or a listener of its parent would never be let go."""
+    global _naming
+    _named.clear()
+    _naming = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_parent)
+
+
+def _heap(name: str) -> MemoryHeap:
+    if not name:
+        return MemoryHeap()
+    with _naming:
+        return _named.setdefault(name, MemoryHeap())
+
+
+class MemoryStore(StoreBase):
+    """Keeps spaces in memory: `memory://` private to who opened it, `memory://NAME` shared."""
+
+    schemes: ClassVar[Sequence[str]] = ("memory",)
+
+    def __init__(
+        self, *, name: str = "", runner: Runner, clock: Clock = SYSTEM_CLOCK, heap: MemoryHeap | None = None
+    ) -> None:
+        super().__init__(url=f"memory://{name}", runner=runner, clock=clock)
+        self._name, self._heap = name, heap or _heap(name)
+
+    @classmethod
+    def from_url(cls, url: StoreUrl, *, runner: Runner) -> MemoryStore:
+        """Returns the store that the URL names."""
+        url.refuse_options()
+        if url.path or url.user is not None:
+            raise InvalidError(f"{url} has more than a name; write memory:// or memory://NAME")
+        return cls(name=url.host, runner=runner)
+
+    def twin(self, runner: Runner) -> MemoryStore:
+        """Returns a store on the same spaces for another colour, not yet opened."""
+        return MemoryStore(name=self._name, runner=runner, clock=self._clock, heap=self._heap)
+
+    async def _open(self) -> Capabilities:
+        self._heap.join(self)
+        return Capabilities(durability=Durability.NONE, shared=False)
+
+    async def _close(self) -> None:
+        self._heap.leave(self)
+
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        """Applies at once: there is no flush whose cost several batches could share."""
+        self._admit(batches)
+        return self._apply_now(batches)
+
+    async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        return self._apply_now(batches)
+
+    def _apply_now(self, batches: Sequence[Batch]) -> list[Outcome]:
+        heap, clock_ms = self._heap, self._clock.now_ms()
+        if len(batches) == 1:
+            batch = batches[0]
+            with heap.lock:
+                state = heap.spaces.get(batch.space) or heap.space(batch.space)
+                outcome, record = state.apply(batch, clock_ms)
+                if record is not None and state.expires:
+                    state.sweep(clock_ms, SWEPT_BY_FLUSH)
+            if record is not None:
+                heap.tell(batch.space)
+            return [outcome]
+        outcomes: list[Outcome] = []
+        changed: dict[str, SpaceState] = {}
+        with heap.lock:
+            for batch in batches:
+                state = heap.space(batch.space)
+                outcome, record = state.apply(batch, clock_ms)
+                outcomes.append(outcome)
+                if record is not None:
+                    changed[batch.space] = state
+            for state in changed.values():
+                state.sweep(clock_ms, SWEPT_BY_FLUSH)
+        for space in changed:
+            heap.tell(space)
+        return outcomes
+
+    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        """Returns at most 1,000 entries and 8 MiB of values, all of one revision."""
+        self._check_open()
+        admit_read(space, keys)
+        with self._heap.lock:
+            return self._heap.seen(space).read(space, keys, self._clock.now_ms())
+
+    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        return await self.read(space, keys)
+
+    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
+        with self._heap.lock:
+            return self._heap.seen(space).scan(prefix, after, limit, reverse, self._clock.now_ms())
+
+    async def _changes(self, space: str, after: int, limit: int) -> Changes:
+        with self._heap.lock:
+            return self._heap.seen(space).changes(space, after, limit)
+
+    async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
+        with self._heap.lock:
+            names = sorted(name for name, state in self._heap.spaces.items() if state.exists)
+        return [name for name in names if name.startswith(prefix) and (after is None or name > after)][:limit]
+
+    async def _drop(self, space: str) -> None:
+        with self._heap.lock:
+            state = self._heap.seen(space)
+            if state.exists:
+                state.drop(self._clock.now_ms())
+        self._heap.tell(space)
+
+    async def _sweep(self, limit: int) -> int:
+        swept: list[str] = []
+        removed = 0
+        clock_ms = self._clock.now_ms()
+        with self._heap.lock:
+            for name, state in self._heap.spaces.items():
+                if removed < limit and (record := state.sweep(clock_ms, limit - removed)) is not None:
+                    removed += len(record.deleted)
+                    swept.append(name)
+        for name in swept:
+            self._heap.tell(name)
+        return removed

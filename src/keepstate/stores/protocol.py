@@ -1,0 +1,277 @@
+"""The store protocol: nine methods and the immutable values that they take and give.
+
+A *space* is the unit of atomicity and order. A batch of checks and writes applies whole or not at all, and
+takes the next revision of its space: revisions are dense, and a refused batch takes none. Operations on one
+space are strictly serializable on every backend.
+
+A key's first byte is its section, which says what the log keeps of a change: `00` nothing (content-named
+objects), `01` the key, `02` the key with its old and new value. Any other first byte is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from enum import StrEnum
+from typing import Final, Protocol, TypeAlias, runtime_checkable
+
+import msgspec
+
+from keepstate.errors import InvalidError, StorageError
+
+ABSENT: Final = 0
+"""The version that a `Check` gives for a key that must be absent."""
+
+
+class Durability(StrEnum):
+    """What an acknowledged write survives."""
+
+    NONE = "none"
+    """Nothing: it is gone with the process."""
+    PROCESS = "process"
+    """A crash of the process or server, not a power cut."""
+    POWER = "power"
+    """A power cut."""
+
+
+class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
+    """What a store really offers, as it is configured now."""
+
+    durability: Durability
+    shared: bool
+    """Whether several processes may have it open at once."""
+    fails_over: bool = False
+    """Whether a replica that missed acknowledged writes may take over."""
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """A key's value as a read found it.
+
+    `version` is the revision that last wrote it, `created` the first write since it was last absent,
+    `expires_at_ms` a time on the store's clock, or None.
+    """
+
+    key: bytes
+    value: bytes
+    version: int
+    created: int
+    expires_at_ms: int | None = None
+
+
+class Check(msgspec.Struct, frozen=True, gc=False):
+    """What must hold of a key: its `version` (`ABSENT` for none) or its `created`, exactly one."""
+
+    key: bytes
+    version: int | None = None
+    created: int | None = None
+
+
+class Put(msgspec.Struct, frozen=True, gc=False):
+    """Writes a value.
+
+    `ttl_ms` counts from the space's now; None never expires. With `stamp` the store appends to `key` a
+    segment made of the batch's revision and the write's index in the batch, so that appends never contend.
+    """
+
+    key: bytes
+    value: bytes
+    ttl_ms: int | None = None
+    stamp: bool = False
+
+
+class Delete(msgspec.Struct, frozen=True, gc=False):
+    """Removes a key; an absent one stays absent."""
+
+    key: bytes
+
+
+Write: TypeAlias = Put | Delete
+
+
+class Batch(msgspec.Struct, frozen=True):
+    """Checks and writes that apply together or not at all.
+
+    Args:
+        space: Where; 1 to 200 bytes of UTF-8.
+        writes: At most 1,000, each key once; none makes a batch that is only judged.
+        checks: At most 1,000, judged against the state before the batch.
+        at: Applies only if the space is at exactly this revision.
+        token: Names the batch (1 to 64 bytes), so that a retry is not applied twice.
+        retry_of: Marks a retry; the revision of the space known before the first attempt.
+    """
+
+    space: str
+    writes: Sequence[Write]
+    checks: Sequence[Check] = ()
+    at: int | None = None
+    token: bytes | None = None
+    retry_of: int | None = None
+
+
+class Applied(msgspec.Struct, frozen=True, gc=False):
+    """The batch holds, durably. `now_ms` is the space's time when it applied."""
+
+    revision: int
+    now_ms: int
+
+
+class Conflict(msgspec.Struct, frozen=True, gc=False):
+    """The batch was refused: the first failing key and what was found there.
+
+    `actual` is the key's version (0 if absent), or its `created` where that was checked; with `key` None the
+    batch's `at` failed and `actual` is the revision of the space.
+    """
+
+    key: bytes | None
+    actual: int
+
+
+Outcome: TypeAlias = Applied | Conflict | StorageError | InvalidError
+"""What became of one batch.
+
+`InvalidError` stands only where the store alone could see it: a stamped key equal to another key of its
+batch.
+"""
+
+
+class Change(msgspec.Struct, frozen=True, gc=False):
+    """One key changed. `old` and `new` are kept for section `02` only; None there means absent."""
+
+    revision: int
+    key: bytes
+    deleted: bool
+    old: bytes | None = None
+    new: bytes | None = None
+
+
+class Changes(msgspec.Struct, frozen=True):
+    """Changes in order, whole revisions, complete up to and including `upto`."""
+
+    items: Sequence[Change]
+    upto: int
+    floor: int
+    """The lowest revision after which changes can be asked for."""
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """Entries in the order of the keys asked, None for absent, all of one revision."""
+
+    entries: Sequence[Entry | None]
+    revision: int
+    now_ms: int
+
+
+class Page(msgspec.Struct, frozen=True):
+    """A part of a scan, of one revision. It may be empty; only `next` None ends the scan."""
+
+    entries: Sequence[Entry]
+    next: bytes | None
+    """What to give as `after` for the following page."""
+    revision: int
+
+
+class Store(Protocol):
+    """Where bytes are kept, and only that."""
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Returns what this opened store offers."""
+        ...
+
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        """Applies each batch whole or not at all, and answers in the order given.
+
+        Batches of one space apply in the order given; batches of different spaces have no order. A batch's
+        failure is its own.
+
+        Raises:
+            InvalidError: A batch is malformed or over a limit; nothing of the call was applied.
+            ClosedError: The store is closed, or was opened in another process or event loop.
+        """
+        ...
+
+    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        """Returns at most 1,000 entries and 8 MiB of values, all of one revision."""
+        ...
+
+    async def scan(
+        self,
+        space: str,
+        prefix: bytes,
+        *,
+        after: bytes | None = None,
+        limit: int = 256,
+        reverse: bool = False,
+    ) -> Page:
+        """Returns entries whose key starts with `prefix`, in key order, after `after` in scan direction.
+
+        A page ends at `limit` entries, 8 MiB or 1,024 rows looked at, whichever comes first.
+        """
+        ...
+
+    async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
+        """Returns what changed after a revision.
+
+        An answer ends with the revision that reaches `limit` changes or 8 MiB.
+
+        Raises:
+            CompactedError: `after` is below the log's floor.
+            HistoryLostError: The space has not reached `after`.
+        """
+        ...
+
+    async def wait(self, spaces: Collection[str], timeout_s: float) -> None:
+        """Returns when one of the spaces may have changed, early or late; correctness never depends on it."""
+        ...
+
+    async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
+        """Returns names of spaces that hold something, in the order of their UTF-8 bytes."""
+        ...
+
+    async def drop(self, space: str) -> None:
+        """Removes entries, log and tokens as the space's next revision, from which it may continue."""
+        ...
+
+    async def sweep(self, *, limit: int = 256) -> int:
+        """Removes up to `limit` expired entries as ordinary logged changes, and returns how many."""
+        ...
+
+    async def close(self) -> None:
+        """Ends what runs beside the caller and lets go of files and connections; twice is once."""
+        ...
+
+
+class Listener(Protocol):
+    """Hears that one of its spaces may have changed since the last time it was asked."""
+
+    async def wait(self, timeout_s: float) -> None:
+        """Returns on the next hint, at once if one came since the last call, or after `timeout_s`."""
+        ...
+
+    def close(self) -> None:
+        """Stops listening."""
+        ...
+
+
+@runtime_checkable
+class Listening(Protocol):
+    """The extra ability of a store to hold a hint for a listener that is not waiting just then."""
+
+    def listen(self, spaces: Collection[str]) -> Listener:
+        """Returns a listener that hears every hint from now on."""
+        ...
+
+
+TOKEN_RANDOM_BYTES: Final = 16
+_TOKEN_MARK: Final = b"ks1"
+
+
+def token_after(revision: int, random: bytes) -> bytes:
+    """Returns a token that carries a revision before its batch, for any process to ask for its outcome."""
+    return _TOKEN_MARK + revision.to_bytes(8, "big") + random
+
+
+def known_before(token: bytes) -> int:
+    """Returns a revision before the token's batch was first sent; 0 for a token of a caller's own."""
+    if token.startswith(_TOKEN_MARK) and len(token) == len(_TOKEN_MARK) + 8 + TOKEN_RANDOM_BYTES:
+        return int.from_bytes(token[len(_TOKEN_MARK) : -TOKEN_RANDOM_BYTES], "big")
+    return 0

@@ -1,0 +1,404 @@
+"""One space as a state machine in memory: the rules of the protocol in their plainest form.
+
+Pure: it is told the time and does no I/O. The memory store is this and nothing more; the file store keeps a
+journal of the records that `apply` makes and replays them; the other backends are held to the same answers by
+the contract suite.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Sequence
+from heapq import heapify, heappop, heappush
+
+import msgspec
+
+from keepstate.errors import CompactedError, HistoryLostError, InvalidError, OutcomeUnknownError
+from keepstate.stores.admission import admit_reading
+from keepstate.stores.key_index import KeyIndex
+from keepstate.stores.protocol import (
+    Applied,
+    Batch,
+    Change,
+    Changes,
+    Check,
+    Conflict,
+    Entry,
+    Outcome,
+    Page,
+    Put,
+    Reading,
+)
+from keepstate.values import limits
+from keepstate.values.key import stamp_suffix
+
+OBJECTS, WITH_VALUES = 0, 2
+"""The sections that the log leaves out, and keeps with values."""
+
+RETRY_KEPT_MS = 3_600_000
+"""How long the outcome of a retry is kept for a late original."""
+
+_CHANGE_BYTES = 64
+"""What a logged change weighs beside its key and values, about."""
+
+
+class Record(msgspec.Struct, array_like=True, frozen=True):
+    """One applied revision: all that a replay needs to make it again."""
+
+    revision: int
+    now_ms: int
+    entries: list[Entry]
+    deleted: list[bytes]
+    token: bytes | None = None
+    dropped: bool = False
+
+
+_Logged = tuple[Record, Sequence[bytes | None], int]
+"""A record in the log, the values that it replaced or removed in section `02`, and what it weighs."""
+
+
+class SpaceState:
+    """Entries, log and tokens of one space."""
+
+    __slots__ = (
+        "_expiry",
+        "_index",
+        "_log",
+        "_log_bytes",
+        "_retries",
+        "_tokens",
+        "clock_ms",
+        "entries",
+        "floor",
+        "revision",
+    )
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self.clock_ms = 0
+        self.floor = 0
+        self.entries: dict[bytes, Entry] = {}
+        self._index = KeyIndex()
+        self._log: deque[_Logged] = deque()
+        self._log_bytes = 0
+        self._tokens: dict[bytes, Applied] = {}
+        self._retries: dict[bytes, tuple[Outcome, int]] = {}
+        self._expiry: list[tuple[int, bytes]] = []
+
+    @property
+    def exists(self) -> bool:
+        """Whether anything was applied since the space was new or last dropped."""
+        return self.revision > self.floor
+
+    @property
+    def expires(self) -> bool:
+        """Whether there is any entry that will expire."""
+        return bool(self._expiry)
+
+    def now_ms(self, clock_ms: int) -> int:
+        """Returns the space's time: the clock's, or its own last if that is later."""
+        if clock_ms > self.clock_ms:
+            self.clock_ms = clock_ms
+        return self.clock_ms
+
+    # ---- judging and applying
+
+    def apply(self, batch: Batch, clock_ms: int) -> tuple[Outcome, Record | None]:
+        """Judges the batch and applies it; the record is None where no revision was taken."""
+        if clock_ms > self.clock_ms:
+            self.clock_ms = clock_ms
+        now_ms = self.clock_ms
+        if batch.token is not None and (known := self._answered(batch.token, now_ms)) is not None:
+            return known, None
+        if batch.checks or batch.at is not None or batch.retry_of is not None or len(batch.writes) > 1:
+            outcome = self._refuse(batch, now_ms)
+            if outcome is not None:
+                self._keep(batch, outcome, now_ms)
+                return outcome, None
+        if not batch.writes:
+            return Applied(self.revision, now_ms), None
+        record = self._record(batch, now_ms)
+        self.install(record)
+        outcome = Applied(self.revision, now_ms)
+        if batch.retry_of is not None:
+            self._keep(batch, outcome, now_ms)
+        return outcome, record
+
+    def _answered(self, token: bytes, now_ms: int) -> Outcome | None:
+        if token in self._tokens:
+            return self._tokens[token]
+        if token in self._retries:
+            outcome, until_ms = self._retries[token]
+            if until_ms > now_ms:
+                return outcome
+        return None
+
+    def _keep(self, batch: Batch, outcome: Outcome, now_ms: int) -> None:
+        """Keeps a retry's outcome beyond the log, so that its late original gets the same answer."""
+        if batch.retry_of is None or batch.token is None:
+            return
+        while self._retries and next(iter(self._retries.values()))[1] <= now_ms:
+            del self._retries[next(iter(self._retries))]
+        self._retries[batch.token] = outcome, now_ms + RETRY_KEPT_MS
+
+    def _refuse(self, batch: Batch, now_ms: int) -> Outcome | None:
+        if batch.retry_of is not None and batch.retry_of < self.floor:
+            return OutcomeUnknownError(
+                f"the log of space {batch.space!r} no longer reaches back to revision {batch.retry_of}, "
+                "so whether the first attempt applied cannot be told; this retry was not applied",
+                space=batch.space,
+                token=batch.token,
+            )
+        if batch.at is not None and batch.at != self.revision:
+            return Conflict(None, self.revision)
+        for check in batch.checks:
+            if (conflict := self._conflict(check, now_ms)) is not None:
+                return conflict
+        return self._stamped_twice(batch)
+
+    def _conflict(self, check: Check, now_ms: int) -> Conflict | None:
+        entry = self.live(check.key, now_ms)
+        if check.version is not None:
+            actual = entry.version if entry else 0
+            return None if actual == check.version else Conflict(check.key, actual)
+        actual = entry.created if entry else 0
+        return None if actual == check.created else Conflict(check.key, actual)
+
+    def _stamped_twice(self, batch: Batch) -> InvalidError | None:
+        if len(batch.writes) < 2 or not any(type(write) is Put and write.stamp for write in batch.writes):
+            return None
+        keys = [
+            write.key + stamp_suffix(self.revision + 1, index)
+            if type(write) is Put and write.stamp
+            else write.key
+            for index, write in enumerate(batch.writes)
+        ]
+        if len(set(keys)) == len(keys):
+            return None
+        return InvalidError(f"a batch on {batch.space!r} writes a key that one of its stamped keys becomes")
+
+    def _record(self, batch: Batch, now_ms: int) -> Record:
+        revision = self.revision + 1
+        entries = self.entries
+        written: list[Entry] = []
+        deleted: list[bytes] = []
+        for index, write in enumerate(batch.writes):
+            if type(write) is Put:
+                key = write.key if not write.stamp else write.key + stamp_suffix(revision, index)
+                old = entries.get(key)
+                if old is None or (old.expires_at_ms is not None and old.expires_at_ms <= now_ms):
+                    created = revision
+                else:
+                    created = old.created
+                expires_at_ms = None if write.ttl_ms is None else now_ms + write.ttl_ms
+                written.append(Entry(key, write.value, revision, created, expires_at_ms))
+            elif write.key in entries:
+                deleted.append(write.key)
+        return Record(revision, now_ms, written, deleted, batch.token)
+
+    def sweep(self, clock_ms: int, limit: int) -> Record | None:
+        """Removes up to `limit` expired entries, and no more than a batch may hold, as the next revision."""
+        if not self._expiry or self._expiry[0][0] > max(clock_ms, self.clock_ms):
+            return None
+        now_ms = self.now_ms(clock_ms)
+        expired: dict[bytes, None] = {}
+        size_bytes = 0
+        while self._expiry and self._expiry[0][0] <= now_ms:
+            at_ms, key = self._expiry[0]
+            entry = self.entries.get(key)
+            if entry is not None and entry.expires_at_ms == at_ms:
+                size_bytes += len(entry.value)
+                if len(expired) == min(limit, limits.BATCH_WRITES) or (
+                    size_bytes > limits.BATCH_BYTES and expired
+                ):
+                    break
+                expired[key] = None
+            heappop(self._expiry)
+        if not expired:
+            return None
+        record = Record(self.revision + 1, now_ms, [], list(expired))
+        self.install(record)
+        return record
+
+    def drop(self, clock_ms: int) -> Record:
+        """Empties the space as its next revision, below which nothing can be asked for."""
+        record = Record(self.revision + 1, self.now_ms(clock_ms), [], [], dropped=True)
+        self.install(record)
+        return record
+
+    # ---- replaying
+
+    def install(self, record: Record) -> None:
+        """Makes a record's revision the present one."""
+        if record.dropped:
+            self._forget(record)
+            return
+        olds = self._replaced(record)
+        try:
+            self._mutate(record)
+            self._keep_in_log(record, olds)
+        except BaseException:  # an interrupt: a batch applies whole, also then
+            self._mend(record, olds)
+            raise
+
+    def _replaced(self, record: Record) -> Sequence[bytes | None]:
+        """Returns what the log keeps beside the record: the values before, of section `02`."""
+        olds: list[bytes | None] = []
+        for entry in record.entries:
+            old = self.entries.get(entry.key) if entry.key[0] == WITH_VALUES else None
+            # What had expired was absent already, so a write over it replaces nothing.
+            olds.append(None if old is None or entry.created == record.revision else old.value)
+        # The removal of what had expired still tells what it was.
+        olds += [self.entries[key].value if key[0] == WITH_VALUES else None for key in record.deleted]
+        return olds
+
+    def _mutate(self, record: Record) -> None:
+        entries = self.entries
+        for entry in record.entries:
+            key = entry.key
+            if key not in entries:
+                self._index.add(key)
+            entries[key] = entry
+            if entry.expires_at_ms is not None:
+                self._expire_later(entry.expires_at_ms, key)
+        for key in record.deleted:
+            del entries[key]
+            self._index.remove(key)
+
+    def _keep_in_log(self, record: Record, olds: Sequence[bytes | None]) -> None:
+        size = _CHANGE_BYTES * (1 + len(olds))
+        for entry in record.entries:
+            size += len(entry.key) + (len(entry.value) if entry.key[0] == WITH_VALUES else 0)
+        for old in olds:
+            if old is not None:
+                size += len(old)
+        log = self._log
+        log.append((record, olds, size))
+        self._log_bytes += size
+        self.revision = record.revision
+        if record.now_ms > self.clock_ms:
+            self.clock_ms = record.now_ms
+        if record.token is not None:
+            self._tokens[record.token] = Applied(record.revision, record.now_ms)
+        if len(log) > limits.LOG_REVISIONS or self._log_bytes > limits.LOG_BYTES:
+            self._cut_log()
+
+    def _cut_log(self) -> None:
+        while len(self._log) > limits.LOG_REVISIONS or (
+            self._log_bytes > limits.LOG_BYTES and len(self._log) > 1
+        ):
+            oldest, _, size = self._log.popleft()
+            self._log_bytes -= size
+            self.floor = oldest.revision
+            if oldest.token is not None:
+                self._tokens.pop(oldest.token, None)
+
+    def _expire_later(self, at_ms: int, key: bytes) -> None:
+        heappush(self._expiry, (at_ms, key))
+        if len(self._expiry) > 2 * len(self.entries) + 64:  # an entry renewed again and again
+            self._expiry = self._expiring()
+
+    def _expiring(self) -> list[tuple[int, bytes]]:
+        expiring = [(e.expires_at_ms, e.key) for e in self.entries.values() if e.expires_at_ms is not None]
+        heapify(expiring)
+        return expiring
+
+    def _mend(self, record: Record, olds: Sequence[bytes | None]) -> None:
+        """Completes a record whose installing was interrupted anywhere."""
+        for entry in record.entries:
+            self.entries[entry.key] = entry
+        for key in record.deleted:
+            self.entries.pop(key, None)
+        self._index = KeyIndex()
+        for key in sorted(self.entries):
+            self._index.add(key)
+        self._expiry = self._expiring()
+        if not self._log or self._log[-1][0].revision != record.revision:
+            self._keep_in_log(record, olds)
+        self._log_bytes = sum(size for _, _, size in self._log)
+        self.revision = record.revision
+
+    def _forget(self, record: Record) -> None:
+        self.revision, self.clock_ms = record.revision, max(record.now_ms, self.clock_ms)
+        self.floor = self.revision
+        self.entries, self._index, self._expiry = {}, KeyIndex(), []
+        self._log, self._log_bytes = deque(), 0
+        self._tokens = {}
+
+    # ---- reading
+
+    def live(self, key: bytes, now_ms: int) -> Entry | None:
+        """Returns the entry unless it is absent or expired."""
+        entry = self.entries.get(key)
+        if entry is None or (entry.expires_at_ms is not None and entry.expires_at_ms <= now_ms):
+            return None
+        return entry
+
+    def read(self, space: str, keys: Sequence[bytes], clock_ms: int) -> Reading:
+        """Returns the live entries of these keys."""
+        now_ms = self.now_ms(clock_ms)
+        found = [self.live(key, now_ms) for key in keys]
+        if len(found) > limits.READ_BYTES // limits.VALUE_BYTES:
+            admit_reading(space, sum(len(entry.value) for entry in found if entry is not None))
+        return Reading(found, self.revision, now_ms)
+
+    def scan(self, prefix: bytes, after: bytes | None, limit: int, reverse: bool, clock_ms: int) -> Page:
+        """Returns the next page of live entries."""
+        now_ms = self.now_ms(clock_ms)
+        keys = self._index.downwards(prefix, after) if reverse else self._index.upwards(prefix, after)
+        found: list[Entry] = []
+        size = looked = 0
+        last: bytes | None = None
+        for key in keys:
+            if len(found) == limit or looked == limits.PAGE_ROWS:
+                return Page(found, last, self.revision)
+            entry = self.live(key, now_ms)
+            if entry is not None:
+                size += len(entry.value)
+                if size > limits.PAGE_BYTES and found:
+                    return Page(found, last, self.revision)
+                found.append(entry)
+            looked, last = looked + 1, key
+        return Page(found, None, self.revision)
+
+    def changes(self, space: str, after: int, limit: int) -> Changes:
+        """Returns whole logged revisions above `after`."""
+        if after < self.floor:
+            raise CompactedError(
+                f"changes of {space!r} after revision {after} are gone; the log starts after {self.floor}: "
+                "read the present state and follow from its revision",
+                space=space,
+                floor=self.floor,
+            )
+        if after > self.revision:
+            raise HistoryLostError(
+                f"space {space!r} is at revision {self.revision}, below {after}: "
+                "the revision is another space's, or the store lost it",
+                space=space,
+                revision=after,
+            )
+        items: list[Change] = []
+        size, upto = 0, after
+        for record, olds, weight in self._logged_after(after):
+            items += _changes_of(record, olds)
+            size, upto = size + weight, record.revision
+            if len(items) >= limit or size >= limits.PAGE_BYTES:
+                break
+        return Changes(items, upto, self.floor)
+
+    def _logged_after(self, after: int) -> Iterator[_Logged]:
+        if not self._log:
+            return
+        first = after + 1 - self._log[0][0].revision
+        for place in range(max(first, 0), len(self._log)):
+            yield self._log[place]
+
+
+def _changes_of(record: Record, olds: Sequence[bytes | None]) -> Iterator[Change]:
+    for entry, old in zip(record.entries, olds, strict=False):
+        if entry.key[0] != OBJECTS:
+            new = entry.value if entry.key[0] == WITH_VALUES else None
+            yield Change(record.revision, entry.key, False, old, new)
+    for key, old in zip(record.deleted, olds[len(record.entries) :], strict=True):
+        if key[0] != OBJECTS:
+            yield Change(record.revision, key, True, old, None)

@@ -1,0 +1,159 @@
+"""Store URLs: what they look like, and which backend a scheme names.
+
+`scheme://[user[:password]@][host[:port][,host[:port]…]][/path][?option=value&…]`. A path after three slashes
+is relative, after four absolute. Backends are imported when their scheme is first used; other packages add
+theirs by the entry point group `keepstate.stores`, whose names are schemes and whose objects are `StoreBase`
+classes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from urllib.parse import parse_qsl, quote, unquote
+
+import msgspec
+
+from keepstate.errors import InvalidError, MissingExtraError
+
+if TYPE_CHECKING:
+    from keepstate._runner import Runner
+    from keepstate.stores.base import StoreBase
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
+    "memory": ("keepstate.stores.memory", "MemoryStore"),
+    "file": ("keepstate.stores.file", "FileStore"),
+    "sqlite": ("keepstate.stores.sqlite", "SqliteStore"),
+    "redis": ("keepstate.stores.redis", "RedisStore"),
+    "rediss": ("keepstate.stores.redis", "RedisStore"),
+    "redis+cluster": ("keepstate.stores.redis", "RedisStore"),
+    "postgresql": ("keepstate.stores.postgres", "PostgresStore"),
+}
+
+_ENTRY_POINTS = "keepstate.stores"
+
+
+class OpensUrls(Protocol):
+    """What a backend's class offers to be found by its URL."""
+
+    def from_url(self, url: StoreUrl, *, runner: Runner) -> StoreBase:
+        """Returns the store that the URL names, not yet opened."""
+        ...
+
+
+class StoreUrl(msgspec.Struct, frozen=True):
+    """A store URL in its parts, unquoted."""
+
+    scheme: str
+    user: str | None
+    password: str | None
+    host: str
+    """Everything between the user and the path: one host and port, or several with commas."""
+    path: str
+    """What follows the slash after the host: `app.db` or `/var/app.db`."""
+    options: Mapping[str, str]
+
+    @classmethod
+    def parse(cls, text: str) -> StoreUrl:
+        """Returns the parts of a URL, or raises `InvalidError` that shows how one looks."""
+        scheme, found, rest = text.partition("://")
+        if not found or not scheme:
+            raise InvalidError(
+                f"{_redacted(text)!r} is no store URL; one looks like sqlite:///agents.db or memory://"
+            )
+        rest, _, query = rest.partition("?")
+        place, _, path = rest.partition("/")
+        login, at, host = place.rpartition("@")
+        user, colon, password = login.partition(":")
+        options = dict[str, str]()
+        for name, value in parse_qsl(query, keep_blank_values=True):
+            if name in options:
+                raise InvalidError(f"option {name!r} stands twice in {_redacted(text)!r}")
+            options[name] = value
+        return cls(
+            scheme.lower(),
+            unquote(user) if at else None,
+            unquote(password) if colon else None,
+            host,
+            unquote(path),
+            options,
+        )
+
+    def __repr__(self) -> str:
+        return f"<StoreUrl {self}>"
+
+    def __str__(self) -> str:
+        login = f"{quote(self.user)}@" if self.user else ""
+        path = f"/{quote(self.path)}" if self.path else ""
+        query = "&".join(f"{name}={value}" for name, value in self.options.items() if not _is_secret(name))
+        return f"{self.scheme}://{login}{self.host}{path}" + (f"?{query}" if query else "")
+
+    def options_as(self, kind: type[T], *, beside: frozenset[str] = frozenset()) -> T:
+        """Returns the options as a struct of typed fields.
+
+        Args:
+            kind: A `msgspec.Struct` whose fields are the known options.
+            beside: Names that the caller reads by itself.
+
+        Raises:
+            InvalidError: An option is unknown or no value of its type; the known ones are listed.
+        """
+        fields = msgspec.structs.fields(kind)
+        known = sorted({field.encode_name for field in fields} | beside)
+        given = {name: value for name, value in self.options.items() if name not in beside}
+        for name in given:
+            if name not in known:
+                listed = ", ".join(known) or "none"
+                raise InvalidError(f"{self.scheme}:// knows no option {name!r}; it knows {listed}")
+        try:
+            return msgspec.convert(given, kind, strict=False)
+        except msgspec.ValidationError as error:
+            raise InvalidError(f"an option of {self} is wrong: {error}") from error
+
+    def refuse_options(self) -> None:
+        """Raises `InvalidError` if any option is given."""
+        if self.options:
+            raise InvalidError(f"{self.scheme}:// has no options, but {', '.join(self.options)} was given")
+
+
+def _redacted(text: str) -> str:
+    """Returns what of a URL may be shown even if it is malformed: neither a login nor an option's value."""
+    place = text.partition("?")[0]
+    head, at, tail = place.rpartition("@")
+    return f"{head.partition('://')[0]}://…@{tail}" if at else place
+
+
+def _is_secret(name: str) -> bool:
+    return any(word in name.lower() for word in ("password", "secret", "key"))
+
+
+def store_class(scheme: str) -> OpensUrls:
+    """Returns the class that opens a scheme's URLs.
+
+    Raises:
+        InvalidError: No backend has this scheme; the known ones are listed.
+        MissingExtraError: The backend's driver is not installed.
+    """
+    if scheme in BACKENDS:
+        module, name = BACKENDS[scheme]
+        loaded: Any = import_module(module)
+        found: OpensUrls = getattr(loaded, name)
+        return found
+    plugins = {point.name: point for point in entry_points(group=_ENTRY_POINTS)}
+    if scheme in plugins:
+        opens: OpensUrls = plugins[scheme].load()
+        return opens
+    known = ", ".join(f"{name}://" for name in sorted({*BACKENDS, *plugins}))
+    raise InvalidError(f"no store has the scheme {scheme!r}; known are {known}")
+
+
+def missing_extra(scheme: str, package: str, extra: str, error: ImportError) -> MissingExtraError:
+    """Returns the error that names the command to install a driver."""
+    install = f"pip install 'keepstate[{extra}]'"
+    made = MissingExtraError(f"{scheme}:// needs {package}: {install}", install=install)
+    made.__cause__ = error
+    return made
