@@ -1,0 +1,182 @@
+"""How tasks are claimed: the best ready one first, due and forgotten ones on the way.
+
+A claim looks at a page of ready tasks without guarding it: two workers may look at the same page. What each
+takes, its batch checks by key; whoever is second gets a conflict and picks another at random, so that a crowd
+spreads over the page instead of running after one task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from keepstate.engine import layout, tasks
+from keepstate.engine.document_record import decoded
+from keepstate.engine.hearing import hear
+from keepstate.engine.scope import Scope, called
+from keepstate.engine.tasks import TaskRecord
+from keepstate.engine.unit import Unit
+from keepstate.errors import ConflictError
+from keepstate.stores.protocol import Entry, Store
+from keepstate.values import limits
+
+_PAGE = 32
+_TIMED_PAGE = 64
+_LONGEST_WAIT_S = 1.0
+_TIMED_EVERY_S = 0.25
+"""How often to look for due and forgotten tasks while enough others are ready."""
+
+Claimed = tuple[TaskRecord, Any]
+
+
+class Claims:
+    """Claims tasks of one space."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._timed_at_s: float | None = None
+
+    async def claim(
+        self, worker: str, lease_ms: int, count: int, wait_s: float, match: Callable[[str, Any], bool] | None
+    ) -> list[Claimed]:
+        """Returns up to `count` tasks with their payloads, after waiting for the first if need be."""
+        store = await self._scope.store()
+        clock = self._scope.clock
+        deadline_s = clock.monotonic_s() + wait_s
+        async with hear(store, self._scope.stored_name) as hints:
+            while True:
+                found = await self._claim_now(store, worker, lease_ms, count, match)
+                left_s = deadline_s - clock.monotonic_s()
+                if found or left_s <= 0:
+                    return found
+                await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._next_due_s(store)))
+
+    async def _claim_now(
+        self, store: Store, worker: str, lease_ms: int, count: int, match: Callable[[str, Any], bool] | None
+    ) -> list[Claimed]:
+        found: list[Claimed] = []
+        refused: set[bytes] = set()
+        crowded = False
+        await self._wake(store, force=False)
+        after: bytes | None = None
+        while len(found) < count:
+            page = await store.scan(self._scope.stored_name, layout.READY, after=after, limit=_PAGE)
+            candidates = [entry for entry in page.entries if entry.key not in refused]
+            if not candidates:
+                if page.next is not None:
+                    after = page.next
+                elif after is None and await self._wake(store, force=True):
+                    continue
+                else:
+                    return found
+                continue
+            pick = int(self._scope.clock.spread() * len(candidates)) if crowded else 0
+            entry = candidates[pick]
+            claimed = await self._take(entry, worker, lease_ms, match)
+            crowded = claimed is None
+            if isinstance(claimed, bool):
+                refused.add(entry.key)
+                crowded = False
+            elif claimed is not None:
+                found.append(claimed)
+        return found
+
+    async def _take(
+        self, index: Entry, worker: str, lease_ms: int, match: Callable[[str, Any], bool] | None
+    ) -> Claimed | bool | None:
+        """Returns the claimed task, None if somebody else was first, False if it does not match."""
+        task_id = index.value.decode("utf-8", "surrogatepass")
+
+        async def work(unit: Unit) -> Claimed | bool | None:
+            stored, about = await unit.read(tasks.task_key(task_id), tasks.payload_key(task_id))
+            if stored is None or about is None:
+                return None
+            record = tasks.opened(stored.value, f"task {task_id!r} of {self._scope.name!r}")
+            if record.state != "ready" or tasks.place_of(record, stored.version) != index.key:
+                return None
+            payload = decoded(self._scope, about.key, await unit.value(about))
+            if match is not None and not await called(match, task_id, payload):
+                return False
+            until_ms = await unit.now_ms() + lease_ms
+            place = tasks.timed_key(layout.CLAIMED, until_ms, task_id)
+            record = msgspec.structs.replace(
+                record,
+                state="claimed",
+                attempt=record.attempt + 1,
+                token=record.token + 1,
+                due_at_ms=until_ms,
+                worker=worker,
+                place=place,
+            )
+            unit.delete(index.key)
+            unit.put(place, index.value)
+            unit.put(stored.key, msgspec.msgpack.encode(record))
+            return record, payload
+
+        try:
+            return (await self._scope.run(work, attempts=1))[0]
+        except ConflictError:
+            return None
+
+    # ---- waiting and claimed tasks whose time has come
+
+    async def _wake(self, store: Store, *, force: bool) -> bool:
+        """Makes tasks ready whose delay or lease is over, and says whether there were any."""
+        now_s = self._scope.clock.monotonic_s()
+        if not force and self._timed_at_s is not None and now_s - self._timed_at_s < _TIMED_EVERY_S:
+            return False
+        self._timed_at_s = now_s
+        now_ms = (await store.read(self._scope.stored_name, [])).now_ms
+        woken = False
+        for part in (layout.WAITING, layout.CLAIMED):
+            page = await store.scan(self._scope.stored_name, part, limit=_TIMED_PAGE)
+            due = [entry for entry in page.entries if tasks.time_in(part, entry.key)[0] <= now_ms]
+            if due:
+                woken = await self._make_ready(due) or woken
+        return woken
+
+    async def _make_ready(self, due: list[Entry]) -> bool:
+        async def work(unit: Unit) -> bool:
+            names = [entry.value.decode("utf-8", "surrogatepass") for entry in due]
+            stored = await unit.read(*(tasks.task_key(name) for name in names))
+            now_ms = await unit.now_ms()
+            moved = False
+            for index, entry in zip(due, stored, strict=True):
+                if entry is None:
+                    continue
+                record = tasks.opened(entry.value, f"a task record of {self._scope.name!r}")
+                if record.place == index.key and record.due_at_ms <= now_ms:
+                    self._ready_or_dead(unit, entry, index, record, now_ms)
+                    moved = True
+            return moved
+
+        try:
+            return (await self._scope.run(work, attempts=4))[0]
+        except ConflictError:
+            return True
+
+    @staticmethod
+    def _ready_or_dead(unit: Unit, entry: Entry, index: Entry, record: TaskRecord, now_ms: int) -> None:
+        unit.delete(index.key)
+        if record.state == "claimed" and record.attempt >= record.max_attempts:
+            place = tasks.timed_key(layout.DEAD, now_ms, record.id)
+            error = f"the lease of worker {record.worker!r} ran out in attempt {record.attempt}"
+            record = msgspec.structs.replace(record, state="dead", due_at_ms=now_ms, place=place, error=error)
+            unit.put(place, index.value)
+        else:
+            prefix = tasks.ready_prefix(record.priority)
+            stamp_index = unit.append(prefix, index.value)
+            record = msgspec.structs.replace(record, state="ready", place=prefix, stamp_index=stamp_index)
+        unit.put(entry.key, msgspec.msgpack.encode(record))
+
+    async def _next_due_s(self, store: Store) -> float:
+        """Returns in how many seconds the next waiting or claimed task is due."""
+        now_ms = (await store.read(self._scope.stored_name, [])).now_ms
+        soonest = float(limits.TTL_MS)
+        for part in (layout.WAITING, layout.CLAIMED):
+            page = await store.scan(self._scope.stored_name, part, limit=1)
+            for entry in page.entries:
+                soonest = min(soonest, tasks.time_in(part, entry.key)[0] - now_ms)
+        return max(soonest / 1000, 0.001)

@@ -1,0 +1,68 @@
+"""How a document stands in its entry: its encoded value, behind its name where the key is cut."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from keepstate.engine import layout
+from keepstate.engine.describing import describe
+from keepstate.engine.unit import Unit
+from keepstate.errors import CorruptError
+from keepstate.stores.protocol import Entry
+from keepstate.values import codec
+
+if TYPE_CHECKING:
+    from keepstate.engine.scope import Scope
+
+NAME_BYTE: Final = b"\xd8"
+"""Begins a record whose key is cut. It is no format of `values.codec`."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentRecord:
+    """A document's full name and decoded value."""
+
+    name: str
+    value: Any
+
+
+def write_record(place: bytes, name: str, value: object) -> bytes:
+    """Returns what to store under the key `place`.
+
+    Raises:
+        InvalidError: The value would not come back equal.
+    """
+    encoded = codec.encode(value)
+    if not layout.is_cut(layout.DOCUMENTS, place):
+        return encoded
+    text = name.encode()
+    return NAME_BYTE + len(text).to_bytes(2, "big") + text + encoded
+
+
+def name_and_value(place: bytes, stored: bytes) -> tuple[str, bytes]:
+    """Returns a document's name, and its value still encoded."""
+    if not layout.is_cut(layout.DOCUMENTS, place):
+        return layout.name_of(layout.DOCUMENTS, place), stored
+    size = int.from_bytes(stored[1:3], "big")
+    return stored[3 : 3 + size].decode(), stored[3 + size :]
+
+
+async def read_record(scope: Scope, unit: Unit, entry: Entry, type: Any = None) -> DocumentRecord:
+    """Returns the document in an entry.
+
+    Raises:
+        CorruptError: The entry holds no document; it is named.
+        InvalidError: The value is no `type`.
+    """
+    name, encoded = name_and_value(entry.key, await unit.value(entry))
+    return DocumentRecord(name, decoded(scope, entry.key, encoded, type))
+
+
+def decoded(scope: Scope, place: bytes, encoded: bytes, type: Any = None) -> Any:
+    """Returns a decoded value; damage is told with the name of what it is in."""
+    try:
+        return scope.decode(encoded, type)
+    except CorruptError as error:
+        what = f"{describe(place)} of {scope.name!r}"
+        raise CorruptError(f"{what} is damaged: {error}", space=scope.name, place=what) from error

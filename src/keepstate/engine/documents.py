@@ -1,0 +1,318 @@
+"""Documents: named values that are updated, and never lose an update."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any, Final, Generic, TypeVar, overload
+
+import msgspec
+
+from keepstate.engine import layout
+from keepstate.engine.document_record import read_record, write_record
+from keepstate.engine.glob import compiled
+from keepstate.engine.hearing import hear
+from keepstate.engine.scope import ATTEMPTS, Scope, called
+from keepstate.engine.times import milliseconds
+from keepstate.engine.unit import Unit
+from keepstate.engine.watch import Watch
+from keepstate.errors import ConflictError, InvalidError, NotFoundError
+from keepstate.stores.protocol import Entry
+from keepstate.values import codec
+
+T = TypeVar("T")
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """The type of `MISSING`."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = Missing()
+"""Says that no default was given; None is a value."""
+
+Patch = Mapping[str, Any]
+Change = Callable[[Any], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentEntry(Generic[T]):
+    """A document as it was read.
+
+    Attributes:
+        key: Its name.
+        value: A copy; changing it changes nothing stored.
+        version: The revision that last wrote it; 0 if the transaction that reads it wrote it itself.
+        created: The revision that first wrote it since it was last absent.
+    """
+
+    key: str
+    value: T
+    version: int
+    created: int
+
+
+class Documents:
+    """The documents of a space, or of a transaction on it."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __repr__(self) -> str:
+        return f"<Documents of {self._scope.name!r}>"
+
+    # ---- one document
+
+    @overload
+    async def get(self, key: str, default: Any = None) -> Any: ...
+    @overload
+    async def get(self, key: str, default: None = None, *, type: type[T]) -> T | None: ...
+    @overload
+    async def get(self, key: str, default: T, *, type: type[T]) -> T: ...
+    async def get(self, key: str, default: Any = None, *, type: Any = None) -> Any:
+        """Returns a copy of a document's value, or the default if it is absent.
+
+        Args:
+            key: Its name; 1 to 512 bytes of UTF-8.
+            default: What to return for an absent one.
+            type: What the value must be; it is validated and converted to it.
+
+        Raises:
+            InvalidError: The value is no `type`; the path that differs is named.
+        """
+        entry = await self.entry(key, type=type)
+        return default if entry is None else entry.value
+
+    async def entry(self, key: str, *, type: Any = None) -> DocumentEntry[Any] | None:
+        """Returns a document with its version, or None if it is absent."""
+        place = layout.named_key(layout.DOCUMENTS, key)
+
+        async def work(unit: Unit) -> DocumentEntry[Any] | None:
+            entry = await unit.get(place)
+            if entry is None:
+                return None
+            record = await read_record(self._scope, unit, entry, type)
+            return DocumentEntry(key, record.value, entry.version, entry.created)
+
+        return (await self._scope.run(work))[0]
+
+    async def put(
+        self, key: str, value: object, *, expected_version: int | None = None, ttl_s: float | None = None
+    ) -> int:
+        """Writes a document.
+
+        Args:
+            key: Its name; 1 to 512 bytes of UTF-8.
+            value: Anything the codec keeps without loss; classes only if they are registered.
+            expected_version: Writes only over this version; 0 only if it is absent.
+            ttl_s: Lets it expire so many seconds from now.
+
+        Returns:
+            Its new version; 0 inside a transaction, which has none before it ends.
+
+        Raises:
+            ConflictError: It is not at `expected_version`; `actual` says where it is.
+            InvalidError: The value would not come back equal; the path of what is at fault is named.
+        """
+        place = layout.named_key(layout.DOCUMENTS, key)
+        stored = write_record(place, key, value)
+        ttl_ms = None if ttl_s is None else milliseconds("ttl_s", ttl_s)
+
+        async def work(unit: Unit) -> None:
+            if expected_version is not None:
+                _expect(unit, place, key, expected_version)
+            unit.put(place, stored, ttl_ms=ttl_ms)
+
+        _, version = await self._scope.run(work, attempts=1 if expected_version is not None else ATTEMPTS)
+        return version
+
+    async def update(self, key: str, patch: Patch | Change, *, default: object = MISSING) -> Any:
+        """Changes a document, again and again until nobody else has changed it meanwhile.
+
+        Args:
+            key: Its name.
+            patch: Top-level keys to merge into a dict, or a function that is given a copy and returns the new
+                value.
+                It may be called several times.
+            default: What to change if the document is absent.
+
+        Returns:
+            The new value. A time to live that the document has goes on.
+
+        Raises:
+            NotFoundError: It is absent, and there is no default.
+            InvalidError: A dict patch meets a value that is no dict.
+        """
+        if isinstance(patch, Mapping):
+            return await self._changed(key, lambda old: _merged(key, old, patch), default)
+        self._scope.refuse_coroutine(patch)
+        return await self._changed(key, patch, default)
+
+    async def update_typed(self, key: str, change: Change, default: object, type: type[T]) -> T:
+        """Changes a document whose value must be a `type` before and after; for `Document`."""
+        self._scope.refuse_coroutine(change)
+
+        async def typed(old: Any) -> Any:
+            return codec.decode(codec.encode(await called(change, old)), type=type)
+
+        answer: T = await self._changed(key, typed, default, type)
+        return answer
+
+    async def _changed(self, key: str, change: Change, default: object, type: Any = None) -> Any:
+        place = layout.named_key(layout.DOCUMENTS, key)
+
+        async def work(unit: Unit) -> Any:
+            entry = await unit.get(place)
+            if entry is not None:
+                old = (await read_record(self._scope, unit, entry, type)).value
+            elif default is not MISSING:
+                old = codec.decode(codec.encode(default))  # the caller's own default stays as it is
+            else:
+                raise NotFoundError(
+                    f"document {key!r} of {self._scope.name!r} is absent; put it, or give a default"
+                )
+            new = await called(change, old)
+            unit.put(place, write_record(place, key, new), ttl_ms=await _left_ms(unit, entry))
+            return new
+
+        return (await self._scope.run(work, attempts=None))[0]
+
+    async def delete(self, key: str) -> bool:
+        """Removes a document, and returns whether it existed."""
+        place = layout.named_key(layout.DOCUMENTS, key)
+
+        async def work(unit: Unit) -> bool:
+            existed = await unit.get(place) is not None
+            if existed:
+                unit.delete(place)
+            return existed
+
+        return (await self._scope.run(work))[0]
+
+    def document(self, key: str, type: type[T]) -> Document[T]:
+        """Returns a handle on one document of a known type; asks the store nothing."""
+        return Document(self, key, type)
+
+    # ---- many documents
+
+    async def keys(self, pattern: str = "*") -> AsyncIterator[str]:
+        r"""Yields the names that fit a pattern, in the order of their UTF-8 bytes.
+
+        Args:
+            pattern: `*` any text, `?` one character, `[a-z]` one of a set; a backslash makes the next one
+                plain.
+        """
+        async for key, _, _ in self._matching(pattern):
+            yield key
+
+    async def items(self, pattern: str = "*") -> AsyncIterator[tuple[str, Any]]:
+        """Yields names and values that fit a pattern, in the order of their names.
+
+        Each value is one that its document really had; only inside a transaction are they all of one moment.
+        """
+        async for key, unit, entry in self._matching(pattern):
+            try:
+                record = await read_record(self._scope, unit, entry)
+            except ConflictError:  # a large value was replaced between its manifest and its parts
+                if (again := await self.entry(key)) is not None:
+                    yield key, again.value
+                continue
+            yield key, record.value
+
+    async def _matching(self, pattern: str) -> AsyncIterator[tuple[str, Unit, Entry]]:
+        glob = compiled(pattern)
+        async for unit, entry in self._scope.scan(layout.name_prefix(layout.DOCUMENTS, glob.prefix)):
+            if layout.is_cut(layout.DOCUMENTS, entry.key):
+                name = (await read_record(self._scope, unit, entry)).name
+            else:
+                name = layout.name_of(layout.DOCUMENTS, entry.key)
+            if glob.matches(name):
+                yield name, unit, entry
+
+    @asynccontextmanager
+    async def watch(
+        self, pattern: str = "*", *, after: int | None = None, timeout_s: float | None = None
+    ) -> AsyncGenerator[Watch]:
+        """Yields an iterator over changes of documents that fit a pattern: in order, exact, none missing.
+
+        Args:
+            pattern: As for `keys`.
+            after: Starts after this revision; without it, where the space stands on entering.
+            timeout_s: Ends the iteration when nothing has changed for so long; without it, it never ends.
+
+        Raises:
+            CompactedError: The log no longer reaches back to `after`.
+        """
+        self._scope.refuse_inside("watching")
+        store = await self._scope.store()
+        glob = compiled(pattern)
+        async with hear(store, self._scope.stored_name) as hints:
+            if after is None:
+                after = (await store.read(self._scope.stored_name, [])).revision
+            yield Watch(store, self._scope, glob, hints, after, timeout_s)
+
+
+def _expect(unit: Unit, place: bytes, key: str, version: int) -> None:
+    if type(version) is not int or version < 0:
+        raise InvalidError(f"expected_version of {key!r} is {version!r}; a version is 0 (absent) or more")
+    unit.check(place, version=version)
+
+
+def _merged(key: str, value: object, patch: Patch) -> dict[Any, Any]:
+    if not isinstance(value, dict):
+        raise InvalidError(
+            f"document {key!r} holds {type(value).__name__}, and no dict merges into that; give a function"
+        )
+    return {**value, **patch}
+
+
+async def _left_ms(unit: Unit, entry: Entry | None) -> int | None:
+    if entry is None or entry.expires_at_ms is None:
+        return None
+    return max(1, entry.expires_at_ms - await unit.now_ms())
+
+
+class Document(Generic[T]):
+    """One document of a known type.
+
+    Attributes:
+        key: Its name.
+    """
+
+    def __init__(self, documents: Documents, key: str, type: type[T]) -> None:
+        self._documents, self.key, self._type = documents, key, type
+
+    def __repr__(self) -> str:
+        return f"<Document {self.key!r} in {self._documents!r}>"
+
+    @overload
+    async def get(self) -> T | None: ...
+    @overload
+    async def get(self, default: T) -> T: ...
+    async def get(self, default: T | None = None) -> T | None:
+        """Returns its value, or the default if it is absent.
+
+        Raises:
+            InvalidError: What is stored is no such type.
+        """
+        entry = await self.entry()
+        return default if entry is None else entry.value
+
+    async def entry(self) -> DocumentEntry[T] | None:
+        """Returns its value and version, or None if it is absent."""
+        return await self._documents.entry(self.key, type=self._type)
+
+    async def put(self, value: T, *, expected_version: int | None = None, ttl_s: float | None = None) -> int:
+        """Writes it, and returns its version; see `Documents.put`."""
+        return await self._documents.put(self.key, value, expected_version=expected_version, ttl_s=ttl_s)
+
+    async def update(self, change: Callable[[T], T | Awaitable[T]], *, default: T | Missing = MISSING) -> T:
+        """Changes it, and returns its new value; see `Documents.update`."""
+        return await self._documents.update_typed(self.key, change, default, self._type)
+
+    async def delete(self) -> bool:
+        """Removes it, and returns whether it existed."""
+        return await self._documents.delete(self.key)

@@ -1,0 +1,179 @@
+"""The handle on a store: spaces by name, and what concerns all of them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Generator
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from keepstate._clock import SYSTEM_CLOCK, Clock
+from keepstate._runner import Colour, Runner
+from keepstate.engine.collecting import collect_parts
+from keepstate.engine.space import Space
+from keepstate.errors import InvalidError
+from keepstate.stores.protocol import Store
+from keepstate.values import codec
+
+
+class Source(Protocol):
+    """Where a handle gets its store from, and lets it go."""
+
+    @property
+    def url(self) -> str:
+        """Returns what names the store, without a password."""
+        ...
+
+    @property
+    def runner(self) -> Runner:
+        """Returns how the handle's colour waits."""
+        ...
+
+    async def opened(self) -> Store:
+        """Returns the store, opened on the first call."""
+        ...
+
+    def now(self) -> Store | None:
+        """Returns the store if it is open."""
+        ...
+
+    async def close(self) -> None:
+        """Lets go of it; the last one to do so closes it."""
+        ...
+
+    def twin(self, colour: Colour) -> Source:
+        """Returns the same store for another colour."""
+        ...
+
+    def pickled(self) -> tuple[Any, ...]:
+        """Returns a function and its arguments that make this source again."""
+        ...
+
+
+class Keepstate:
+    """Spaces in one store. Made by `keepstate.open`.
+
+    An asynchronous context manager, and awaitable: both open the store. Without either it opens with the
+    first operation. In blocking use `keepstate.sync.open` gives the same without `await`.
+
+    Attributes:
+        namespace: Stands before the names of all its spaces.
+        author: Who writes, or None.
+    """
+
+    def __init__(
+        self, source: Source, *, namespace: str = "", author: str | None = None, builtin: bool = False
+    ) -> None:
+        self._source, self.namespace, self.author, self._builtin = source, namespace, author, builtin
+
+    def __repr__(self) -> str:
+        state = "open" if self._source.now() is not None else "not open"
+        return f"<Keepstate {self._source.url}{f' in {self.namespace!r}' if self.namespace else ''} {state}>"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        options = {"namespace": self.namespace, "author": self.author, "builtin": self._builtin}
+        return _again, (self._source.pickled(), options)
+
+    # ---- opening and closing
+
+    def __await__(self) -> Generator[Any, None, Self]:
+        return self._ready().__await__()
+
+    async def __aenter__(self) -> Self:
+        return await self._ready()
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _ready(self) -> Self:
+        await self._source.opened()
+        return self
+
+    async def close(self) -> None:
+        """Lets go of the store; twice is once. A store that was passed in open stays open."""
+        await self._source.close()
+
+    @property
+    def url(self) -> str:
+        """Returns what names the store, without a password."""
+        return self._source.url
+
+    def in_colour(self, colour: Colour) -> Keepstate:
+        """Returns a handle on the same data for the other colour; it is closed by who asked for it."""
+        return Keepstate(
+            self._source.twin(colour), namespace=self.namespace, author=self.author, builtin=self._builtin
+        )
+
+    @property
+    def store(self) -> Store:
+        """Returns the opened store.
+
+        Raises:
+            InvalidError: Nothing has opened it yet.
+        """
+        store = self._source.now()
+        if store is None:
+            raise InvalidError(f"{self!r} has no store yet; await it, or enter it with `async with`")
+        return store
+
+    # ---- spaces
+
+    def space(self, name: str, *, author: str | None = None) -> Space:
+        """Returns a space; asks the store nothing.
+
+        Args:
+            name: Any text; with the namespace at most 200 bytes of UTF-8.
+            author: Who writes there; without it, who writes here.
+        """
+        return Space(self, name, author=self.author if author is None else author)
+
+    async def spaces(self, prefix: str = "") -> AsyncIterator[str]:
+        """Yields the names of spaces that hold something, in the order of their UTF-8 bytes."""
+        store = await self.opened()
+        after: str | None = None
+        while names := await store.spaces(self.namespace + prefix, after=after):
+            for name in names:
+                yield name[len(self.namespace) :]
+            after = names[-1]
+
+    async def drop(self, space: str) -> None:
+        """Removes all that is in a space, its log too; an absent one stays absent."""
+        await (await self.opened()).drop(self.namespace + space)
+
+    async def sweep(self) -> int:
+        """Removes what has expired and parts of large values that nothing names; returns how many."""
+        store = await self.opened()
+        removed = 0
+        while swept := await store.sweep(limit=1000):
+            removed += swept
+        async for name in self.spaces():
+            removed += await collect_parts(store, self.namespace + name)
+        return removed
+
+    # ---- what its spaces ask of it
+
+    @property
+    def runner(self) -> Runner:
+        """Returns how this colour waits."""
+        return self._source.runner
+
+    @property
+    def clock(self) -> Clock:
+        """Returns time and randomness of this process."""
+        return SYSTEM_CLOCK
+
+    async def opened(self) -> Store:
+        """Returns the store, opened on the first call."""
+        return self._source.now() or await self._source.opened()
+
+    def decode(self, encoded: bytes, type: Any = None) -> Any:
+        """Returns a stored value, as objects of registered classes or in builtin form."""
+        if self._builtin and type is None:
+            return codec.to_builtin(encoded)
+        return codec.decode(encoded) if type is None else codec.decode(encoded, type=type)
+
+
+def _again(source: tuple[Any, ...], options: dict[str, Any]) -> Keepstate:
+    make, *args = source
+    return Keepstate(make(*args), **options)

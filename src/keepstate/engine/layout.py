@@ -1,0 +1,93 @@
+"""Where each part of a space keeps its keys. Frozen: what one version wrote, later ones read.
+
+```
+00 "part" digest                     a part of a value over 1 MiB, named by its content
+01 "gc" "epoch"                      when parts were last collected
+01 "event" stream STAMP              an event
+01 "stream" stream                   the head of a stream: the index of its last event; its version is the
+revision 01 "task" id                         a task's record
+01 "payload" id                      what the task is about
+01 "result" id                       what it came to
+01 "ready" -priority STAMP           an id that can be claimed now
+01 "waiting" due_ms id               … from then on
+01 "claimed" until_ms id             … again from then on, unless its holder renews it
+01 "done" at_ms id, 01 "dead" at_ms id   … never again
+02 "doc" name                        a document
+02 "lease" name                      a lease
+```
+
+The name of a document or lease is the last segment and stands there as plain UTF-8, so that a prefix of the
+name is a prefix of the key. A name too long for a key is cut, and ends with its digest; its value then begins
+with the name.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+from keepstate.errors import InvalidError
+from keepstate.values import limits
+from keepstate.values.key import BY_KEY, OBJECTS, WITH_VALUES, pack, stored_key
+
+DOCUMENTS: Final = stored_key(WITH_VALUES, "doc")
+LEASES: Final = stored_key(WITH_VALUES, "lease")
+PARTS: Final = stored_key(OBJECTS, "part")
+EPOCH: Final = stored_key(BY_KEY, "gc", "epoch")
+EVENTS: Final = stored_key(BY_KEY, "event")
+HEADS: Final = stored_key(BY_KEY, "stream")
+TASKS: Final = stored_key(BY_KEY, "task")
+READY: Final = stored_key(BY_KEY, "ready")
+WAITING: Final = stored_key(BY_KEY, "waiting")
+CLAIMED: Final = stored_key(BY_KEY, "claimed")
+DONE: Final = stored_key(BY_KEY, "done")
+DEAD: Final = stored_key(BY_KEY, "dead")
+PAYLOADS: Final = stored_key(BY_KEY, "payload")
+RESULTS: Final = stored_key(BY_KEY, "result")
+
+INDEXES: Final = {"ready": READY, "waiting": WAITING, "claimed": CLAIMED, "done": DONE, "dead": DEAD}
+"""The index of each state of a task."""
+
+NAME_PARTS: Final = (DOCUMENTS, EVENTS, PAYLOADS, RESULTS)
+"""Where values stand that may be too large for one entry."""
+
+_LONGEST_NAME = 440
+_CUT = b"\xff"
+"""Stands in no UTF-8, so that a cut name equals no other."""
+
+
+def named_key(part: bytes, name: str) -> bytes:
+    """Returns the key of a document or lease.
+
+    Raises:
+        InvalidError: The name is empty, over 512 bytes, or no text that UTF-8 can hold.
+    """
+    try:
+        text = name.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidError(f"{name!r} is no text that UTF-8 can hold; name it with a str") from error
+    if not 0 < len(text) <= limits.KEY_BYTES:
+        raise InvalidError(f"{name[:40]!r} has {len(text)} bytes; a name has 1 to {limits.KEY_BYTES}")
+    if len(text) > _LONGEST_NAME:
+        return part + text[:_LONGEST_NAME] + _CUT + sha256(text).digest()
+    return part + text
+
+
+def stream_key(part: bytes, stream: str) -> bytes:
+    """Returns the key of a stream's head, or what the keys of its events start with."""
+    return part + pack(stream)
+
+
+def is_cut(part: bytes, key: bytes) -> bool:
+    """Whether the key holds only the beginning of its name."""
+    return key[len(part) + _LONGEST_NAME : len(part) + _LONGEST_NAME + 1] == _CUT
+
+
+def name_of(part: bytes, key: bytes) -> str:
+    """Returns the name in a key that is not cut."""
+    return key[len(part) :].decode()
+
+
+def name_prefix(part: bytes, text: str) -> bytes:
+    """Returns what the keys of all names that start with `text` start with."""
+    return part + text.encode("utf-8", "surrogatepass")[:_LONGEST_NAME]

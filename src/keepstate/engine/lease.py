@@ -1,0 +1,209 @@
+"""Leases: who holds what until when, fenced by a token.
+
+A lease is an entry with a time to live; its token is the revision that created the entry, higher with each
+holder. A write that must not come from a former holder checks the token in its own batch
+(`transaction(lease=…)`): a renewal changes the entry's version and not its creation, so it does not disturb
+the holder.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from keepstate.engine import layout
+from keepstate.engine.hearing import hear
+from keepstate.engine.scope import Scope
+from keepstate.engine.times import milliseconds
+from keepstate.engine.unit import Unit
+from keepstate.errors import ConflictError, LeaseLostError
+from keepstate.stores.protocol import ABSENT
+from keepstate.values import codec
+
+_SAFE_SHARE = 0.9
+"""The share of a lease's time for which its holder believes in it; the rest is for clocks that run
+unevenly."""
+_LONGEST_WAIT_S = 1.0
+
+
+class Lease:
+    """Something held by this process until its time is up.
+
+    As a context manager it releases itself at the end.
+
+    Attributes:
+        name: What is held.
+        token: Fences this holder from later ones: each has a higher one.
+        ttl_s: How long it is held from each renewal on, in seconds.
+    """
+
+    def __init__(self, scope: Scope, name: str, token: int, ttl_s: float, *, since_s: float) -> None:
+        self._scope = scope
+        self.name, self.token, self.ttl_s = name, token, ttl_s
+        self._until_s = since_s + ttl_s * _SAFE_SHARE
+
+    def __repr__(self) -> str:
+        state = "held" if self.is_held() else "over"
+        return f"<Lease {self.name!r} of {self._scope.name!r} token {self.token} {state}>"
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError(
+            f"{self!r} cannot be pickled: a lease is held by one process; acquire it where it is needed"
+        )
+
+    @property
+    def key(self) -> bytes:
+        """Returns the key of the entry that is the lease."""
+        return layout.named_key(layout.LEASES, self.name)
+
+    def guards(self, scope: Scope) -> bool:
+        """Whether it can fence writes of this scope's space."""
+        return scope.stored_name == self._scope.stored_name
+
+    def is_held(self) -> bool:
+        """Whether it is certainly still held, by this machine's clock; asks nobody, and waits for nothing."""
+        return self._scope.clock.awake_or_asleep_s() < self._until_s
+
+    async def check(self) -> None:
+        """Asks the store whether it is still held.
+
+        Raises:
+            LeaseLostError: It ran out, or was released.
+        """
+
+        async def work(unit: Unit) -> None:
+            entry = await unit.get(self.key)
+            if entry is None or entry.created != self.token:
+                raise self.lost()
+
+        await self._scope.run(work)
+
+    async def renew(self, ttl_s: float | None = None) -> None:
+        """Holds it for `ttl_s` from now on, or as long as it was acquired for.
+
+        Raises:
+            LeaseLostError: It ran out, or was released, and somebody else may hold it.
+        """
+        self.ttl_s = self.ttl_s if ttl_s is None else ttl_s
+        since_s = self._scope.clock.awake_or_asleep_s()
+
+        async def work(unit: Unit) -> None:
+            unit.check(self.key, created=self.token)
+            unit.put(self.key, _held_by(self._scope), ttl_ms=milliseconds("ttl_s", self.ttl_s))
+
+        try:
+            await self._scope.run(work, attempts=1)
+        except ConflictError as conflict:
+            raise self.lost() from conflict
+        self._until_s = since_s + self.ttl_s * _SAFE_SHARE
+
+    async def release(self) -> bool:
+        """Lets go of it, and returns whether it was still held."""
+        self._until_s = 0.0
+
+        async def work(unit: Unit) -> None:
+            unit.check(self.key, created=self.token)
+            unit.delete(self.key)
+
+        try:
+            await self._scope.run(work, attempts=1)
+        except ConflictError:
+            return False
+        return True
+
+    def lost(self) -> LeaseLostError:
+        """Returns the error that says so, and stops believing in the lease."""
+        self._until_s = 0.0
+        return LeaseLostError(
+            f"lease {self.name!r} of {self._scope.name!r} (token {self.token}) is no longer held; "
+            "stop what it guarded and acquire it again",
+            space=self._scope.name,
+            name=self.name,
+            token=self.token,
+        )
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.release()
+
+
+class Leases:
+    """The leases of a space."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+
+    def __repr__(self) -> str:
+        return f"<Leases of {self._scope.name!r}>"
+
+    async def acquire(self, name: str, ttl_s: float, *, wait_s: float = 0) -> Lease:
+        """Returns the lease, held from now on.
+
+        Args:
+            name: What to hold; 1 to 512 bytes of UTF-8.
+            ttl_s: For how long, in seconds, unless it is renewed.
+            wait_s: How long to wait for its present holder, in seconds.
+
+        Raises:
+            ConflictError: Somebody else holds it.
+        """
+        self._scope.refuse_inside("acquiring a lease")
+        deadline_s = self._scope.clock.monotonic_s() + wait_s
+        ttl_ms = milliseconds("ttl_s", ttl_s)
+        store = await self._scope.store()
+        async with hear(store, self._scope.stored_name) as hints:
+            while True:
+                since_s = self._scope.clock.awake_or_asleep_s()
+                held = await self._try(name, ttl_ms)
+                if isinstance(held, int):
+                    return Lease(self._scope, name, held, ttl_s, since_s=since_s)
+                left_s = deadline_s - self._scope.clock.monotonic_s()
+                if left_s <= 0:
+                    raise held
+                await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._free_in_s(name)))
+
+    async def _try(self, name: str, ttl_ms: int) -> int | ConflictError:
+        key = layout.named_key(layout.LEASES, name)
+
+        async def work(unit: Unit) -> None:
+            unit.check(key, version=ABSENT)
+            unit.put(key, _held_by(self._scope), ttl_ms=ttl_ms)
+
+        try:
+            _, revision = await self._scope.run(work, attempts=1)
+        except ConflictError as conflict:
+            holder = await self.holder(name)
+            taken = ConflictError(
+                f"lease {name!r} of {self._scope.name!r} is held by {holder or 'another'}; try later",
+                space=self._scope.name,
+                key=key,
+                actual=conflict.actual,
+            )
+            taken.__cause__ = conflict
+            return taken
+        return revision
+
+    async def holder(self, name: str) -> str | None:
+        """Returns who holds it, None if nobody does; unnamed authors are `unknown`."""
+
+        async def work(unit: Unit) -> str | None:
+            entry = await unit.get(layout.named_key(layout.LEASES, name))
+            return None if entry is None else str(codec.decode(entry.value) or "unknown")
+
+        return (await self._scope.run(work))[0]
+
+    async def _free_in_s(self, name: str) -> float:
+        store = await self._scope.store()
+        reading = await store.read(self._scope.stored_name, [layout.named_key(layout.LEASES, name)])
+        entry = reading.entries[0]
+        if entry is None or entry.expires_at_ms is None:
+            return 0.0
+        return (entry.expires_at_ms - reading.now_ms) / 1000 + 0.001
+
+
+def _held_by(scope: Scope) -> bytes:
+    return codec.encode(scope.author)

@@ -1,0 +1,394 @@
+"""A queue of tasks: at least once to run, exactly once to complete.
+
+Each task has a record and one entry in the index of its state. To claim one is a batch that moves it from one
+index to another and checks that nobody else has moved it; a claim that is not renewed runs out by the store's
+clock, and the task can be claimed again. The token counts a task's claims, so that a holder whose claim ran
+out cannot complete it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+from uuid import UUID
+
+import msgspec
+
+from keepstate.engine import layout, tasks
+from keepstate.engine.claiming import Claims
+from keepstate.engine.document_record import decoded
+from keepstate.engine.scope import Scope
+from keepstate.engine.tasks import DONE_KEPT_MS, STATES, TaskInfo, TaskRecord, TaskState
+from keepstate.engine.times import delay_ms, milliseconds
+from keepstate.engine.unit import UNWRITTEN, Unit
+from keepstate.errors import InvalidError, LeaseLostError, NotFoundError
+from keepstate.stores.protocol import Entry
+from keepstate.values import codec, limits
+
+Match = Callable[[str, Any], bool]
+"""Says of a task's id and payload whether a worker can do it."""
+
+_FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1_000, 300_000
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What proves that a worker holds a task."""
+
+    id: str
+    token: int
+
+
+class Task:
+    """A claimed task, held until its lease ends.
+
+    Attributes:
+        id: Its name.
+        payload: What it is about; a copy.
+        attempt: The how-manieth time it is claimed; 1 for the first.
+        token: Fences this holder from later ones: each has a higher one.
+        worker: Who holds it.
+        lease_s: For how long it is held from each heartbeat on, in seconds.
+    """
+
+    def __init__(self, queue: Queue, record: TaskRecord, payload: Any, lease_s: float) -> None:
+        self._queue = queue
+        self.id, self.attempt, self.token = record.id, record.attempt, record.token
+        self.worker, self.payload, self.lease_s = record.worker, payload, lease_s
+
+    def __repr__(self) -> str:
+        return f"<Task {self.id!r} attempt {self.attempt} of {self.worker!r}>"
+
+    async def heartbeat(self, lease_s: float | None = None) -> None:
+        """Holds the task for `lease_s` from now on; see `Queue.heartbeat`."""
+        await self._queue.heartbeat(self, self.lease_s if lease_s is None else lease_s)
+
+    async def complete(self, result: object = None) -> None:
+        """Ends the task with its result; see `Queue.complete`."""
+        await self._queue.complete(self, result)
+
+    async def fail(self, error: object, retry_in_s: float | None = None) -> None:
+        """Gives the task back as failed; see `Queue.fail`."""
+        await self._queue.fail(self, error, retry_in_s)
+
+    async def release(self) -> None:
+        """Gives the task back as if it had not been claimed; see `Queue.release`."""
+        await self._queue.release(self)
+
+
+class Queue:
+    """The tasks of a space, or of a transaction on it."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope = scope
+        self._claims = Claims(scope)
+
+    def __repr__(self) -> str:
+        return f"<Queue of {self._scope.name!r}>"
+
+    # ---- putting
+
+    async def put(
+        self,
+        payload: object,
+        *,
+        id: str | None = None,
+        priority: int = 0,
+        delay_s: float = 0,
+        max_attempts: int = 5,
+    ) -> str:
+        """Adds a task and returns its id; a known id adds nothing.
+
+        Args:
+            payload: What it is about; anything that the codec keeps.
+            id: Names it, so that it is put once: until a week after it was completed.
+            priority: Higher ones are claimed first; equal ones in order of coming.
+            delay_s: It can be claimed only after so many seconds.
+            max_attempts: After so many failed attempts it is dead.
+        """
+        task_id = str(UUID(bytes=self._scope.clock.random_bytes(16), version=4)) if id is None else id
+        if type(priority) is not int or not -(2**31) <= priority < 2**31:
+            raise InvalidError(f"priority is {priority!r}; it must be an int of 32 bits")
+        limits.admit_count("max_attempts", max_attempts)
+        wait_ms, stored, key = delay_ms("delay_s", delay_s), codec.encode(payload), tasks.task_key(task_id)
+
+        async def work(unit: Unit) -> None:
+            if await unit.get(key) is not None:
+                return
+            now_ms = await unit.now_ms()
+            record = TaskRecord(task_id, "ready", priority, 0, max_attempts, 0, now_ms, now_ms + wait_ms)
+            unit.put(tasks.payload_key(task_id), stored)
+            self._store(unit, record, "waiting" if wait_ms else "ready")
+
+        await self._scope.run(work)
+        return task_id
+
+    @staticmethod
+    def _store(unit: Unit, record: TaskRecord, state: TaskState, **changes: Any) -> TaskRecord:
+        """Writes a record and its index entry for a new state; the old entry is the caller's to remove."""
+        record = msgspec.structs.replace(record, state=state, **changes)
+        name = record.id.encode("utf-8", "surrogatepass")
+        kept_ms = DONE_KEPT_MS if state == "done" else None
+        if state == "ready":
+            prefix = tasks.ready_prefix(record.priority)
+            record = msgspec.structs.replace(record, place=prefix, stamp_index=unit.append(prefix, name))
+        else:
+            place = tasks.timed_key(layout.INDEXES[state], record.due_at_ms, record.id)
+            record = msgspec.structs.replace(record, place=place)
+            unit.put(place, name, ttl_ms=kept_ms)
+        unit.put(tasks.task_key(record.id), msgspec.msgpack.encode(record), ttl_ms=kept_ms)
+        return record
+
+    # ---- claiming
+
+    async def claim(
+        self,
+        worker: str,
+        *,
+        lease_s: float,
+        count: int = 1,
+        wait_s: float = 0,
+        match: Match | None = None,
+    ) -> list[Task]:
+        """Returns up to `count` tasks, now held by this worker; none if there are none.
+
+        Args:
+            worker: Who claims.
+            lease_s: For how long to hold them, in seconds, unless a heartbeat says more.
+            count: How many at the most.
+            wait_s: How long to wait for the first one, in seconds.
+            match: Takes only tasks for which it answers true, given their id and payload.
+        """
+        self._scope.refuse_inside("claiming a task")
+        lease_ms = milliseconds("lease_s", lease_s)
+        limits.admit_count("count", count)
+        if match is not None:
+            self._scope.refuse_coroutine(match)
+        claimed = await self._claims.claim(worker, lease_ms, count, wait_s, match)
+        return [Task(self, record, payload, lease_s) for record, payload in claimed]
+
+    async def work(
+        self, worker: str, *, lease_s: float = 60, wait_s: float | None = None, match: Match | None = None
+    ) -> AsyncIterator[Task]:
+        """Yields one task after the other, each claimed when it is asked for.
+
+        Args:
+            worker: Who claims.
+            lease_s: For how long to hold each, in seconds.
+            wait_s: Ends when no task has come for so long; without it, it never ends.
+            match: As for `claim`.
+        """
+        while True:
+            found = await self.claim(
+                worker, lease_s=lease_s, wait_s=60.0 if wait_s is None else wait_s, match=match
+            )
+            if not found and wait_s is not None:
+                return
+            for task in found:
+                yield task
+
+    # ---- what a holder says
+
+    async def heartbeat(self, task: Task | Claim, lease_s: float) -> None:
+        """Holds a task for `lease_s` from now on.
+
+        Raises:
+            LeaseLostError: It is no longer held by this claim.
+        """
+        lease_ms = milliseconds("lease_s", lease_s)
+
+        async def change(unit: Unit, record: TaskRecord) -> None:
+            self._store(unit, record, "claimed", due_at_ms=await unit.now_ms() + lease_ms)
+
+        await self._change(task, change)
+
+    async def complete(self, task: Task | Claim, result: object = None) -> None:
+        """Ends a task with its result. To complete it again under the same claim does nothing.
+
+        Raises:
+            LeaseLostError: It is no longer held by this claim.
+        """
+        stored = None if result is None else codec.encode(result)
+
+        async def change(unit: Unit, record: TaskRecord) -> None:
+            unit.delete(tasks.payload_key(record.id))
+            if stored is not None:
+                unit.put(tasks.result_key(record.id), stored, ttl_ms=DONE_KEPT_MS)
+            now_ms = await unit.now_ms()
+            self._store(unit, record, "done", due_at_ms=now_ms, error=None, has_result=stored is not None)
+
+        await self._change(task, change, done_is_done=True)
+
+    async def fail(self, task: Task | Claim, error: object, retry_in_s: float | None = None) -> None:
+        """Gives a task back as failed: to be tried again later, or dead if it has had its attempts.
+
+        Args:
+            task: The task, or what proves its claim.
+            error: What went wrong; kept as text.
+            retry_in_s: When it can be claimed again, in seconds; without it, after 1 s, 2 s, 4 s … up to 5
+                minutes.
+
+        Raises:
+            LeaseLostError: It is no longer held by this claim.
+        """
+        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        given_ms = None if retry_in_s is None else delay_ms("retry_in_s", retry_in_s)
+
+        async def change(unit: Unit, record: TaskRecord) -> None:
+            now_ms = await unit.now_ms()
+            if record.attempt >= record.max_attempts:
+                self._store(unit, record, "dead", due_at_ms=now_ms, error=text)
+                return
+            wait_ms = _retry_ms(record.attempt) if given_ms is None else given_ms
+            state: TaskState = "waiting" if wait_ms else "ready"
+            self._store(unit, record, state, due_at_ms=now_ms + wait_ms, error=text)
+
+        await self._change(task, change)
+
+    async def release(self, task: Task | Claim) -> None:
+        """Gives a task back as if it had not been claimed; it stands behind the others of its priority.
+
+        Raises:
+            LeaseLostError: It is no longer held by this claim.
+        """
+
+        async def change(unit: Unit, record: TaskRecord) -> None:
+            self._store(unit, record, "ready", attempt=record.attempt - 1, due_at_ms=await unit.now_ms())
+
+        await self._change(task, change)
+
+    async def _change(
+        self,
+        task: Task | Claim,
+        change: Callable[[Unit, TaskRecord], Awaitable[None]],
+        *,
+        done_is_done: bool = False,
+    ) -> None:
+        key = tasks.task_key(task.id)
+
+        async def work(unit: Unit) -> None:
+            entry = await unit.get(key)
+            record = None if entry is None else self._record(entry)
+            if record is None or record.token != task.token or record.state != "claimed":
+                if (
+                    done_is_done
+                    and record is not None
+                    and record.state == "done"
+                    and record.token == task.token
+                ):
+                    return
+                raise self._lost(task, record)
+            unit.delete(record.place)
+            await change(unit, record)
+
+        await self._scope.run(work)
+
+    def _lost(self, task: Task | Claim, record: TaskRecord | None) -> LeaseLostError:
+        now = (
+            "gone" if record is None else record.state if record.token == task.token else "claimed by another"
+        )
+        return LeaseLostError(
+            f"task {task.id!r} of {self._scope.name!r} is no longer held ({now}); drop it",
+            space=self._scope.name,
+            name=task.id,
+            token=task.token,
+        )
+
+    def _record(self, entry: Entry) -> TaskRecord:
+        return tasks.opened(entry.value, f"a task record of {self._scope.name!r}")
+
+    # ---- looking
+
+    async def counts(self) -> dict[TaskState, int]:
+        """Returns how many tasks stand where; it counts them, a page of 1,024 at a time."""
+        found: dict[TaskState, int] = {}
+        for state in STATES:
+            found[state] = 0
+            async for _ in self._scope.scan(layout.INDEXES[state]):
+                found[state] += 1
+        return found
+
+    async def list(
+        self, state: TaskState, *, after: str | None = None, limit: int = 100
+    ) -> Sequence[TaskInfo]:
+        """Returns tasks of a state: ready ones in the order of claiming, the others by time.
+
+        Args:
+            state: `ready`, `waiting`, `claimed`, `done` or `dead`.
+            after: The `cursor` of the task to go on behind.
+            limit: How many at the most.
+        """
+        if state not in STATES:
+            raise InvalidError(f"state is {state!r}; it is one of {', '.join(STATES)}")
+        limits.admit_count("limit", limit)
+        index = layout.INDEXES[state]
+        found: list[TaskInfo] = []
+        async for _, entry in self._scope.scan(index, after=_cursor(index, after)):
+            task_id = entry.value.decode("utf-8", "surrogatepass")
+            info = await self._info(task_id, entry.key.hex())
+            if info is not None and info.state == state:  # else it moved on between the index and the record
+                found.append(info)
+                if len(found) == limit:
+                    break
+        return found
+
+    async def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
+        """Returns the tasks that have failed for good; `requeue` gives one another chance."""
+        return await self.list("dead", after=after, limit=limit)
+
+    async def get(self, id: str) -> TaskInfo | None:
+        """Returns one task, or None if there is none of this id."""
+        return await self._info(id, "")
+
+    async def requeue(self, id: str) -> None:
+        """Makes a dead task ready again, with all its attempts.
+
+        Raises:
+            NotFoundError: No dead task has this id.
+        """
+
+        async def work(unit: Unit) -> None:
+            entry = await unit.get(tasks.task_key(id))
+            record = None if entry is None else self._record(entry)
+            if record is None or record.state != "dead":
+                raise NotFoundError(f"no dead task of {self._scope.name!r} has the id {id!r}; see dead()")
+            unit.delete(record.place)
+            self._store(unit, record, "ready", attempt=0, due_at_ms=await unit.now_ms())
+
+        await self._scope.run(work)
+
+    async def _info(self, task_id: str, cursor: str) -> TaskInfo | None:
+        async def work(unit: Unit) -> TaskInfo | None:
+            entry = await unit.get(tasks.task_key(task_id))
+            if entry is None:
+                return None
+            record = self._record(entry)
+            result = None
+            if record.has_result and (kept := await unit.get(tasks.result_key(task_id))) is not None:
+                result = decoded(self._scope, kept.key, await unit.value(kept))
+            place = cursor
+            if not place and entry.version != UNWRITTEN:
+                place = tasks.place_of(record, entry.version).hex()
+            return TaskInfo(
+                record.id, record.state, record.priority, record.attempt, record.max_attempts, record.worker,
+                record.error, tasks.moment(record.put_at_ms), tasks.moment(record.due_at_ms), result, place,
+            )  # fmt: skip
+
+        return (await self._scope.run(work))[0]
+
+
+def _retry_ms(attempt: int) -> int:
+    return min(_FIRST_RETRY_MS << min(attempt - 1, 20), _LONGEST_RETRY_MS)
+
+
+def _cursor(index: bytes, after: str | None) -> bytes | None:
+    if after is None:
+        return None
+    try:
+        place = bytes.fromhex(after)
+    except ValueError as error:
+        raise InvalidError(f"after is {after!r}; give the cursor of a task in this listing") from error
+    if not place.startswith(index):
+        raise InvalidError(f"after is {after!r}, of another listing; give the cursor of a task in this one")
+    return place

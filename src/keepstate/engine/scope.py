@@ -1,0 +1,193 @@
+"""Where the parts of a space work: alone, or inside a transaction.
+
+A part gives its work as a function of a `Unit`. A `SpaceScope` runs it as a batch of its own and repeats it
+on conflict; a `TransactionScope` lets it join the batch that the transaction is gathering.
+"""
+
+from __future__ import annotations
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, Protocol, TypeVar
+
+from keepstate._clock import Clock
+from keepstate._runner import Runner
+from keepstate.engine.unit import Unit
+from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
+from keepstate.stores.protocol import Entry, Store
+
+T = TypeVar("T")
+
+ATTEMPTS = 64
+"""How often one operation of a part is tried when others keep changing what it works on."""
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.1
+
+
+class Home(Protocol):
+    """What a space asks of the handle that it was made by."""
+
+    namespace: str
+
+    @property
+    def runner(self) -> Runner:
+        """Returns how the handle's colour waits."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """Returns time and randomness of this process."""
+        ...
+
+    def decode(self, encoded: bytes, type: Any = None) -> Any:
+        """Returns a stored value, as objects of registered classes or in builtin form."""
+        ...
+
+    async def opened(self) -> Store:
+        """Returns the store, opened on the first call."""
+        ...
+
+
+class Scope(ABC):
+    """What a part needs to know of where it works.
+
+    Attributes:
+        name: The name of the space.
+        stored_name: Its name in the store, namespace included.
+        author: Who writes, or None.
+        runner: How this colour waits.
+        clock: Time and randomness of this process.
+        decode: Turns a stored value into what the caller gets.
+    """
+
+    def __init__(self, home: Home, name: str, author: str | None) -> None:
+        self.home, self.name, self.author = home, name, author
+        self.stored_name = home.namespace + name
+        self.runner, self.clock, self.decode = home.runner, home.clock, home.decode
+
+    @abstractmethod
+    async def run(
+        self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = ATTEMPTS
+    ) -> tuple[T, int]:
+        """Returns what the work returned and the revision that it made.
+
+        The revision is 0 where nothing was written, and inside a transaction, which has none yet.
+        """
+
+    @abstractmethod
+    def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
+        """Yields the entries under a prefix in order, each with the unit that has read it.
+
+        Inside a transaction they are of one revision, its own writes among them, and the transaction applies
+        only if the space has not moved on. Outside each page is of a revision of its own.
+        """
+
+    @abstractmethod
+    def refuse_inside(self, what: str) -> None:
+        """Raises `InvalidError` inside a transaction, for what cannot wait until that applies."""
+
+    def appended(self, prefix: bytes) -> list[bytes]:
+        """Returns what a transaction has itself appended under exactly this prefix."""
+        return []
+
+    async def store(self) -> Store:
+        """Returns the opened store."""
+        return await self.home.opened()
+
+    def refuse_coroutine(self, function: Callable[..., Any]) -> None:
+        """Raises `InvalidError` for what is no function, or one that nobody here could await."""
+        if not callable(function):
+            raise InvalidError(f"{function!r} cannot be called; give a function")
+        if self.runner.colour == "blocking" and inspect.iscoroutinefunction(function):
+            raise InvalidError(f"{function!r} is a coroutine function; in blocking use give a plain function")
+
+
+class SpaceScope(Scope):
+    """Each work is a batch of its own."""
+
+    async def run(
+        self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = ATTEMPTS
+    ) -> tuple[T, int]:
+        """Returns what the work returned and the revision that it made, 0 where it wrote nothing."""
+        store = await self.home.opened()
+
+        async def once() -> tuple[T, int]:
+            unit = Unit(store, self.stored_name)
+            answer = await work(unit)
+            applied = await unit.commit()
+            return answer, applied.revision if applied is not None and unit.writes else 0
+
+        return await self.repeated(once, attempts)
+
+    async def repeated(self, once: Callable[[], Awaitable[T]], attempts: int | None) -> T:
+        """Calls until there is no conflict, at most so many times; None tries for ever."""
+        attempt = 0
+        while True:
+            attempt += 1
+            try:
+                return await once()
+            except ConflictError as conflict:
+                if not conflict.retryable or attempts == 1:
+                    raise
+                if attempts is not None and attempt >= attempts:
+                    raise AttemptsExhaustedError(
+                        f"space {self.name!r} had a conflict {attempt} times, the last one: {conflict}; "
+                        "let fewer write at once, or allow more attempts",
+                        attempts=attempt,
+                    ) from conflict
+            if (
+                attempt > 1
+            ):  # the first retry goes at once: most conflicts have passed by the time they are told
+                longest_s = min(_FIRST_PAUSE_S * 2 ** min(attempt, 10), _LONGEST_PAUSE_S)
+                await self.runner.sleep(longest_s * self.clock.spread())
+
+    async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
+        """Yields the entries under a prefix in order; each page is of a revision of its own."""
+        store = await self.home.opened()
+        while True:
+            page = await store.scan(self.stored_name, prefix, after=after)
+            unit = Unit(store, self.stored_name)
+            for entry in page.entries:
+                yield unit, entry
+            if page.next is None:
+                return
+            after = page.next
+
+    def refuse_inside(self, what: str) -> None:
+        """Allows it: this is no transaction."""
+
+
+class TransactionScope(Scope):
+    """All work joins one unit."""
+
+    def __init__(self, outer: SpaceScope, unit: Unit) -> None:
+        super().__init__(outer.home, outer.name, outer.author)
+        self.unit, self.ended = unit, False
+
+    async def run(
+        self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = None
+    ) -> tuple[T, int]:
+        """Lets the work join the transaction, and returns what it returned."""
+        if self.ended:
+            raise ClosedError(f"the transaction on {self.name!r} has ended; begin another")
+        return await work(self.unit), 0
+
+    async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
+        """Yields the entries under a prefix in order, of one revision, own writes among them."""
+        async for entry in self.unit.scan(prefix, after=after):
+            yield self.unit, entry
+
+    def appended(self, prefix: bytes) -> list[bytes]:
+        """Returns what the transaction has itself appended under exactly this prefix."""
+        return self.unit.appended(prefix)
+
+    def refuse_inside(self, what: str) -> None:
+        """Raises: what acts at once has no place in a batch that may never apply."""
+        raise InvalidError(f"{what} acts at once and cannot be part of a transaction; do it outside")
+
+
+async def called(function: Callable[..., Any], *args: Any) -> Any:
+    """Returns what the caller's function returns, awaited if it is a coroutine function."""
+    answer = function(*args)
+    return await answer if inspect.isawaitable(answer) else answer

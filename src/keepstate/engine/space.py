@@ -1,0 +1,109 @@
+"""A space: one agent's run, one thread, one session; its parts, and transactions over them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import TypeVar
+
+from keepstate.engine.lease import Lease
+from keepstate.engine.parts import Parts
+from keepstate.engine.scope import Home, SpaceScope, called
+from keepstate.engine.transaction import Transaction, gathering
+from keepstate.errors import InvalidError
+from keepstate.stores.protocol import Applied, Batch, Conflict, known_before
+
+T = TypeVar("T")
+
+_NEVER = 2**53 - 1
+"""A revision that no space reaches."""
+
+
+class Space(Parts):
+    """The unit of atomicity and order: what is in one space can change together.
+
+    Made by `Keepstate.space`; making one does no I/O. Every operation is atomic, and strictly serializable
+    with all others on the space.
+
+    Attributes:
+        name: Its name within the namespace.
+        author: Who writes, or None.
+    """
+
+    def __init__(self, home: Home, name: str, *, author: str | None = None) -> None:
+        self._alone = SpaceScope(home, name, author)
+        super().__init__(self._alone)
+        self._home, self.name, self.author = home, name, author
+
+    def __repr__(self) -> str:
+        return f"<Space {self.name!r} of {self._home!r}>"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return _space, (type(self), self._home, self.name, self.author)
+
+    @asynccontextmanager
+    async def transaction(
+        self, *, lease: Lease | None = None, message: str = ""
+    ) -> AsyncGenerator[Transaction]:
+        """Gathers what its body does and applies it as one batch at the end.
+
+        The body runs once; if it raises, nothing is applied.
+
+        Args:
+            lease: Applies only while this lease is held.
+            message: Says what the transaction is for.
+
+        Raises:
+            ConflictError: What the body had read has changed; nothing was applied.
+            LeaseLostError: The lease is no longer held; nothing was applied.
+        """
+        async with gathering(self._alone, lease=lease, message=message) as tx:
+            yield tx
+
+    async def transact(self, fn: Callable[[Transaction], Awaitable[T] | T], attempts: int = 8) -> T:
+        """Calls `fn(tx)` and applies what it did as one batch; on conflict calls it again, with another `tx`.
+
+        Returns:
+            What `fn` returned.
+
+        Raises:
+            AttemptsExhaustedError: Every attempt ended in a conflict; nothing was applied.
+        """
+        self._alone.refuse_coroutine(fn)
+        if type(attempts) is not int or attempts < 1:
+            raise InvalidError(f"attempts is {attempts!r}; it must be 1 or more")
+
+        async def once() -> T:
+            async with self.transaction() as tx:
+                answer: T = await called(fn, tx)
+            return answer
+
+        return await self._alone.repeated(once, attempts)
+
+    async def revision(self) -> int:
+        """Returns how many batches the space has seen."""
+        store = await self._alone.store()
+        return (await store.read(self._alone.stored_name, [])).revision
+
+    async def outcome(self, token: bytes) -> int | None:
+        """Settles a batch whose outcome was unknown.
+
+        Returns:
+            The revision at which it applied; None if it did not apply, and from now on never will.
+
+        Raises:
+            OutcomeUnknownError: The log no longer reaches back to it.
+        """
+        store = await self._alone.store()
+        # A retry that cannot apply: its refusal is kept under the token, and meets a late original too.
+        probe = Batch(self._alone.stored_name, (), at=_NEVER, token=token, retry_of=known_before(token))
+        outcome = (await store.apply([probe]))[0]
+        if isinstance(outcome, Applied):
+            return outcome.revision
+        if isinstance(outcome, Conflict):
+            return None
+        raise outcome
+
+
+def _space(kind: type[Space], home: Home, name: str, author: str | None) -> Space:
+    return kind(home, name, author=author)

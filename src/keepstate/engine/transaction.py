@@ -1,0 +1,57 @@
+"""A transaction: the parts of a space, gathering one batch."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
+from keepstate.engine.lease import Lease
+from keepstate.engine.parts import Parts
+from keepstate.engine.scope import SpaceScope, TransactionScope
+from keepstate.engine.unit import Unit
+from keepstate.errors import ConflictError, InvalidError
+
+
+class Transaction(Parts):
+    """What is done through it applies together when its block ends.
+
+    It reads what it has itself written, and all else as of one revision. What it appends gets its place then.
+
+    Attributes:
+        space: The name of the space.
+        message: What it is for.
+        revision: The revision that it made, after the end; 0 before, and if it wrote nothing.
+    """
+
+    def __init__(self, scope: TransactionScope, *, message: str = "") -> None:
+        super().__init__(scope)
+        self._gathering = scope
+        self.space, self.message, self.revision = scope.name, message, 0
+
+    def __repr__(self) -> str:
+        return f"<Transaction on {self.space!r} {'ended' if self._gathering.ended else 'open'}>"
+
+
+@asynccontextmanager
+async def gathering(
+    outer: SpaceScope, *, lease: Lease | None = None, message: str = ""
+) -> AsyncGenerator[Transaction]:
+    """Yields a transaction, and applies what it has gathered unless its block raises."""
+    scope = TransactionScope(outer, Unit(await outer.store(), outer.stored_name))
+    if lease is not None:
+        if not lease.guards(outer):
+            raise InvalidError(f"{lease!r} is of another space and cannot guard {outer.name!r}")
+        scope.unit.check(lease.key, created=lease.token)
+    tx = Transaction(scope, message=message)
+    try:
+        yield tx
+    finally:
+        scope.ended = True
+    try:
+        applied = await scope.unit.commit()
+    except ConflictError as conflict:
+        if lease is not None and conflict.key == lease.key:
+            raise lease.lost() from conflict
+        raise
+    if applied is not None and scope.unit.writes:
+        tx.revision = applied.revision

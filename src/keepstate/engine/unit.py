@@ -1,0 +1,243 @@
+"""A unit of work on one space: what was read, what is to be written, and the one batch that both become.
+
+All reads of a unit see one revision. Where the space has moved on between two reads, the unit reads again
+what it had read before: if nothing of that has changed its view moves along, else it raises `ConflictError`
+at once. What it read by key becomes a check of that key; once it has scanned, the whole space must still be
+at its revision when it commits, so that neither a phantom nor a write skew gets through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from typing import Final
+
+from keepstate.engine import large_values
+from keepstate.engine.describing import describe
+from keepstate.errors import ConflictError, InvalidError, KeepstateError
+from keepstate.stores.protocol import (
+    Applied,
+    Batch,
+    Check,
+    Conflict,
+    Delete,
+    Entry,
+    Put,
+    Reading,
+    Store,
+    Write,
+)
+from keepstate.values import limits
+
+UNWRITTEN: Final = 0
+"""The version of an entry that its unit has written and not yet committed."""
+
+
+class Unit:
+    """Reads and writes of one space that commit together.
+
+    Args:
+        store: Where the space is.
+        space: The name of the space in the store.
+    """
+
+    def __init__(self, store: Store, space: str) -> None:
+        self.store, self.space = store, space
+        self.revision: int | None = None
+        self._now_ms: int | None = None
+        self._found: dict[bytes, Entry | None] = {}
+        self._writes: dict[bytes, Put | Delete] = {}
+        self._stamped: list[Put] = []
+        self._checks: dict[bytes, Check] = {}
+        self._guarded = False
+        self._parts: dict[bytes, bytes] = {}
+        self._whole: dict[bytes, bytes] = {}
+
+    # ---- reading
+
+    async def read(self, *keys: bytes) -> list[Entry | None]:
+        """Returns entries as of the unit's revision, or as the unit itself has written them."""
+        await self._find([key for key in keys if key not in self._found and key not in self._writes])
+        return [self._own(key) if key in self._writes else self._found[key] for key in keys]
+
+    async def get(self, key: bytes) -> Entry | None:
+        """Returns one entry."""
+        return (await self.read(key))[0]
+
+    async def now_ms(self) -> int:
+        """Returns the space's time, asked of the store once a unit."""
+        if self._now_ms is None:
+            self._now_ms = (await self.store.read(self.space, [])).now_ms
+        return self._now_ms
+
+    async def value(self, entry: Entry) -> bytes:
+        """Returns the whole value of an entry that this unit has read or written.
+
+        Raises:
+            ConflictError: The entry was replaced while its parts were read.
+            CorruptError: A part is missing under an unchanged entry, or damaged.
+        """
+        if entry.version == UNWRITTEN and entry.key in self._whole:
+            return self._whole[entry.key]
+        return await large_values.whole(self.store, self.space, entry)
+
+    async def _find(self, keys: Sequence[bytes]) -> None:
+        if not keys:
+            return
+        reading = await self.store.read(self.space, keys)
+        if self.revision is not None and reading.revision != self.revision:
+            reading = await self._move_along(keys, reading)
+        self.revision, self._now_ms = reading.revision, reading.now_ms
+        for key, entry in zip(keys, reading.entries, strict=False):  # a reading that moved along has more
+            self._found[key] = entry
+
+    async def _move_along(self, keys: Sequence[bytes], reading: Reading) -> Reading:
+        """Returns a reading of `keys` at a revision at which all that was read before is unchanged."""
+        before = list(self._found)
+        if self._guarded or len(before) + len(keys) > limits.READ_KEYS:
+            raise self._moved(None, reading.revision)
+        try:
+            reading = await self.store.read(self.space, [*keys, *before])
+        except InvalidError as error:  # together they pass the limit of one read
+            raise self._moved(None, reading.revision) from error
+        for key, entry in zip(before, reading.entries[len(keys) :], strict=True):
+            known = self._found[key]
+            if (entry and entry.version) != (known and known.version):
+                raise self._moved(key, entry.version if entry else 0)
+        return reading
+
+    def _moved(self, key: bytes | None, actual: int) -> ConflictError:
+        what = f"{describe(key)} of {self.space!r}" if key is not None else f"space {self.space!r}"
+        return ConflictError(
+            f"{what} changed while a transaction was reading; try again",
+            space=self.space,
+            key=key,
+            actual=actual,
+        )
+
+    def _own(self, key: bytes) -> Entry | None:
+        write = self._writes[key]
+        if isinstance(write, Delete):
+            return None
+        known = self._found.get(key)
+        return Entry(key, write.value, UNWRITTEN, known.created if known else UNWRITTEN)
+
+    # ---- scanning
+
+    async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[Entry]:
+        """Yields all entries under a prefix, own writes included, and guards the unit against phantoms."""
+        self._guarded = True
+        own = sorted(key for key in self._writes if key.startswith(prefix) and (after is None or key > after))
+        place = 0
+        async for entry in self._stored(prefix, after):
+            while place < len(own) and own[place] < entry.key:
+                if (mine := self._own(own[place])) is not None:
+                    yield mine
+                place += 1
+            if place < len(own) and own[place] == entry.key:
+                continue
+            yield entry
+        for key in own[place:]:
+            if (mine := self._own(key)) is not None:
+                yield mine
+
+    async def _stored(self, prefix: bytes, after: bytes | None) -> AsyncIterator[Entry]:
+        while True:
+            page = await self.store.scan(self.space, prefix, after=after, limit=limits.PAGE_ROWS)
+            if self.revision is not None and page.revision != self.revision:
+                raise self._moved(None, page.revision)
+            self.revision = page.revision
+            for entry in page.entries:
+                yield entry
+            if page.next is None:
+                return
+            after = page.next
+
+    def appended(self, prefix: bytes) -> list[bytes]:
+        """Returns the values that the unit itself will append under exactly this prefix."""
+        return [self._whole.get(put.value, put.value) for put in self._stamped if put.key == prefix]
+
+    # ---- writing
+
+    def put(self, key: bytes, value: bytes, *, ttl_ms: int | None = None) -> None:
+        """Writes a value of any size."""
+        self._whole.pop(key, None)
+        if len(value) > limits.VALUE_BYTES:
+            self._whole[key] = value
+        self._writes[key] = Put(key, self._parted(value), ttl_ms)
+
+    def append(self, prefix: bytes, value: bytes, *, ttl_ms: int | None = None) -> int:
+        """Writes a value of any size under a key that gets a stamp, and returns the stamp's index."""
+        small = self._parted(value)
+        if small is not value:
+            self._whole[small] = value
+        self._stamped.append(Put(prefix, small, ttl_ms, stamp=True))
+        return len(self._stamped) - 1
+
+    def _parted(self, value: bytes) -> bytes:
+        if len(value) <= limits.VALUE_BYTES:
+            return value
+        manifest, pieces = large_values.split(value)
+        self._parts.update(pieces)
+        return manifest
+
+    def delete(self, key: bytes) -> None:
+        """Removes an entry."""
+        self._whole.pop(key, None)
+        self._writes[key] = Delete(key)
+
+    def check(self, key: bytes, *, version: int | None = None, created: int | None = None) -> None:
+        """Lets the unit commit only if the entry is still at this version, or still the one created then."""
+        self._checks[key] = Check(key, version=version, created=created)
+
+    # ---- committing
+
+    @property
+    def writes(self) -> bool:
+        """Whether there is something to commit."""
+        return bool(self._writes or self._stamped)
+
+    def batch(self) -> Batch:
+        """Returns the batch that the unit is so far, without the parts of large values."""
+        checks = dict(self._checks)
+        for key, entry in self._found.items():
+            if key not in checks:
+                checks[key] = Check(key, version=entry.version if entry else 0)
+        # Stamped writes stand first: a stamp holds the write's index, which tells events of one batch apart.
+        writes: list[Write] = [*self._stamped, *self._writes.values()]
+        at = self.revision if self._guarded else None
+        return Batch(
+            self.space, writes, list(checks.values()) if at is None else list(self._checks.values()), at
+        )
+
+    async def commit(self) -> Applied | None:
+        """Applies the unit, or answers None where it has nothing to write and nothing to check.
+
+        Raises:
+            ConflictError: What it had read or was told to check has changed; nothing was applied.
+        """
+        if not self.writes and not self._checks:
+            return None
+        outcome = await large_values.apply_with_parts(self.store, self.batch(), self._needed_parts())
+        if isinstance(outcome, Applied):
+            return outcome
+        if isinstance(outcome, KeepstateError):
+            raise outcome
+        raise conflict_error(self.space, outcome)
+
+    def _needed_parts(self) -> dict[bytes, bytes]:
+        if not self._parts:
+            return self._parts
+        named = large_values.names_in(
+            put.value for put in (*self._writes.values(), *self._stamped) if isinstance(put, Put)
+        )
+        return {key: part for key, part in self._parts.items() if key in named}
+
+
+def conflict_error(space: str, conflict: Conflict) -> ConflictError:
+    """Returns the exception that tells of a refused batch."""
+    if conflict.key is None:
+        message = f"space {space!r} moved on to revision {conflict.actual}; read again and try again"
+    else:
+        found = f"is at version {conflict.actual}" if conflict.actual else "is absent"
+        message = f"{describe(conflict.key)} of {space!r} was changed by somebody else and {found}; try again"
+    return ConflictError(message, space=space, key=conflict.key, actual=conflict.actual)

@@ -1,0 +1,130 @@
+"""Watching documents: every change, in order, from a revision on."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+from keepstate.engine import large_values, layout
+from keepstate.engine.describing import describe
+from keepstate.engine.document_record import decoded, name_and_value
+from keepstate.engine.glob import Glob
+from keepstate.engine.scope import Scope
+from keepstate.errors import CompactedError
+from keepstate.stores.protocol import Change, Listener, Store
+
+_LONGEST_WAIT_S = 5.0
+"""How long to trust that no hint was lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentChange:
+    """One document changed.
+
+    Attributes:
+        key: The document's name.
+        kind: What became of it.
+        old: Its value before, None if it was created.
+        new: Its value after, None if it was deleted or expired.
+        revision: The revision that changed it; documents changed together have the same.
+    """
+
+    key: str
+    kind: Literal["created", "updated", "deleted"]
+    old: Any
+    new: Any
+    revision: int
+
+
+class Watch:
+    """An iterator over changes.
+
+    Attributes:
+        revision: How far the changes given are complete; start there (`after=`) to go on later.
+    """
+
+    def __init__(
+        self, store: Store, scope: Scope, glob: Glob, hints: Listener, after: int, timeout_s: float | None
+    ) -> None:
+        self._store, self._scope, self._glob, self._hints = store, scope, glob, hints
+        self._timeout_s = timeout_s
+        self._ready: deque[Change] = deque()
+        self._asked_to = self.revision = after
+
+    def __repr__(self) -> str:
+        return f"<Watch {self._glob.text!r} of {self._scope.name!r} after {self.revision}>"
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> DocumentChange:
+        clock = self._scope.clock
+        deadline_s = None if self._timeout_s is None else clock.monotonic_s() + self._timeout_s
+        while True:
+            while self._ready:
+                change = self._ready.popleft()
+                # A revision is complete once its last change has been given.
+                self.revision = change.revision - 1 if self._follows(change.revision) else change.revision
+                if (told := await self._told(change)) is not None:
+                    return told
+            self.revision = self._asked_to
+            if await self._ask():
+                continue
+            left_s = _LONGEST_WAIT_S if deadline_s is None else deadline_s - clock.monotonic_s()
+            if left_s <= 0:
+                raise StopAsyncIteration
+            await self._hints.wait(min(left_s, _LONGEST_WAIT_S))
+
+    def _follows(self, revision: int) -> bool:
+        return bool(self._ready) and self._ready[0].revision == revision
+
+    async def _ask(self) -> bool:
+        """Fetches the next whole revisions, and says whether there were any."""
+        changes = await self._store.changes(self._scope.stored_name, self._asked_to)
+        moved = changes.upto > self._asked_to
+        self._asked_to = changes.upto
+        self._ready.extend(change for change in changes.items if change.key.startswith(layout.DOCUMENTS))
+        return moved
+
+    async def _told(self, change: Change) -> DocumentChange | None:
+        """Returns the change in the caller's terms, or None if its document does not fit the pattern."""
+        if not layout.is_cut(layout.DOCUMENTS, change.key):
+            name = layout.name_of(layout.DOCUMENTS, change.key)
+            if not self._glob.matches(name):
+                return None
+        old, new = await self._whole(change, change.old), await self._whole(change, change.new)
+        stored = new if new is not None else old
+        if stored is None:  # it had expired before it was replaced by a deletion
+            return None
+        name, _ = name_and_value(change.key, stored)
+        if not self._glob.matches(name):
+            return None
+        kind: Literal["created", "updated", "deleted"] = (
+            "deleted" if change.deleted else "created" if old is None else "updated"
+        )
+        return DocumentChange(name, kind, self._value(change, old), self._value(change, new), change.revision)
+
+    async def _whole(self, change: Change, stored: bytes | None) -> bytes | None:
+        if stored is None:
+            return None
+        place = f"{describe(change.key)} of {self._scope.name!r}"
+        manifest = large_values.manifest_of(stored, place)
+        if manifest is None:
+            return stored
+        whole = await large_values.fetch(self._store, self._scope.stored_name, manifest, place)
+        if whole is None:
+            raise CompactedError(
+                f"{place} was replaced at revision {change.revision} and the parts of its large value are "
+                "collected; read it as it is now, and go on after that revision",
+                space=self._scope.name,
+                floor=change.revision,
+            )
+        return whole
+
+    def _value(self, change: Change, stored: bytes | None) -> Any:
+        return (
+            None
+            if stored is None
+            else decoded(self._scope, change.key, name_and_value(change.key, stored)[1])
+        )
