@@ -1,0 +1,162 @@
+"""Builtin form: stored values for tools that have none of the application's classes, and the same as JSON.
+
+An object of a class becomes `{"@type": "profile@2", …}` with its fields. In JSON every value that JSON does
+not have becomes such a dict too, under a name without a version: `{"@type": "tuple", "items": […]}`.
+"""
+
+from __future__ import annotations
+
+import math
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import PurePath
+from types import EllipsisType
+from typing import Any, Final
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+import msgspec
+
+from keepstate.errors import InvalidError, MissingExtraError
+from keepstate.values import arrays, types
+
+TYPE: Final = "@type"
+
+
+class Record(dict[str, Any]):
+    """The builtin form of an object: a type of its own, for which no dict of the application is taken."""
+
+    def __hash__(self) -> int:  # type: ignore[override]
+        return hash((self.get(TYPE), len(self)))
+
+    def named(self) -> tuple[str, int]:
+        """Returns name and version of the class."""
+        name, _, version = str(self[TYPE]).rpartition("@")
+        return name, int(version)
+
+    def fields(self) -> dict[str, Any]:
+        """Returns the fields without the `@type`."""
+        return {name: value for name, value in self.items() if name != TYPE}
+
+
+def json_form(value: object) -> Any:
+    """Returns the builtin form as JSON has it: dicts with str keys, lists, text, numbers, bools and None.
+
+    Raises:
+        InvalidError: It nests too deep for the room left on the call stack.
+    """
+    try:
+        return _json(value)
+    except RecursionError:
+        raise InvalidError("the value nests too deep to be shown as JSON") from None
+
+
+def _json(value: Any) -> Any:
+    kind = _kind(value)
+    if value is None or kind is bool:
+        return value
+    if kind is Record:
+        return {name: _json(field) for name, field in value.items()}
+    form = _FORMS.get(kind)
+    if form is not None:
+        return form(value)
+    if isinstance(value, PurePath):
+        return {TYPE: "path", "kind": kind.__name__, "value": _json(str(value))}
+    raise InvalidError(f"{kind.__module__}.{kind.__qualname__} is no builtin form")
+
+
+def _kind(value: object) -> Any:
+    return type(value)
+
+
+def _text(text: str) -> Any:
+    return {TYPE: "str", "escaped": text.encode("unicode_escape").decode()} if _is_loose(text) else text
+
+
+def _is_loose(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return True
+    return False
+
+
+def _int(number: int) -> Any:
+    return number if -(1 << 63) <= number < 1 << 64 else {TYPE: "int", "value": hex(number)}
+
+
+def _float(number: float) -> Any:
+    return number if math.isfinite(number) else {TYPE: "float", "value": repr(number)}
+
+
+def _dict(group: dict[Any, Any]) -> Any:
+    if TYPE not in group and all(type(key) is str and not _is_loose(key) for key in group):
+        return {key: _json(value) for key, value in group.items()}
+    return {TYPE: "map", "items": [[_json(key), _json(value)] for key, value in group.items()]}
+
+
+def _group(name: str) -> Callable[[Any], Any]:
+    return lambda group: {TYPE: name, "items": [_json(item) for item in group]}
+
+
+def _members(name: str) -> Callable[[Any], Any]:
+    return lambda group: {TYPE: name, "items": sorted(map(_json, group), key=msgspec.json.encode)}
+
+
+def _datetime(moment: datetime | time) -> Any:
+    form = {TYPE: type(moment).__name__, "value": moment.isoformat()}
+    if isinstance(moment.tzinfo, ZoneInfo):
+        form["zone"] = moment.tzinfo.key
+    return form | ({"fold": 1} if moment.fold else {})
+
+
+def _timedelta(span: timedelta) -> Any:
+    return {TYPE: "timedelta", "days": span.days, "seconds": span.seconds, "microseconds": span.microseconds}
+
+
+_FORMS: Final[Mapping[type, Callable[[Any], Any]]] = {
+    str: _text,
+    int: _int,
+    float: _float,
+    bytes: lambda data: {TYPE: "bytes", "base64": b64encode(data).decode()},
+    list: lambda items: [_json(item) for item in items],
+    dict: _dict,
+    tuple: _group("tuple"),
+    set: _members("set"),
+    frozenset: _members("frozenset"),
+    EllipsisType: lambda _: {TYPE: "ellipsis"},
+    complex: lambda number: {TYPE: "complex", "real": _float(number.real), "imaginary": _float(number.imag)},
+    Decimal: lambda number: {TYPE: "decimal", "value": str(number)},
+    UUID: lambda value: {TYPE: "uuid", "value": str(value)},
+    datetime: _datetime,
+    time: _datetime,
+    date: lambda day: {TYPE: "date", "value": day.isoformat()},
+    timedelta: _timedelta,
+    timezone: lambda zone: {TYPE: "timezone", "value": _text(str(zone))},
+    ZoneInfo: lambda zone: {TYPE: "zone", "value": zone.key},
+}
+
+
+def _array(data: bytes) -> Record:
+    dtype, shape, elements = arrays.split(data)
+    return Record({TYPE: "numpy", "dtype": dtype, "shape": list(shape), "data": elements})
+
+
+def _tolerant(tag: int, reader: Callable[[bytes], object]) -> Callable[[bytes], object]:
+    def read(data: bytes) -> object:
+        try:
+            return reader(data)
+        except MissingExtraError:
+            return Record({TYPE: "unreadable here", "tag": tag, "data": data})
+
+    return read
+
+
+FORM_READERS: Final[Mapping[int, Callable[[bytes], object]]] = {
+    **{tag: _tolerant(tag, reader) for tag, reader in types.LEAF_READERS.items()},
+    types.ARRAY: _array,
+    types.SCALAR: _array,
+}
+"""By tag: leaves as they are read where neither numpy nor time zones need be installed."""

@@ -1,0 +1,104 @@
+"""Values to stored bytes and back: lossless, or an error that names the path.
+
+The first byte of what is stored says how the rest is written: the format in its low four bits, how it was
+packed above. The rest is the canonical encoding (`writing`, `types`), which is the same for equal values of
+equal types, apart from the order in which a dict was filled: that order is part of a dict's value here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, TypeVar, overload
+
+from keepstate.errors import CorruptError
+from keepstate.values import limits
+from keepstate.values.builtin import FORM_READERS
+from keepstate.values.compression import compress, decompress
+from keepstate.values.fitting import fit, fit_fields
+from keepstate.values.reading import ObjectReader, Reader
+from keepstate.values.schema import CLASSES, Registry
+from keepstate.values.writing import Writer
+
+FORMAT: Final = 1
+"""The number of the encoding; it goes into digests and stands in the first byte."""
+PLAIN: Final = bytes((FORMAT,))
+COMPRESSED: Final = bytes((FORMAT | 0x10,))
+"""zstd over the encoding."""
+
+_T = TypeVar("_T")
+
+
+class Codec:
+    """Encodes and decodes with the classes of one registry."""
+
+    def __init__(self, registry: Registry = CLASSES) -> None:
+        self._write = Writer(registry).write
+        self._read = ObjectReader(registry, Reader()).read
+        self._read_fitted = ObjectReader(registry, Reader(), fit_fields).read
+        self._read_forms = Reader(FORM_READERS).read
+
+    def encode(self, value: object) -> bytes:
+        """Returns the bytes to store.
+
+        Raises:
+            InvalidError: The value would not come back equal and of the same type; `path` says which part.
+        """
+        body = self._write(value)
+        if len(body) > limits.COMPRESSED_FROM_BYTES and (packed := compress(body)) is not None:
+            return COMPRESSED + packed
+        return PLAIN + body
+
+    @overload
+    def decode(self, data: bytes) -> Any: ...
+
+    @overload
+    def decode(self, data: bytes, type: type[_T]) -> _T: ...
+
+    @overload
+    def decode(self, data: bytes, type: Any) -> Any: ...
+
+    def decode(self, data: bytes, type: Any = None) -> Any:
+        """Returns the stored value, a new one each time; with `type`, checked and converted to fit it.
+
+        Raises:
+            CorruptError: These bytes were never written.
+            InvalidError: The value does not fit `type`, or its class is not registered or does not take it.
+            UnsupportedError: A class is stored in a newer version than the registered one.
+        """
+        body = _body(data)
+        return self._read(body) if type is None else fit(self._read_fitted(body), type)
+
+    def canonical(self, value: object) -> bytes:
+        """Returns the encoding that digests are made of: no first byte, never compressed, fixed for a format.
+
+        Raises:
+            InvalidError: As `encode`.
+        """
+        return self._write(value)
+
+    def to_builtin(self, data: bytes) -> Any:
+        """Returns the stored value with a dict, `{"@type": "profile@2", …}`, for each object of a class.
+
+        It needs no class, no numpy and no time zone to be there.
+
+        Raises:
+            CorruptError: These bytes were never written.
+        """
+        return self._read_forms(_body(data))
+
+
+def _body(data: bytes) -> bytes:
+    first = data[:1]
+    if first == PLAIN:
+        return data[1:]
+    if first == COMPRESSED:
+        return decompress(data[1:])
+    if not first:
+        raise CorruptError("a stored value has no bytes")
+    raise CorruptError(f"a stored value starts with {first.hex()}; it is damaged or of a newer keepstate")
+
+
+_default: Final = Codec()
+encode = _default.encode
+decode = _default.decode
+canonical = _default.canonical
+to_builtin = _default.to_builtin

@@ -1,0 +1,49 @@
+"""zstd, as the standard library has it from Python 3.14 on, and its backport before."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final, cast
+
+from keepstate.errors import CorruptError, InvalidError
+from keepstate.values import limits
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+_LEVEL: Final = 3
+
+
+def compress(data: bytes) -> bytes | None:
+    """Returns the bytes compressed, or None if that does not save a tenth of them.
+
+    Raises:
+        InvalidError: There are more than `limits.DECODED_BYTES`, which nobody would inflate again.
+    """
+    if len(data) > limits.DECODED_BYTES:
+        raise InvalidError(
+            f"a value of {len(data)} bytes; at most {limits.DECODED_BYTES} fit: store it in parts"
+        )
+    packed = zstd.compress(data, _LEVEL)
+    return packed if len(packed) <= len(data) * 9 // 10 else None
+
+
+def decompress(packed: bytes, *, at_most: int = limits.DECODED_BYTES) -> bytes:
+    """Returns what was compressed; memory is bounded by `at_most`, whatever the bytes claim.
+
+    Raises:
+        CorruptError: The bytes are no single whole frame, or inflate to more than `at_most`.
+    """
+    try:
+        claimed = cast("int | None", zstd.get_frame_info(packed).decompressed_size)
+        if claimed is not None and claimed > at_most:
+            raise CorruptError(f"a compressed value claims {claimed} bytes; at most {at_most} are inflated")
+        inflater = zstd.ZstdDecompressor()
+        data = inflater.decompress(packed, max_length=at_most + 1 if claimed is None else claimed + 1)
+    except zstd.ZstdError as error:
+        raise CorruptError(f"a compressed value cannot be inflated: {error}") from error
+    if not inflater.eof or inflater.unused_data or len(data) > at_most:
+        raise CorruptError("a compressed value is cut off, followed by something, or larger than it may be")
+    return data

@@ -1,0 +1,25 @@
+"""Names by content: the same content has the same name on every machine and in every version."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+from keepstate.errors import InvalidError
+
+DIGEST_SIZE: Final = 20
+
+
+def digest(kind: str, format_number: int, canonical_bytes: bytes) -> bytes:
+    """Returns SHA-256, cut to 160 bits, of kind, format number and bytes, none of which can pass for another.
+
+    Args:
+        kind: What the bytes are (a node, a commit); the same bytes of another kind have another name.
+        format_number: The format that the bytes are written in, below 65,536.
+        canonical_bytes: Before compression and encryption.
+    """
+    name = kind.encode()
+    if not 0 < len(name) < 256 or not 0 <= format_number < 1 << 16:
+        raise InvalidError(f"kind {kind!r} or format {format_number!r} has no place in a digest")
+    head = bytes((len(name),)) + name + format_number.to_bytes(2)
+    return sha256(head + canonical_bytes).digest()[:DIGEST_SIZE]

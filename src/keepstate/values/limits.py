@@ -1,0 +1,54 @@
+"""How large things may be: the same numbers on every backend, counted on what the caller gave.
+
+A program that works on one store never meets a limit first on another. Sizes are in bytes.
+"""
+
+from typing import Final
+
+from keepstate.errors import InvalidError
+
+KEY_BYTES: Final = 512
+VALUE_BYTES: Final = 1 << 20
+"""Of one entry; a larger value is kept in parts that its entry names."""
+SPACE_BYTES: Final = 200
+"""Of a space's name, as UTF-8."""
+TOKEN_BYTES: Final = 64
+TTL_MS: Final = 100 * 366 * 24 * 3600 * 1000
+"""A hundred years."""
+
+BATCH_WRITES: Final = 1_000
+BATCH_CHECKS: Final = 1_000
+BATCH_BYTES: Final = 8 << 20
+
+READ_KEYS: Final = 1_000
+READ_BYTES: Final = 8 << 20
+
+PAGE_BYTES: Final = 8 << 20
+PAGE_ROWS: Final = 1_024
+"""Looked at, not found: a page may be short or empty and still not the last."""
+
+LOG_REVISIONS: Final = 10_000
+"""What a space's log keeps, or as many as fit into `LOG_BYTES`."""
+LOG_BYTES: Final = 64 << 20
+
+DECODED_BYTES: Final = 256 << 20
+"""Of one value's encoding before compression; what claims to inflate to more is refused unread."""
+COMPRESSED_FROM_BYTES: Final = 4 << 10
+"""Encodings above it are compressed."""
+PLAIN_DEPTH: Final = 255
+"""How deep lists and dicts may stand in one another; inside a tuple, set or object the count starts again."""
+TAG_DEPTH: Final = 64
+"""How deep tuples, sets and objects may stand in one another."""
+INNER_DEPTH: Final = 128
+"""How deep one of them that is inside another may be, its lists and dicts counted too."""
+TYPE_NAME_BYTES: Final = 200
+"""Of the name that a class is registered under, as UTF-8."""
+
+COUNT: Final = 2**31 - 1
+"""Of anything that a caller asks for by number."""
+
+
+def admit_count(name: str, number: int) -> None:
+    """Raises `InvalidError` unless it is an int of 1 to `COUNT`."""
+    if type(number) is not int or not 0 < number <= COUNT:
+        raise InvalidError(f"`{name}` is {number!r}; it must be 1 to {COUNT}")

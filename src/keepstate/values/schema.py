@@ -1,0 +1,197 @@
+"""Registered classes: the closed list of what stored bytes may turn into, and the way between versions.
+
+A stored object carries `name@version`. Nothing is ever imported because bytes name it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+from typing import Any, Final, TypeVar, overload
+
+from keepstate.errors import InvalidError, UnsupportedError
+from keepstate.values import limits
+from keepstate.values.shapes import Shape, shape_of
+
+Fields = dict[str, Any]
+"""The builtin form of one object without its `@type`: its fields by name."""
+Upcaster = Callable[[Fields], Fields]
+
+_Class = TypeVar("_Class", bound=type)
+_Function = TypeVar("_Function", bound=Upcaster)
+
+
+@dataclass(frozen=True, slots=True)
+class Registration:
+    """A class and the name and version that its objects are stored under."""
+
+    name: str
+    version: int
+    kind: type
+    shape: Shape
+
+    def __str__(self) -> str:
+        return f"{self.name}@{self.version}"
+
+    def parts(self, value: object) -> list[Any]:
+        """Returns what is stored of an object: name, version, fields, and those not set if there are any."""
+        unset = self.shape.unset(value)
+        parts: list[Any] = [self.name, self.version, self.shape.fields(value)]
+        return [*parts, unset] if unset else parts
+
+    def build(self, fields: Fields, unset: Collection[str] = ()) -> object:
+        """Returns the object with these fields.
+
+        Raises:
+            InvalidError: The class does not take them.
+        """
+        try:
+            return self.shape.build(fields, unset)
+        except Exception as error:
+            raise InvalidError(
+                f"what is stored as {self} does not fit {_qualified(self.kind)}: {error!r}; give the class "
+                "a new version and write an upcaster"
+            ) from error
+
+
+class Registry:
+    """Names, classes and upcasters. Looking up takes no lock; registering is for the time of import."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Registration] = {}
+        self._by_class: dict[type, Registration] = {}
+        self._upcasters: dict[tuple[str, int], Upcaster] = {}
+
+    @overload
+    def register(self, kind: str, /, *, version: int = 1) -> Callable[[_Class], _Class]: ...
+
+    @overload
+    def register(self, kind: _Class, name: str, /, *, version: int = 1) -> _Class: ...
+
+    def register(self, kind: Any, name: str | None = None, /, *, version: int = 1) -> Any:
+        """Makes a class storable: `@register("profile", version=2)` or `register(Profile, "profile")`.
+
+        Takes dataclasses, named tuples, Enums, msgspec Structs, attrs and pydantic classes. The version goes
+        up when the fields change their meaning or names; `upcast` then says how the older ones are read.
+
+        Raises:
+            InvalidError: The name belongs to another class, the class has another name, or it is of no kind
+                whose objects come back. A class of the same module and qualified name replaces the earlier
+                one.
+        """
+        if not isinstance(kind, str):
+            return self._add(kind, name, version)
+
+        def add(decorated: _Class) -> _Class:
+            return self._add(decorated, kind, version)
+
+        return add
+
+    def upcast(self, name: str, version: int, /) -> Callable[[_Function], _Function]:
+        """Takes the decorated function as the way from that version of a class to the next.
+
+        The function gets the fields of one stored object by name and returns those of the next version.
+        Objects of registered classes in the fields stand there in builtin form, dicts with an `@type`.
+
+        Raises:
+            InvalidError: Another function does that already.
+        """
+        _checked_name(name, version)
+
+        def add(function: _Function) -> _Function:
+            known = self._upcasters.get((name, version))
+            if known is not None and _qualified(known) != _qualified(function):
+                raise InvalidError(f"{name}@{version} is upcast by {_qualified(known)} already")
+            self._upcasters[name, version] = function
+            return function
+
+        return add
+
+    def of(self, kind: type) -> Registration | None:
+        """Returns how the class is registered, or None."""
+        return self._by_class.get(kind)
+
+    def replaced(self, kind: type) -> bool:
+        """Returns whether a later definition of the class, by its qualified name, is registered."""
+        return any(_qualified(known) == _qualified(kind) for known in self._by_class if known is not kind)
+
+    def named(self, name: str, version: int) -> Registration:
+        """Returns the class that objects stored as `name@version` turn into.
+
+        Raises:
+            InvalidError: No class has that name.
+            UnsupportedError: The class is registered in an older version.
+        """
+        known = self._by_name.get(name)
+        if known is None:
+            raise InvalidError(
+                f"{name}@{version} is stored here and no class is registered as {name!r}; import the module "
+                "that registers it, or read the builtin form"
+            )
+        if version > known.version:
+            raise UnsupportedError(
+                f"{name}@{version} is stored here and this application knows {known}; it was written by a "
+                "newer version of the application: upgrade this one"
+            )
+        return known
+
+    def upcasted(self, fields: Fields, known: Registration, version: int) -> Fields:
+        """Returns the fields of a stored version as those of the registered one.
+
+        Raises:
+            InvalidError: A step between the two has no upcaster, or an upcaster failed.
+        """
+        for step in range(version, known.version):
+            upcaster = self._upcasters.get((known.name, step))
+            if upcaster is None:
+                raise InvalidError(
+                    f"{known.name}@{version} is stored here and nothing takes {known.name}@{step} to the "
+                    f"next version; write an upcaster: @upcast({known.name!r}, {step})"
+                )
+            try:
+                fields = upcaster(fields)
+            except Exception as error:
+                raise InvalidError(f"the upcaster {_qualified(upcaster)} failed: {error!r}") from error
+            if not isinstance(fields, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidError(f"the upcaster {_qualified(upcaster)} returned no dict of fields")
+        return fields
+
+    def _add(self, kind: _Class, name: str | None, version: int) -> _Class:
+        if not isinstance(kind, type):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidError(f"{kind!r} is no class; register(Class, 'name', version=1)")
+        name = _checked_name(name, version)
+        known, other = self._by_name.get(name), self._by_class.get(kind)
+        if known is not None and known.kind is not kind:
+            if _qualified(known.kind) != _qualified(kind):
+                raise InvalidError(
+                    f"{name!r} is the name of {_qualified(known.kind)} already; choose another one"
+                )
+            del self._by_class[known.kind]
+        if other is not None and other.name != name:
+            raise InvalidError(
+                f"{_qualified(kind)} is registered as {other.name!r} already; a class has one name"
+            )
+        registration = Registration(name, version, kind, shape_of(kind))
+        self._by_name[name] = self._by_class[kind] = registration
+        return kind
+
+
+def _checked_name(name: object, version: object) -> str:
+    if not isinstance(name, str) or not 0 < len(name.encode("utf-8", "replace")) <= limits.TYPE_NAME_BYTES:
+        raise InvalidError(f"{name!r} names no class; a name is 1 to {limits.TYPE_NAME_BYTES} bytes of text")
+    if "@" in name or not name.isprintable():
+        raise InvalidError(f"{name!r} names no class; a name is printable and has no @")
+    if type(version) is not int or not 0 < version < 1 << 31:
+        raise InvalidError(f"{name!r} has version {version!r}; versions count from 1")
+    return name
+
+
+def _qualified(thing: Any) -> str:
+    return f"{thing.__module__}.{getattr(thing, '__qualname__', thing)}"
+
+
+CLASSES: Final = Registry()
+"""What `register` and `upcast` write to, and what every store reads by."""
+
+register = CLASSES.register
+upcast = CLASSES.upcast

@@ -1,0 +1,177 @@
+"""The tags: what stands in the bytes for each type that plain msgpack does not tell apart.
+
+None, bool, int (64 bits), float, str (UTF-8), bytes, list and dict (of str) are msgpack's own. Everything
+else is an Ext of the code below. A *leaf* holds its value's bytes; a *container* holds an encoding of its
+parts. Codes are never given a second meaning: stored values are read for ever.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from pathlib import Path, PosixPath, PurePath, PurePosixPath, PureWindowsPath, WindowsPath
+from types import EllipsisType
+from typing import Any, Final
+from uuid import UUID
+from zoneinfo import ZoneInfo
+
+from keepstate.values import arrays, moments
+
+BIG_INT: Final = 1
+"""An int beyond 64 bits: two's complement, big-endian."""
+LOOSE_TEXT: Final = 2
+"""A str with lone surrogates: UTF-8 that lets them pass."""
+ELLIPSIS: Final = 3
+COMPLEX: Final = 4
+DECIMAL: Final = 5
+UNIQUE_ID: Final = 6
+PATH: Final = 7
+"""One byte that says which of the four classes, then the text."""
+DATETIME: Final = 8
+DATE: Final = 9
+TIME: Final = 10
+TIMEDELTA: Final = 11
+ZONE: Final = 12
+ARRAY: Final = 13
+"""A numpy array: dtype, shape, elements in C order."""
+SCALAR: Final = 14
+"""A numpy scalar, laid out as an array without dimensions."""
+
+TUPLE: Final = 32
+SET: Final = 33
+"""Members stand in the order of their encodings."""
+FROZENSET: Final = 34
+MAP: Final = 35
+"""A dict with any key that is no UTF-8 str: key, value, key, value, in insertion order."""
+OBJECT: Final = 36
+"""An object of a registered class: name, version, fields by name, and pydantic's fields that were not set."""
+
+CONTAINERS: Final = frozenset({TUPLE, SET, FROZENSET, MAP, OBJECT})
+
+_DOUBLES: Final = struct.Struct(">dd")
+_NAN: Final = float("nan")
+_PATHS: Final[dict[type, bytes]] = {
+    PurePosixPath: b"p",
+    PureWindowsPath: b"w",
+    PosixPath: b"P",
+    WindowsPath: b"W",
+}
+
+
+def _write_int(number: int) -> bytes:
+    return number.to_bytes((number.bit_length() + 8) // 8, signed=True)
+
+
+def _read_int(data: bytes) -> int:
+    return int.from_bytes(data, signed=True)
+
+
+def write_loose_text(text: str) -> bytes:
+    """Returns UTF-8 in which lone surrogates stand as three bytes, as they do for no other reader."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def _read_loose_text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogatepass")
+
+
+def _write_nothing(_: object) -> bytes:
+    return b""
+
+
+def _read_ellipsis(data: bytes) -> EllipsisType:
+    if data:
+        raise ValueError("an ellipsis has no bytes")
+    return ...
+
+
+def _write_complex(number: complex) -> bytes:
+    real, imaginary = number.real, number.imag
+    return _DOUBLES.pack(real if real == real else _NAN, imaginary if imaginary == imaginary else _NAN)
+
+
+def _read_complex(data: bytes) -> complex:
+    return complex(*_DOUBLES.unpack(data))
+
+
+def _write_decimal(number: Decimal) -> bytes:
+    return str(number).encode()
+
+
+def _read_decimal(data: bytes) -> Decimal:
+    return Decimal(data.decode("ascii"))
+
+
+def _write_uuid(value: UUID) -> bytes:
+    return value.bytes
+
+
+def _read_uuid(data: bytes) -> UUID:
+    return UUID(bytes=data)
+
+
+def _write_path(path: PurePath) -> bytes:
+    return _PATHS[type(path)] + write_loose_text(str(path))
+
+
+def _read_path(data: bytes) -> PurePath:
+    """Returns the path; one of the other system's concrete class comes back as its pure class."""
+    text = _read_loose_text(data[1:])
+    here = type(Path())
+    kind = {b"P": PosixPath, b"W": WindowsPath}.get(data[:1])
+    if kind is here:
+        return here(text)
+    return {b"p": PurePosixPath, b"w": PureWindowsPath}[data[:1].lower()](text)
+
+
+LEAF_WRITERS: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
+    int: (BIG_INT, _write_int),
+    EllipsisType: (ELLIPSIS, _write_nothing),
+    complex: (COMPLEX, _write_complex),
+    Decimal: (DECIMAL, _write_decimal),
+    UUID: (UNIQUE_ID, _write_uuid),
+    **dict.fromkeys(_PATHS, (PATH, _write_path)),
+    datetime: (DATETIME, moments.write_datetime),
+    date: (DATE, moments.write_date),
+    time: (TIME, moments.write_time),
+    timedelta: (TIMEDELTA, moments.write_timedelta),
+    timezone: (ZONE, moments.write_zone),
+    ZoneInfo: (ZONE, moments.write_zone),
+}
+"""By exact type: the tag, and the function that gives the bytes."""
+
+LEAF_READERS: Final[dict[int, Callable[[bytes], object]]] = {
+    BIG_INT: _read_int,
+    LOOSE_TEXT: _read_loose_text,
+    ELLIPSIS: _read_ellipsis,
+    COMPLEX: _read_complex,
+    DECIMAL: _read_decimal,
+    UNIQUE_ID: _read_uuid,
+    PATH: _read_path,
+    DATETIME: moments.read_datetime,
+    DATE: moments.read_date,
+    TIME: moments.read_time,
+    TIMEDELTA: moments.read_timedelta,
+    ZONE: moments.read_zone,
+    ARRAY: arrays.read_array,
+    SCALAR: arrays.read_scalar,
+}
+"""By tag; on bytes that nobody wrote they raise what `reading` knows as damage."""
+
+
+def leaf(value: object) -> tuple[int, bytes] | None:
+    """Returns tag and bytes of a value that is a leaf, or None.
+
+    Raises:
+        InvalidError: It is one in kind, but cannot come back as it is.
+    """
+    writer = LEAF_WRITERS.get(type(value))
+    if writer is not None:
+        return writer[0], writer[1](value)
+    if arrays.is_array(value):
+        return ARRAY, arrays.write(value)
+    if arrays.is_scalar(value):
+        return SCALAR, arrays.write(value)
+    return None

@@ -1,0 +1,109 @@
+"""Values to canonical bytes, in C code as far as it goes.
+
+ormsgpack encodes what is plain and hands over everything else, subclasses included. What it cannot do (keys
+that are no str, lone surrogates) and what it would flatten without a word (bytearray, memoryview, a second
+NaN) goes through `lowering`, which also finds the path of what cannot be stored at all. Both ways give the
+same bytes.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final
+
+import ormsgpack
+
+from keepstate.errors import InvalidError
+from keepstate.values import limits, types
+from keepstate.values.lowering import Lowering, array_head
+from keepstate.values.nesting import nests_deeper
+from keepstate.values.schema import Registry
+
+_OPTIONS: Final = (
+    ormsgpack.OPT_PASSTHROUGH_BIG_INT
+    | ormsgpack.OPT_PASSTHROUGH_DATACLASS
+    | ormsgpack.OPT_PASSTHROUGH_DATETIME
+    | ormsgpack.OPT_PASSTHROUGH_ENUM
+    | ormsgpack.OPT_PASSTHROUGH_SUBCLASS
+    | ormsgpack.OPT_PASSTHROUGH_TUPLE
+    | ormsgpack.OPT_PASSTHROUGH_UUID
+)
+_FLATTENED: Final = frozenset({bytearray, memoryview})
+"""Types that ormsgpack takes for bytes without asking."""
+_GROUPS: Final = frozenset({list, dict})
+_LEAVES: Final = frozenset({str, int, float, bool, bytes, type(None)})
+_OTHER_NAN: Final = re.compile(rb"\xcb(?:\x7f(?!\xf0\0{6}|\xf8\0{6})|\xff(?!\xf0\0{6}))[\xf0-\xff]")
+"""A NaN of other bits than Python's own; some text matches too, and is only written more slowly."""
+
+_pack = ormsgpack.packb
+
+
+class Writer:
+    """Encodes one level of tagged values; the next one is encoded by `_inner`. Holds nothing of any value."""
+
+    def __init__(self, registry: Registry, depth: int = 0) -> None:
+        self._registry = registry
+        self._depth = depth
+        self._inner = Writer(registry, depth + 1) if depth < limits.TAG_DEPTH else None
+
+    def write(self, value: object) -> bytes:
+        """Returns the canonical bytes of a value.
+
+        Raises:
+            InvalidError: The value would not come back equal and of the same type; names the path.
+        """
+        try:
+            body = _pack(value, self._tagged, _OPTIONS)
+        except TypeError:
+            return self._write_lowered(value)
+        # Bytes of text and numbers look like these marks too, so they only say that a closer look is due.
+        if (0xC4 in body or 0xC5 in body or 0xC6 in body) and _holds_flattened(value):
+            return self._write_lowered(value)
+        if 0xCB in body and (0x7F in body or 0xFF in body) and _OTHER_NAN.search(body):
+            return self._write_lowered(value)
+        return body
+
+    def _write_lowered(self, value: object) -> bytes:
+        return Lowering(self._registry, self._depth).write(value)
+
+    def _tagged(self, value: object) -> ormsgpack.Ext:
+        """Returns what stands for a value that msgpack does not have; all it raises becomes a TypeError."""
+        kind = type(value)
+        leaf = types.LEAF_WRITERS.get(kind)
+        if leaf is not None:
+            return ormsgpack.Ext(leaf[0], leaf[1](value))
+        inner = self._inner
+        if inner is None:
+            raise InvalidError("too deep")
+        if kind is tuple:
+            items: Any = value
+            tag, body = types.TUPLE, inner.write([*items])
+        elif kind is set or kind is frozenset:
+            items = value
+            members = sorted(map(inner.write, items))
+            tag, body = (
+                types.SET if kind is set else types.FROZENSET,
+                array_head(len(members)) + b"".join(members),
+            )
+        elif (known := self._registry.of(kind)) is not None:
+            tag, body = types.OBJECT, inner.write(known.parts(value))
+        elif (array := types.leaf(value)) is not None:
+            return ormsgpack.Ext(*array)
+        else:
+            raise InvalidError("not registered")
+        if self._depth == 1 and nests_deeper(body, limits.INNER_DEPTH):
+            raise InvalidError("too deep")
+        return ormsgpack.Ext(tag, body)
+
+
+def _holds_flattened(value: object) -> bool:
+    """Returns whether plain lists and dicts hold such a value; tagged ones were looked at by themselves."""
+    level: list[Any] = [value]
+    while level:
+        if not _FLATTENED.isdisjoint(map(type, level)):
+            return True
+        groups: list[Any] = [
+            group.values() if type(group) is dict else group for group in level if type(group) in _GROUPS
+        ]
+        level = [item for group in groups for item in group if type(item) not in _LEAVES]
+    return False
