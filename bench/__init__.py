@@ -1,0 +1,1 @@
+"""What keepstate costs beside the raw driver, as ratios from one interleaved run."""

@@ -1,0 +1,126 @@
+"""Interleaved measuring: both sides in turn, block by block, so that a machine that slows down slows both.
+
+A side does a block of operations, one for each key that it is given, in a loop of its own: neither pays for a
+call that the other does not make. What is reported is the median of the ratios of neighbouring blocks; the
+times beside it are the floor that was met on this machine, and nothing to compare between machines.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import asdict, dataclass
+from statistics import median
+from typing import Any
+
+KEYS = tuple(b"\x01k%06d" % number for number in range(1_000))
+VALUES = tuple(bytes([number]) * 500 for number in range(7))
+"""A key gets another value each time: where a value stays as it is, SQLite writes and syncs nothing."""
+
+Item = tuple[bytes, bytes]
+Side = Callable[[Sequence[Item]], None]
+AsyncSide = Callable[[Sequence[Item]], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the table.
+
+    Attributes:
+        name: What was measured.
+        ratio: Ours over raw, in time; in throughput where the budget is a floor.
+        budget: What the ratio must not pass, or must reach.
+        at_least: Whether the budget is a floor.
+        ours_us: Median time of one of our operations, in microseconds.
+        raw_us: Median time of one raw operation, in microseconds.
+    """
+
+    name: str
+    ratio: float
+    budget: float
+    at_least: bool
+    ours_us: float
+    raw_us: float
+
+    @property
+    def holds(self) -> bool:
+        """Whether the ratio is within its budget."""
+        return self.ratio >= self.budget if self.at_least else self.ratio <= self.budget
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the row for `results.json`."""
+        return {**asdict(self), "holds": self.holds}
+
+
+class Table:
+    """Measures rows, each in so many blocks of so many operations.
+
+    Args:
+        scale: Shrinks or stretches the number of operations.
+        show: Called with each row when it is measured.
+    """
+
+    def __init__(self, scale: float, show: Callable[[Row], None]) -> None:
+        self._scale, self._show = scale, show
+        self.rows: list[Row] = []
+
+    def _blocks(self, operations: int, blocks: int) -> list[list[Item]]:
+        """Returns the keys and values of each block; the first one warms up."""
+        wanted = max(64, int(operations * self._scale))
+        return [
+            [
+                (KEYS[number % len(KEYS)], VALUES[(number + number // len(KEYS) + block) % 7])
+                for number in range(wanted)
+            ]
+            for block in range(blocks + 1)
+        ]
+
+    def compare(
+        self, name: str, budget: float, ours: Side, raw: Side, *, operations: int, blocks: int = 9
+    ) -> None:
+        """Adds how many times longer one of our operations takes than a raw one."""
+        times = [(_timed(ours, items), _timed(raw, items)) for items in self._blocks(operations, blocks)]
+        self._add(name, budget, times[1:], at_least=False)
+
+    async def compare_async(
+        self, name: str, budget: float, ours: AsyncSide, raw: AsyncSide, *, operations: int, blocks: int = 9
+    ) -> None:
+        """Adds the same of awaited operations, one after the other in one loop."""
+        times = [
+            (await _timed_async(ours, items), await _timed_async(raw, items))
+            for items in self._blocks(operations, blocks)
+        ]
+        self._add(name, budget, times[1:], at_least=False)
+
+    async def compare_throughput(
+        self, name: str, budget: float, ours: AsyncSide, raw: Side, *, operations: int, blocks: int = 7
+    ) -> None:
+        """Adds how many times more of our operations are done in a time than raw ones in sequence."""
+        times = [
+            (await _timed_async(ours, items), _timed(raw, items))
+            for items in self._blocks(operations, blocks)
+        ]
+        self._add(name, budget, times[1:], at_least=True)
+
+    def add(self, name: str, budget: float, times: Sequence[tuple[float, float]]) -> None:
+        """Adds a row whose pairs of times, ours and raw in seconds, were measured elsewhere."""
+        self._add(name, budget, times, at_least=False)
+
+    def _add(self, name: str, budget: float, times: Sequence[tuple[float, float]], *, at_least: bool) -> None:
+        ratio = median((raw / ours) if at_least else (ours / raw) for ours, raw in times)
+        ours_us, raw_us = (median(side) * 1e6 for side in zip(*times, strict=True))
+        row = Row(name, round(ratio, 3), budget, at_least, round(ours_us, 3), round(raw_us, 3))
+        self.rows.append(row)
+        self._show(row)
+
+
+def _timed(side: Side, items: Sequence[Item]) -> float:
+    begun = time.perf_counter()
+    side(items)
+    return (time.perf_counter() - begun) / len(items)
+
+
+async def _timed_async(side: AsyncSide, items: Sequence[Item]) -> float:
+    begun = time.perf_counter()
+    await side(items)
+    return (time.perf_counter() - begun) / len(items)
