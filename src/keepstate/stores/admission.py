@@ -20,6 +20,8 @@ _LAST_REVISION = 2**53 - 1
 
 def admit_space(space: str) -> None:
     """Raises `InvalidError` unless the name is 1 to 200 bytes of UTF-8."""
+    if type(space) is str and 0 < len(space) <= limits.SPACE_BYTES and space.isascii():
+        return  # what nearly every name is
     try:
         size = len(space.encode())
     except (AttributeError, UnicodeEncodeError) as error:
@@ -34,6 +36,14 @@ def admit_batch(batch: Batch) -> int:
         raise InvalidError(f"{batch!r} is no batch; give Batch(space, writes, checks)")
     admit_space(batch.space)
     writes, checks = batch.writes, batch.checks
+    if (
+        len(writes) == 1
+        and not checks
+        and batch.at is None
+        and batch.token is None
+        and batch.retry_of is None
+    ):
+        return _admit_write(writes[0])
     if len(writes) > limits.BATCH_WRITES or len(checks) > limits.BATCH_CHECKS:
         raise InvalidError(
             f"a batch on {batch.space!r} has {len(writes)} writes and {len(checks)} checks; "

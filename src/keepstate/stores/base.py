@@ -164,6 +164,8 @@ class StoreBase(ABC):
     def _admit(self, batches: Sequence[Batch]) -> list[int]:
         """Returns the batches' sizes, all of them well-formed."""
         self._check_open()
+        if len(batches) == 1:
+            return [admission.admit_batch(batches[0])]
         return [admission.admit_batch(batch) for batch in batches]
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:

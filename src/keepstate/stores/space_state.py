@@ -38,6 +38,7 @@ OBJECTS, WITH_VALUES = 0, 2
 RETRY_KEPT_MS = 3_600_000
 """How long the outcome of a retry is kept for a late original."""
 
+_NOTHING_REPLACED = (None,)
 _CHANGE_BYTES = 64
 """What a logged change weighs beside its key and values, about."""
 
@@ -54,7 +55,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
 
 
 _Logged = tuple[Record, Sequence[bytes | None], int]
-"""A record in the log, the values that it replaced or removed in section `02`, and what it weighs."""
+"""A record in the log, the values of section `02` that it replaced or removed, and what both weigh in bytes."""
 
 
 class SpaceState:
@@ -178,8 +179,7 @@ class SpaceState:
         return InvalidError(f"a batch on {batch.space!r} writes a key that one of its stamped keys becomes")
 
     def _record(self, batch: Batch, now_ms: int) -> Record:
-        revision = self.revision + 1
-        entries = self.entries
+        revision, entries = self.revision + 1, self.entries
         written: list[Entry] = []
         deleted: list[bytes] = []
         for index, write in enumerate(batch.writes):
@@ -243,6 +243,8 @@ class SpaceState:
 
     def _replaced(self, record: Record) -> Sequence[bytes | None]:
         """Returns what the log keeps beside the record: the values before, of section `02`."""
+        if not record.deleted and len(record.entries) == 1 and record.entries[0].key[0] != WITH_VALUES:
+            return _NOTHING_REPLACED
         olds: list[bytes | None] = []
         for entry in record.entries:
             old = self.entries.get(entry.key) if entry.key[0] == WITH_VALUES else None
@@ -266,29 +268,22 @@ class SpaceState:
             self._index.remove(key)
 
     def _keep_in_log(self, record: Record, olds: Sequence[bytes | None]) -> None:
-        size = _CHANGE_BYTES * (1 + len(olds))
-        for entry in record.entries:
-            size += len(entry.key) + (len(entry.value) if entry.key[0] == WITH_VALUES else 0)
-        for old in olds:
-            if old is not None:
-                size += len(old)
-        log = self._log
-        log.append((record, olds, size))
-        self._log_bytes += size
+        weight = _weight(record, olds)
+        self._log.append((record, olds, weight))
+        self._log_bytes += weight
         self.revision = record.revision
         if record.now_ms > self.clock_ms:
             self.clock_ms = record.now_ms
         if record.token is not None:
             self._tokens[record.token] = Applied(record.revision, record.now_ms)
-        if len(log) > limits.LOG_REVISIONS or self._log_bytes > limits.LOG_BYTES:
+        if record.revision - self.floor > limits.LOG_REVISIONS or self._log_bytes > limits.LOG_BYTES:
             self._cut_log()
 
     def _cut_log(self) -> None:
-        while len(self._log) > limits.LOG_REVISIONS or (
-            self._log_bytes > limits.LOG_BYTES and len(self._log) > 1
-        ):
-            oldest, _, size = self._log.popleft()
-            self._log_bytes -= size
+        log = self._log
+        while len(log) > limits.LOG_REVISIONS or (self._log_bytes > limits.LOG_BYTES and len(log) > 1):
+            oldest, _, weight = log.popleft()
+            self._log_bytes -= weight
             self.floor = oldest.revision
             if oldest.token is not None:
                 self._tokens.pop(oldest.token, None)
@@ -315,7 +310,7 @@ class SpaceState:
         self._expiry = self._expiring()
         if not self._log or self._log[-1][0].revision != record.revision:
             self._keep_in_log(record, olds)
-        self._log_bytes = sum(size for _, _, size in self._log)
+        self._log_bytes = sum(weight for _, _, weight in self._log)
         self.revision = record.revision
 
     def _forget(self, record: Record) -> None:
@@ -337,6 +332,8 @@ class SpaceState:
     def read(self, space: str, keys: Sequence[bytes], clock_ms: int) -> Reading:
         """Returns the live entries of these keys."""
         now_ms = self.now_ms(clock_ms)
+        if len(keys) == 1:
+            return Reading((self.live(keys[0], now_ms),), self.revision, now_ms)
         found = [self.live(key, now_ms) for key in keys]
         if len(found) > limits.READ_BYTES // limits.VALUE_BYTES:
             admit_reading(space, sum(len(entry.value) for entry in found if entry is not None))
@@ -392,6 +389,17 @@ class SpaceState:
         first = after + 1 - self._log[0][0].revision
         for place in range(max(first, 0), len(self._log)):
             yield self._log[place]
+
+
+def _weight(record: Record, olds: Sequence[bytes | None]) -> int:
+    """Returns what a record takes of the log, in bytes."""
+    size = _CHANGE_BYTES * (1 + len(olds))
+    for entry in record.entries:
+        size += len(entry.key) + len(entry.value) if entry.key[0] == WITH_VALUES else len(entry.key)
+    for old in olds:
+        if old is not None:
+            size += len(old)
+    return size
 
 
 def _changes_of(record: Record, olds: Sequence[bytes | None]) -> Iterator[Change]:
