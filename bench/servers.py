@@ -61,7 +61,7 @@ async def _redis_async(table: Table, url: str) -> None:
 
 
 def postgres_rows(table: Table) -> None:
-    """Adds puts and gets beside upserts and selects, and 64 tasks over 16 spaces beside upserts in sequence."""
+    """Adds puts and gets beside upserts and selects, and 64 tasks over 16 spaces beside upserts alone."""
     with Postgres(durable=True) as server, psycopg.connect(server.url, autocommit=True) as raw:
         raw.execute("create table kv (k bytea primary key, v bytea)")
         upserts, selects = _upserts(raw), _selects(raw)

@@ -55,7 +55,7 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
 
 
 _Logged = tuple[Record, Sequence[bytes | None], int]
-"""A record in the log, the values of section `02` that it replaced or removed, and what both weigh in bytes."""
+"""A record in the log, the values of section `02` that it replaced or removed, and their weight in bytes."""
 
 
 class SpaceState:
