@@ -63,13 +63,15 @@ class Combiner:
         self._runner, self._flush = runner, flush
         self._queue: deque[_Request] = deque()
         self._lead = threading.Lock()
-        self._flushing = False
+        self._flushing = self._crowded = False
         self.flushes = 0
 
     async def apply(self, batches: Sequence[Batch], size_bytes: int) -> list[Outcome]:
         """Returns the outcomes of the batches, flushed with whatever else was waiting."""
         if self._runner.colour == "blocking":
             return await self._apply_here(_Request(batches, size_bytes))
+        if not self._flushing and not self._crowded:
+            return await self._apply_alone(batches)
         request = _Request(batches, size_bytes, self._runner.promise())
         self._queue.append(request)
         self._ensure_flusher()
@@ -95,7 +97,22 @@ class Combiner:
                 await self._flush_together(self._drain())
         return request.result()
 
-    # ---- with tasks: one flusher as long as something waits
+    # ---- with tasks: alone, or one flusher as long as something waits
+
+    async def _apply_alone(self, batches: Sequence[Batch]) -> list[Outcome]:
+        """Flushes in the caller's own task, while nobody else is about: a task of its own costs as much as Redis.
+
+        If the caller is cancelled here, the flush is only its own.
+        """
+        self._flushing = True
+        self.flushes += 1
+        try:
+            return await self._flush(batches)
+        finally:
+            self._flushing = False
+            if self._queue:
+                self._crowded = True
+                self._ensure_flusher()
 
     def _ensure_flusher(self) -> None:
         if not self._flushing:
@@ -105,7 +122,9 @@ class Combiner:
     async def _flush_all(self) -> None:
         try:
             while self._queue:
-                await self._flush_together(self._drain())
+                requests = self._drain()
+                self._crowded = len(requests) > 1
+                await self._flush_together(requests)
         finally:
             self._flushing = False
             if self._queue:  # the flusher was cancelled, as all tasks are when a loop ends; the queue was not

@@ -333,7 +333,7 @@ class SpaceState:
         """Returns the live entries of these keys."""
         now_ms = self.now_ms(clock_ms)
         if len(keys) == 1:
-            return Reading((self.live(keys[0], now_ms),), self.revision, now_ms)
+            return Reading([self.live(keys[0], now_ms)], self.revision, now_ms)
         found = [self.live(key, now_ms) for key in keys]
         if len(found) > limits.READ_BYTES // limits.VALUE_BYTES:
             admit_reading(space, sum(len(entry.value) for entry in found if entry is not None))
