@@ -1,0 +1,144 @@
+r"""Frames: how a journal's bytes tell what was written from what was torn, and both from what was damaged.
+
+```
+head     keepstate journal 1 msgpack 0123456789abcdef 89abcdef\n
+frame    frame LENGTH HEAD-CRC BODY-CRC\n, then the body, which ends with \n
+```
+
+Numbers in frames are eight hexadecimal digits. Each CRC-32 starts from the journal's seed and the frame's
+place, so zeros are no frame, and neither is a frame of another journal or one inside somebody's value.
+
+A write that a crash cut short leaves the end of the file missing, or sectors of it empty. So what follows the
+last good frame is *torn*, and may be cut off, if it shows one of the two and no good frame comes after it.
+Anything else was complete once and is *damaged*. One case cannot be told apart: damage to the very last frame
+where that frame also holds an empty sector.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Final, Literal
+from zlib import crc32
+
+import msgspec
+
+from keepstate.errors import CorruptError, UnsupportedError
+
+VERSION: Final = 1
+FRAME_HEAD_BYTES: Final = 33
+Format = Literal["json", "msgpack"]
+
+_MARK: Final = b"frame "
+_HEAD = re.compile(rb"keepstate journal (\d+) (json|msgpack) ([0-9a-f]{16}) ([0-9a-f]{8})\n")
+_ANY_HEAD = re.compile(rb"keepstate journal (\d+) ")
+_FRAME_HEAD = re.compile(rb"frame ([0-9a-f]{8}) ([0-9a-f]{8}) ([0-9a-f]{8})\n")
+_SECTOR: Final = 512
+_EMPTY: Final = bytes(_SECTOR)
+
+
+class Head(msgspec.Struct, frozen=True):
+    """The first line of a journal."""
+
+    format: Format
+    seed: bytes
+
+    def __bytes__(self) -> bytes:
+        line = b"keepstate journal %d %s %s " % (VERSION, self.format.encode(), self.seed.hex().encode())
+        return line + b"%08x\n" % crc32(line)
+
+    @classmethod
+    def of(cls, data: bytes, path: str) -> Head:
+        """Returns the head of a journal.
+
+        Raises:
+            UnsupportedError: A later keepstate wrote it.
+            CorruptError: It is damaged, or no journal.
+        """
+        known = _ANY_HEAD.match(data)
+        if known is not None and int(known[1]) > VERSION:
+            raise UnsupportedError(
+                f"{path} is a journal of version {int(known[1])}, and this keepstate reads up to {VERSION}: "
+                "upgrade keepstate"
+            )
+        found = _HEAD.match(data)
+        if found is None or crc32(found[0][:-9]) != int(found[4], 16):
+            raise CorruptError(
+                f"{path} does not start as a journal of keepstate does; the file was not touched: "
+                "give another path, or restore a backup",
+                place=f"{path} at byte 0",
+            )
+        form: Format = "json" if found[2] == b"json" else "msgpack"
+        return cls(form, bytes.fromhex(found[3].decode()))
+
+    def frame(self, payload: bytes, at: int) -> bytes:
+        """Returns the payload as a frame for one place in the journal."""
+        body = payload + b"\n"
+        length = b"%08x" % len(body)
+        head_crc = crc32(length, self._start(at))
+        return b"frame %s %08x %08x\n" % (length, head_crc, crc32(body, head_crc)) + body
+
+    def body(self, data: bytes, at: int) -> memoryview | None:
+        """Returns the body of the frame at this place, or None if no good frame stands there."""
+        length = self.length(data, at)
+        start = at + FRAME_HEAD_BYTES
+        if length is None or start + length > len(data):
+            return None
+        body = memoryview(data)[start : start + length]
+        return body if crc32(body, self._head_crc(data, at)) == int(data[start - 9 : start - 1], 16) else None
+
+    def length(self, data: bytes, at: int) -> int | None:
+        """Returns how long the frame at this place says its body is, or None without a good frame head."""
+        found = _FRAME_HEAD.match(data, at)
+        if found is None or self._head_crc(data, at) != int(found[2], 16):
+            return None
+        return int(found[1], 16)
+
+    def _head_crc(self, data: bytes, at: int) -> int:
+        return crc32(data[at + len(_MARK) : at + len(_MARK) + 8], self._start(at))
+
+    def _start(self, at: int) -> int:
+        return crc32(b"%d" % at, crc32(self.seed))
+
+
+def frames(head: Head, data: bytes, path: str) -> Iterator[tuple[int, memoryview]]:
+    """Yields the payload of each frame with the place where the frame ends, up to a torn one.
+
+    Raises:
+        CorruptError: Something in between was damaged.
+    """
+    at = len(bytes(head))
+    while at < len(data):
+        body = head.body(data, at)
+        if body is None:
+            if _has_frame_after(head, data, at) or not _is_torn(head, data, at):
+                raise CorruptError(
+                    f"{path} is damaged at byte {at}: the frame there was whole once; the file was not "
+                    "touched: restore a backup",
+                    place=f"{path} at byte {at}",
+                )
+            return
+        at += FRAME_HEAD_BYTES + len(body)
+        yield at, body[:-1]
+
+
+def _has_frame_after(head: Head, data: bytes, at: int) -> bool:
+    while (at := data.find(_MARK, at + 1)) >= 0:
+        if head.body(data, at) is not None:
+            return True
+    return False
+
+
+def _is_torn(head: Head, data: bytes, at: int) -> bool:
+    end = at + FRAME_HEAD_BYTES + (head.length(data, at) or 0)
+    return end > len(data) or _has_empty_sector(data, at, end)
+
+
+def _has_empty_sector(data: bytes, start: int, end: int) -> bool:
+    """Whether the frame's part of any sector is all zeros."""
+    first = start - start % _SECTOR
+    for sector in range(first, end, _SECTOR):
+        low, high = max(sector, start), min(sector + _SECTOR, end)
+        if data[low:high] == _EMPTY[: high - low]:
+            return True
+    return False

@@ -1,0 +1,70 @@
+"""All that a journal asks of the operating system, in one place, so that a test can make it fail."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from contextlib import suppress
+
+_READ_BYTES = 1 << 20
+_FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
+
+
+class Files:
+    """File calls, by descriptor and absolute path; each raises `OSError`."""
+
+    def open(self, path: str, flags: int, mode: int = 0o666) -> int:
+        """Opens a file that no child process inherits."""
+        return os.open(path, flags | os.O_CLOEXEC, mode)
+
+    def read(self, descriptor: int) -> bytes:
+        """Returns the whole file."""
+        parts: list[bytes] = []
+        at = 0
+        while part := os.pread(descriptor, _READ_BYTES, at):
+            parts.append(part)
+            at += len(part)
+        return b"".join(parts)
+
+    def write(self, descriptor: int, data: memoryview, at: int) -> int:
+        """Writes at a place, and returns how much was taken."""
+        return os.pwrite(descriptor, data, at)
+
+    def sync(self, descriptor: int) -> None:
+        """Returns when what was written survives a power cut."""
+        if _FULL_SYNC is not None:  # macOS, whose fsync leaves it in the disk's cache
+            fcntl.fcntl(descriptor, _FULL_SYNC)
+        else:
+            os.fdatasync(descriptor)
+
+    def truncate(self, descriptor: int, size_bytes: int) -> None:
+        """Cuts the file off."""
+        os.ftruncate(descriptor, size_bytes)
+
+    def replace(self, path: str, by: str) -> None:
+        """Gives a file the place and the permissions of another, which may be missing."""
+        with suppress(FileNotFoundError):
+            os.chmod(by, os.stat(path).st_mode & 0o7777)
+        os.replace(by, path)
+
+    def sync_folder(self, path: str) -> None:
+        """Returns when the names in a folder survive a power cut."""
+        descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def is_at(self, descriptor: int, path: str) -> bool:
+        """Whether the opened file is the one that stands there."""
+        try:
+            return os.path.samestat(os.fstat(descriptor), os.stat(path))
+        except FileNotFoundError:
+            return False
+
+    def close(self, descriptor: int) -> None:
+        """Closes a file."""
+        os.close(descriptor)
+
+
+SYSTEM_FILES = Files()

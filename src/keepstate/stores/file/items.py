@@ -1,0 +1,139 @@
+"""What a journal's frames hold: revisions as they were applied, and snapshots of spaces.
+
+The first frames of a journal are a snapshot, up to `SnapshotEnd`; each later frame is one flush. The shapes
+are frozen per journal version: a field may be added at the end, with a default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import msgspec
+
+from keepstate.errors import InvalidError, OutcomeUnknownError
+from keepstate.stores.protocol import Applied, Conflict, Entry, Outcome
+from keepstate.stores.space_state import Record
+
+
+class Written(msgspec.Struct, array_like=True, frozen=True):
+    """A put of one revision."""
+
+    key: bytes
+    value: bytes
+    created: int
+    expires_at_ms: int | None = None
+
+
+class Revision(msgspec.Struct, array_like=True, frozen=True, tag="revision"):
+    """One applied revision of a space."""
+
+    space: str
+    revision: int
+    now_ms: int
+    written: Sequence[Written]
+    deleted: Sequence[bytes]
+    token: bytes | None = None
+    dropped: bool = False
+
+    @classmethod
+    def of(cls, space: str, record: Record) -> Revision:
+        """Returns a record as it stands in the journal."""
+        return cls(
+            space,
+            record.revision,
+            record.now_ms,
+            [Written(entry.key, entry.value, entry.created, entry.expires_at_ms) for entry in record.entries],
+            record.deleted,
+            record.token,
+            record.dropped,
+        )
+
+    def record(self) -> Record:
+        """Returns the record that it was made of."""
+        entries = [
+            Entry(put.key, put.value, self.revision, put.created, put.expires_at_ms) for put in self.written
+        ]
+        return Record(self.revision, self.now_ms, entries, list(self.deleted), self.token, self.dropped)
+
+
+class Kept(msgspec.Struct, array_like=True, frozen=True, tag="kept"):
+    """The outcome of a retry, kept for its late original; exactly one of the last four is given."""
+
+    space: str
+    token: bytes
+    until_ms: int
+    applied: tuple[int, int] | None = None
+    conflict: tuple[bytes | None, int] | None = None
+    unknown: str | None = None
+    invalid: str | None = None
+
+    @classmethod
+    def of(cls, space: str, token: bytes, outcome: Outcome, until_ms: int) -> Kept:
+        """Returns an outcome as it stands in the journal."""
+        if type(outcome) is Applied:
+            return cls(space, token, until_ms, applied=(outcome.revision, outcome.now_ms))
+        if type(outcome) is Conflict:
+            return cls(space, token, until_ms, conflict=(outcome.key, outcome.actual))
+        if isinstance(outcome, OutcomeUnknownError):
+            return cls(space, token, until_ms, unknown=str(outcome))
+        return cls(space, token, until_ms, invalid=str(outcome))
+
+    def outcome(self) -> Outcome:
+        """Returns the outcome that was kept."""
+        if self.applied is not None:
+            return Applied(*self.applied)
+        if self.conflict is not None:
+            return Conflict(*self.conflict)
+        if self.unknown is not None:
+            return OutcomeUnknownError(self.unknown, space=self.space, token=self.token)
+        return InvalidError(self.invalid or "")
+
+
+class SpaceHead(msgspec.Struct, array_like=True, frozen=True, tag="space"):
+    """Where a space stood when the snapshot was taken; its entries and log follow."""
+
+    space: str
+    revision: int
+    floor: int
+    now_ms: int
+
+
+class Entries(msgspec.Struct, array_like=True, frozen=True, tag="entries"):
+    """Some of a space's entries, in key order: key, value, version, created, expiry."""
+
+    space: str
+    entries: Sequence[tuple[bytes, bytes, int, int, int | None]]
+
+
+class Logged(msgspec.Struct, array_like=True, frozen=True, tag="logged"):
+    """One revision in a space's log: what it wrote and what was there before, in section `02`."""
+
+    space: str
+    revision: int
+    now_ms: int
+    written: Sequence[tuple[bytes, bytes]]
+    deleted: Sequence[bytes]
+    before: Sequence[bytes | None]
+    size_bytes: int
+    token: bytes | None = None
+
+
+class SnapshotEnd(msgspec.Struct, array_like=True, frozen=True, tag="end"):
+    """What comes after it was applied after the snapshot."""
+
+
+Item: TypeAlias = Revision | Kept | SpaceHead | Entries | Logged | SnapshotEnd
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Item])
+
+
+def encode(items: Sequence[Item]) -> bytes:
+    """Returns a frame's payload."""
+    return _encoder.encode(items)
+
+
+def decode(payload: memoryview) -> list[Item]:
+    """Returns what a frame's payload holds, or raises `msgspec.MsgspecError`."""
+    return _decoder.decode(payload)

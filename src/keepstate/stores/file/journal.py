@@ -1,0 +1,253 @@
+"""The journal file: frames appended and made durable, read back on opening, rewritten when it has grown.
+
+Invariants: a frame counts only when the system has said that it is on the disk; a file that is not understood
+is not touched; after a failed sync nothing is written any more, for what the disk holds is not known.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from itertools import chain
+from typing import Final
+
+import msgspec
+
+from keepstate._clock import Clock
+from keepstate.errors import CorruptError, KeepstateError, OutcomeUnknownError, StorageError
+from keepstate.stores.file import items, json_form
+from keepstate.stores.file.faults import storage_error
+from keepstate.stores.file.frames import Format, Head, frames
+from keepstate.stores.file.io import Files
+
+_SEED_BYTES: Final = 8
+_FRAME_BYTES: Final = 1 << 20
+_LEAST_GROWTH_BYTES: Final = 4 << 20
+
+
+class Journal:
+    """One opened journal file.
+
+    Args:
+        path: Where it stands, absolute and without links; made if it is not there.
+        files: The operating system.
+        clock: Where seeds come from.
+    """
+
+    def __init__(self, path: str, files: Files, clock: Clock) -> None:
+        self.path, self._files, self._clock = path, files, clock
+        self._head = Head("msgpack", b"")
+        self._descriptor = -1
+        self._size_bytes = 0
+        self._snapshot_bytes = 0
+        self._broken: str | None = None
+
+    @property
+    def format(self) -> Format:
+        """How its frames are written."""
+        return self._head.format
+
+    # ---- opening and closing
+
+    def open(self, replay: Callable[[items.Item], None], form: Format) -> None:
+        """Reads all that is there, cuts off what was torn, and makes the rest durable.
+
+        Raises:
+            CorruptError: The file is damaged or no journal; it was not touched.
+            UnsupportedError: A later keepstate wrote it.
+        """
+        with suppress(FileNotFoundError):
+            os.unlink(self._next_path)  # left by a crash; it never was the journal
+        try:
+            data = self._read()
+            if not data:
+                self.rewrite([], form)
+                return
+            self._head = Head.of(data, self.path)
+            self._size_bytes = self._snapshot_bytes = len(bytes(self._head))
+            for end, payload in frames(self._head, data, self.path):
+                self._replay(payload, replay, end)
+                self._size_bytes = end
+            if self._size_bytes < len(data):
+                self._files.truncate(self._descriptor, self._size_bytes)
+            self._files.sync(self._descriptor)
+        except OSError as error:
+            self.close()
+            raise storage_error(error, self.path) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _read(self) -> bytes:
+        try:
+            self._descriptor = self._files.open(self.path, os.O_RDWR)
+        except FileNotFoundError:
+            return b""
+        return self._files.read(self._descriptor)
+
+    def _replay(self, payload: memoryview, replay: Callable[[items.Item], None], end: int) -> None:
+        place = f"{self.path} at byte {self._size_bytes}"
+        try:
+            for item in json_form.decode(payload) if self.format == "json" else items.decode(payload):
+                if isinstance(item, items.SnapshotEnd):
+                    self._snapshot_bytes = end
+                else:
+                    replay(item)
+        except (msgspec.MsgspecError, KeepstateError, KeyError, AssertionError) as error:
+            raise CorruptError(
+                f"{place} stands what is whole but makes no sense ({error}); the file was not touched: "
+                "restore a backup, or report it",
+                place=place,
+            ) from error
+
+    def close(self) -> None:
+        """Lets go of the file; twice is once."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            self._files.close(descriptor)
+
+    # ---- writing
+
+    def append(self, given: Iterable[items.Item]) -> None:
+        """Returns when the items are on the disk, as one frame.
+
+        Raises:
+            StoreFullError: There is no room; nothing was written.
+            OutcomeUnknownError: The disk failed; whether it holds the frame is not known.
+            StorageError: An earlier failure closed the journal for writing.
+        """
+        if self._broken is not None:
+            raise StorageError(
+                f"{self.path} takes no more writes, for {self._broken}: close it and open it again"
+            )
+        frame = self._head.frame(self._encode(list(given)), self._size_bytes)
+        try:
+            self._write(self._descriptor, frame, self._size_bytes)
+        except BaseException as error:
+            self._cut_back()
+            if isinstance(error, OSError):
+                raise storage_error(error, self.path) from error
+            raise
+        self._sync()
+        self._size_bytes += len(frame)
+
+    def _encode(self, given: list[items.Item]) -> bytes:
+        return json_form.encode(given) if self.format == "json" else items.encode(given)
+
+    def _write(self, descriptor: int, data: bytes, at: int) -> None:
+        rest = memoryview(data)
+        while rest:
+            taken = self._files.write(descriptor, rest, at)
+            rest, at = rest[taken:], at + taken
+
+    def _cut_back(self) -> None:
+        try:
+            self._files.truncate(self._descriptor, self._size_bytes)
+        except OSError as error:
+            self._broken = f"half a write could not be cut off again ({error.strerror})"
+
+    def _sync(self) -> None:
+        try:
+            self._files.sync(self._descriptor)
+        except OSError as error:
+            # To ask again would be no use: the system may have dropped what it could not write.
+            self._broken = f"the disk failed ({error.strerror})"
+            raise OutcomeUnknownError(
+                f"the disk failed while {self.path} was made durable ({error.strerror}); whether it holds "
+                "the last batches shows when it is opened again; until then it takes no more writes"
+            ) from error
+        except BaseException:
+            self._cut_back()
+            raise
+        if not self._files.is_at(self._descriptor, self.path):
+            self._broken = "it was removed or replaced while open"
+            raise CorruptError(
+                f"{self.path} was removed or replaced while open; what was written since then is lost: find "
+                "what does that, and open it again",
+                place=self.path,
+            )
+
+    # ---- rewriting
+
+    @property
+    def has_grown(self) -> bool:
+        """Whether so much was appended that writing the present state anew is worth its cost."""
+        growth = self._size_bytes - self._snapshot_bytes
+        return growth > max(_LEAST_GROWTH_BYTES, 2 * self._snapshot_bytes)
+
+    def put_off(self) -> None:
+        """Lets the journal grow as much again before it counts as grown."""
+        self._snapshot_bytes = self._size_bytes
+
+    def rewrite(self, given: Iterable[items.Item], form: Format) -> None:
+        """Replaces the journal by a new one that starts with these items, at once and for good.
+
+        Raises:
+            StorageError: It did not work; the journal is as it was.
+        """
+        head = Head(form, self._clock.random_bytes(_SEED_BYTES))
+        descriptor = -1
+        try:
+            descriptor = self._files.open(self._next_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            size_bytes = self._write_snapshot(descriptor, head, given)
+            self._files.sync(descriptor)
+            self._files.replace(self.path, self._next_path)
+        except BaseException as error:
+            if descriptor >= 0:
+                self._files.close(descriptor)
+            with suppress(OSError):
+                os.unlink(self._next_path)
+            if isinstance(error, OSError):
+                raise storage_error(error, self.path) from error
+            self._broken = "a rewrite of it was interrupted"
+            raise
+        self.close()
+        self._descriptor, self._head = descriptor, head
+        self._size_bytes = self._snapshot_bytes = size_bytes
+        self._sync_folder()
+
+    def _write_snapshot(self, descriptor: int, head: Head, given: Iterable[items.Item]) -> int:
+        at = len(bytes(head))
+        self._write(descriptor, bytes(head), 0)
+        for chunk in _chunks(chain(given, [items.SnapshotEnd()])):
+            payload = json_form.encode(chunk) if head.format == "json" else items.encode(chunk)
+            frame = head.frame(payload, at)
+            self._write(descriptor, frame, at)
+            at += len(frame)
+        return at
+
+    def _sync_folder(self) -> None:
+        try:
+            self._files.sync_folder(os.path.dirname(self.path))
+        except OSError as error:
+            self._broken = f"its new name could not be made durable ({error.strerror})"
+            raise storage_error(error, self.path) from error
+
+    @property
+    def _next_path(self) -> str:
+        return f"{self.path}.new"
+
+
+def _chunks(given: Iterable[items.Item]) -> Iterator[list[items.Item]]:
+    """Yields items by so many as make a frame of about a megabyte."""
+    chunk: list[items.Item] = []
+    size_bytes = 0
+    for item in given:
+        chunk.append(item)
+        size_bytes += _weight(item)
+        if size_bytes >= _FRAME_BYTES:
+            yield chunk
+            chunk, size_bytes = [], 0
+    if chunk:
+        yield chunk
+
+
+def _weight(item: items.Item) -> int:
+    match item:
+        case items.Entries():
+            return sum(len(key) + len(value) for key, value, *_ in item.entries)
+        case items.Logged():
+            return item.size_bytes
+        case _:
+            return len(item.space) if isinstance(item, items.SpaceHead | items.Kept) else 0

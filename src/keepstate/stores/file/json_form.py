@@ -1,0 +1,215 @@
+"""Journals as JSON, one line a flush, for people who read and search them.
+
+Bytes are shown as what they mean where that leads back to the same bytes, else as base64: a value as `json`
+if it is plain data in the codec's uncompressed form, a key as its `path` of section and segments, a stamp in
+it as a list of revision and index.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from keepstate.errors import KeepstateError
+from keepstate.stores.file import items
+from keepstate.values.codec import PLAIN
+from keepstate.values.key import Segment, Stamp, stored_key, unpack
+
+_LARGEST_INT: Final = 2**63 - 1
+
+
+class Shown(msgspec.Struct, omit_defaults=True, frozen=True):
+    """Some bytes, in exactly one of three ways."""
+
+    json: Any = msgspec.UNSET
+    path: list[str | int | tuple[int, int]] | None = None
+    base64: bytes | None = None
+
+    @classmethod
+    def value(cls, data: bytes) -> Shown:
+        """Shows a value."""
+        if data.startswith(PLAIN):
+            try:
+                plain: Any = msgspec.msgpack.decode(data[len(PLAIN) :])
+                shown = cls(json=msgspec.json.decode(msgspec.json.encode(plain)))
+                if shown.data() == data:
+                    return shown
+            except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+                pass  # no plain data: tagged, or not the codec's
+        return cls(base64=data)
+
+    @classmethod
+    def key(cls, data: bytes) -> Shown:
+        """Shows a key."""
+        try:
+            segments = unpack(data[1:])
+        except (KeepstateError, ValueError):
+            return cls(base64=data)
+        path: list[str | int | tuple[int, int]] = [data[0]]
+        for segment in segments:
+            if isinstance(segment, Stamp):
+                path.append((segment.revision, segment.index))
+            elif isinstance(segment, str) or (isinstance(segment, int) and abs(segment) <= _LARGEST_INT):
+                path.append(segment)
+            else:
+                return cls(base64=data)
+        shown = cls(path=path)
+        try:
+            return shown if shown.data() == data and msgspec.json.encode(shown) else cls(base64=data)
+        except (KeepstateError, ValueError):
+            return cls(base64=data)
+
+    def data(self) -> bytes:
+        """Returns the bytes."""
+        if self.json is not msgspec.UNSET:
+            return PLAIN + msgspec.msgpack.encode(self.json)
+        if self.path is not None:
+            section, *rest = self.path
+            segments: list[Segment | Stamp] = [
+                Stamp(*part) if isinstance(part, tuple) else part for part in rest
+            ]
+            assert isinstance(section, int)
+            return stored_key(section, *segments)
+        return self.base64 or b""
+
+
+class _Written(msgspec.Struct, omit_defaults=True, frozen=True):
+    key: Shown
+    value: Shown
+    created: int = 0
+    """0 for the revision that it stands in."""
+    expires_at_ms: int | None = None
+
+
+class _Revision(msgspec.Struct, omit_defaults=True, frozen=True, tag_field="is", tag="revision"):
+    space: str
+    revision: int
+    now_ms: int
+    put: Sequence[_Written] = ()
+    delete: Sequence[Shown] = ()
+    token: bytes | None = None
+    dropped: bool = False
+
+
+class _Kept(msgspec.Struct, omit_defaults=True, frozen=True, tag_field="is", tag="kept"):
+    space: str
+    token: bytes
+    until_ms: int
+    applied: tuple[int, int] | None = None
+    conflict: tuple[bytes | None, int] | None = None
+    unknown: str | None = None
+    invalid: str | None = None
+
+
+class _SpaceHead(msgspec.Struct, frozen=True, tag_field="is", tag="space"):
+    space: str
+    revision: int
+    floor: int
+    now_ms: int
+
+
+class _Entries(msgspec.Struct, frozen=True, tag_field="is", tag="entries"):
+    space: str
+    entries: Sequence[tuple[Shown, Shown, int, int, int | None]]
+
+
+class _Logged(msgspec.Struct, omit_defaults=True, frozen=True, tag_field="is", tag="logged"):
+    space: str
+    revision: int
+    now_ms: int
+    size_bytes: int
+    put: Sequence[tuple[Shown, Shown]] = ()
+    delete: Sequence[Shown] = ()
+    before: Sequence[Shown | None] = ()
+    token: bytes | None = None
+
+
+class _SnapshotEnd(msgspec.Struct, frozen=True, tag_field="is", tag="end"):
+    pass
+
+
+_Item: TypeAlias = _Revision | _Kept | _SpaceHead | _Entries | _Logged | _SnapshotEnd
+
+_encoder = msgspec.json.Encoder()
+_decoder = msgspec.json.Decoder(list[_Item])
+
+
+def encode(given: Sequence[items.Item]) -> bytes:
+    """Returns a frame's payload."""
+    return _encoder.encode([_shown(item) for item in given])
+
+
+def decode(payload: memoryview) -> list[items.Item]:
+    """Returns what a frame's payload holds, or raises `msgspec.MsgspecError`."""
+    return [_hidden(item) for item in _decoder.decode(payload)]
+
+
+def _shown(item: items.Item) -> _Item:
+    match item:
+        case items.Revision(space, revision, now_ms, written, deleted, token, dropped):
+            put = [
+                _Written(
+                    Shown.key(one.key),
+                    Shown.value(one.value),
+                    0 if one.created == revision else one.created,
+                    one.expires_at_ms,
+                )
+                for one in written
+            ]
+            return _Revision(
+                space, revision, now_ms, put, [Shown.key(key) for key in deleted], token, dropped
+            )
+        case items.Kept():
+            return _Kept(*msgspec.structs.astuple(item))
+        case items.SpaceHead():
+            return _SpaceHead(*msgspec.structs.astuple(item))
+        case items.Entries(space, entries):
+            return _Entries(
+                space, [(Shown.key(entry[0]), Shown.value(entry[1]), *entry[2:]) for entry in entries]
+            )
+        case items.Logged(space, revision, now_ms, written, deleted, before, size_bytes, token):
+            return _Logged(
+                space,
+                revision,
+                now_ms,
+                size_bytes,
+                [(Shown.key(key), Shown.value(value)) for key, value in written],
+                [Shown.key(key) for key in deleted],
+                [None if old is None else Shown.value(old) for old in before],
+                token,
+            )
+        case items.SnapshotEnd():
+            return _SnapshotEnd()
+
+
+def _hidden(item: _Item) -> items.Item:
+    match item:
+        case _Revision(space, revision, now_ms, put, delete, token, dropped):
+            written = [
+                items.Written(one.key.data(), one.value.data(), one.created or revision, one.expires_at_ms)
+                for one in put
+            ]
+            return items.Revision(
+                space, revision, now_ms, written, [key.data() for key in delete], token, dropped
+            )
+        case _Kept():
+            return items.Kept(*msgspec.structs.astuple(item))
+        case _SpaceHead():
+            return items.SpaceHead(*msgspec.structs.astuple(item))
+        case _Entries(space, entries):
+            return items.Entries(space, [(entry[0].data(), entry[1].data(), *entry[2:]) for entry in entries])
+        case _Logged(space, revision, now_ms, size_bytes, put, delete, before, token):
+            return items.Logged(
+                space,
+                revision,
+                now_ms,
+                [(key.data(), value.data()) for key, value in put],
+                [key.data() for key in delete],
+                [None if old is None else old.data() for old in before],
+                size_bytes,
+                token,
+            )
+        case _SnapshotEnd():
+            return items.SnapshotEnd()

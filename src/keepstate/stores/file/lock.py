@@ -1,0 +1,52 @@
+"""Who may write a journal: one process, which holds the lock file beside it for as long as it is open.
+
+The lock is `flock`'s, which belongs to the opened file: it ends with its holder however that ends, and to
+close a forked child's copy of it does not release it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+
+from keepstate.errors import StoreUnavailableError
+
+
+class ProcessLock:
+    """The lock of one journal, taken when made.
+
+    Raises:
+        StoreUnavailableError: Another process holds it; the message says which.
+    """
+
+    def __init__(self, journal: str) -> None:
+        path = f"{journal}.lock"
+        self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = (
+                os.pread(self._descriptor, 32, 0).decode(errors="replace").strip() or "that does not say who"
+            )
+            self.leave()
+            raise StoreUnavailableError(
+                f"{journal} is open in process {holder}, and a journal has one process at a time: "
+                "close it there, or keep what processes share in sqlite://"
+            ) from None
+        except BaseException:
+            self.leave()
+            raise
+        os.ftruncate(self._descriptor, 0)
+        os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
+
+    def release(self) -> None:
+        """Lets another process in, also where a forked child still has a copy of the descriptor."""
+        if self._descriptor is not None:
+            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+            self.leave()
+
+    def leave(self) -> None:
+        """Closes this process's descriptor and nothing else: what a forked child may do."""
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)

@@ -1,0 +1,175 @@
+"""A space that has a journal: what is published, and what is drafted upon it.
+
+A flush is judged on a `Draft`, an overlay that readers do not see. Only when the journal holds the draft's
+records is it published: so nobody reads what a power cut could still take back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from keepstate.errors import CorruptError
+from keepstate.stores.file.items import Entries, Item, Kept, Logged, Revision, SnapshotEnd, SpaceHead
+from keepstate.stores.protocol import Applied, Entry, Outcome
+from keepstate.stores.space_state import WITH_VALUES, Record, SpaceState
+
+_CHUNK_ENTRIES = 256
+_CHUNK_BYTES = 1 << 20
+
+
+class JournaledState(SpaceState):
+    """The published state of a space."""
+
+    __slots__ = ()
+
+    # ---- from the journal
+
+    def replay(self, item: Item) -> None:
+        """Applies what the journal holds of this space, in its order.
+
+        Raises:
+            CorruptError: It does not follow from what came before.
+        """
+        match item:
+            case Revision():
+                self._follows(item.revision)
+                self.install(item.record())
+            case Kept():
+                self._retries[item.token] = item.outcome(), item.until_ms
+            case SpaceHead():
+                self.revision, self.floor, self.clock_ms = item.revision, item.floor, item.now_ms
+            case Entries():
+                for entry in item.entries:
+                    self._restore_entry(Entry(*entry))
+            case Logged():
+                self._restore_log(item)
+            case SnapshotEnd():
+                pass
+
+    def _follows(self, revision: int) -> None:
+        if revision != self.revision + 1:
+            raise CorruptError(f"revision {revision} stands after revision {self.revision}")
+
+    def _restore_entry(self, entry: Entry) -> None:
+        self._index.add(entry.key)
+        self.entries[entry.key] = entry
+        if entry.expires_at_ms is not None:
+            self._expire_later(entry.expires_at_ms, entry.key)
+
+    def _restore_log(self, item: Logged) -> None:
+        entries = [Entry(key, value, item.revision, item.revision) for key, value in item.written]
+        record = Record(item.revision, item.now_ms, entries, list(item.deleted), item.token)
+        self._log.append((record, item.before, item.size_bytes))
+        self._log_bytes += item.size_bytes
+        if item.token is not None:
+            self._tokens[item.token] = Applied(item.revision, item.now_ms)
+
+    # ---- into the journal
+
+    def snapshot(self, space: str) -> Iterator[Item]:
+        """Yields all that makes this state again."""
+        yield SpaceHead(space, self.revision, self.floor, self.clock_ms)
+        chunk: list[tuple[bytes, bytes, int, int, int | None]] = []
+        size = 0
+        for key in self._index.upwards(b"", None):
+            entry = self.entries[key]
+            chunk.append((key, entry.value, entry.version, entry.created, entry.expires_at_ms))
+            size += len(entry.value)
+            if len(chunk) == _CHUNK_ENTRIES or size >= _CHUNK_BYTES:
+                yield Entries(space, chunk)
+                chunk, size = [], 0
+        if chunk:
+            yield Entries(space, chunk)
+        for record, before, size_bytes in self._log:
+            written = [(e.key, e.value if e.key[0] == WITH_VALUES else b"") for e in record.entries]
+            yield Logged(
+                space,
+                record.revision,
+                record.now_ms,
+                written,
+                record.deleted,
+                before,
+                size_bytes,
+                record.token,
+            )
+        for token, (outcome, until_ms) in self._retries.items():
+            if until_ms > self.clock_ms:
+                yield Kept.of(space, token, outcome, until_ms)
+
+
+class Draft(SpaceState):
+    """A space as it will be once the records made here are published."""
+
+    __slots__ = ("_base", "records")
+
+    def __init__(self, base: JournaledState) -> None:
+        super().__init__()
+        self._base = base
+        self.revision, self.floor, self.clock_ms = base.revision, base.floor, base.clock_ms
+        self.entries = _Overlay(base.entries)
+        self._expiry = base._expiry  # a sweep takes from it; `take_back` restores what was not published
+        self.records: list[Record] = []
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to publish."""
+        return not self.records and not self._retries
+
+    def items(self, space: str) -> Iterable[Item]:
+        """Returns what the journal must hold before this is published."""
+        for record in self.records:
+            yield Revision.of(space, record)
+        for token, (outcome, until_ms) in self._retries.items():
+            yield Kept.of(space, token, outcome, until_ms)
+
+    def publish(self) -> JournaledState:
+        """Makes the records the present, and returns it; a second call completes an interrupted one."""
+        for record in self.records:
+            if record.revision > self._base.revision:
+                self._base.install(record)
+        self._base._retries.update(self._retries)
+        return self._base
+
+    def take_back(self) -> None:
+        """Gives back what this took from the published state: the order in which entries expire."""
+        self._base._expiry = self._base._expiring()
+
+    def install(self, record: Record) -> None:
+        """Drafts a record."""
+        for entry in record.entries:
+            self.entries[entry.key] = entry
+        for key in record.deleted:
+            del self.entries[key]
+        if record.token is not None:
+            self._tokens[record.token] = Applied(record.revision, record.now_ms)
+        self.revision = record.revision
+        self.records.append(record)
+
+    def _answered(self, token: bytes, now_ms: int) -> Outcome | None:
+        answer = super()._answered(token, now_ms)
+        return self._base._answered(token, now_ms) if answer is None else answer
+
+
+class _Overlay(dict[bytes, Entry]):
+    """Entries written over others that stay as they are."""
+
+    def __init__(self, base: dict[bytes, Entry]) -> None:
+        super().__init__()
+        self._base = base
+        self._gone: set[bytes] = set()
+
+    def get(self, key: bytes, default: Any = None, /) -> Any:
+        entry = super().get(key)
+        return entry if entry is not None or key in self._gone else self._base.get(key)
+
+    def __contains__(self, key: object) -> bool:
+        return super().__contains__(key) or (key not in self._gone and key in self._base)
+
+    def __delitem__(self, key: bytes) -> None:
+        self.pop(key, None)
+        self._gone.add(key)
+
+    def __setitem__(self, key: bytes, entry: Entry) -> None:
+        super().__setitem__(key, entry)
+        self._gone.discard(key)
