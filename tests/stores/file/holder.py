@@ -20,6 +20,7 @@ def main(path: str, how: str) -> None:
     if how == "fork" and (child := os.fork()):
         say(child)
     elif how == "fork":
+        say("left")
         time.sleep(60)
         os._exit(0)
     say("holds")
