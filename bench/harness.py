@@ -68,10 +68,7 @@ class Table:
         """Returns the keys and values of each block; the first one warms up."""
         wanted = max(64, int(operations * self._scale))
         return [
-            [
-                (KEYS[number % len(KEYS)], VALUES[(number + number // len(KEYS) + block) % 7])
-                for number in range(wanted)
-            ]
+            [(KEYS[number % len(KEYS)], VALUES[(number + block) % len(VALUES)]) for number in range(wanted)]
             for block in range(blocks + 1)
         ]
 
