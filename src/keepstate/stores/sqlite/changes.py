@@ -1,0 +1,27 @@
+"""What a row of the log keeps of its revision's changes."""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+
+import msgspec
+
+from keepstate.stores.protocol import Change
+
+Logged: TypeAlias = tuple[bytes, bool, bytes | None, bytes | None]
+"""A key, whether it was deleted, and where the section keeps values its old and its new one."""
+
+CHANGE_BYTES: Final = 64
+"""What a logged change weighs beside its key and values, the same on every backend: pages end by it."""
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder = msgspec.msgpack.Decoder(list[Logged])
+
+encode = _encoder.encode
+
+
+def decode(changes: bytes, revision: int) -> list[Change]:
+    """Returns the changes of a row."""
+    if not changes:
+        return []
+    return [Change(revision, key, deleted, old, new) for key, deleted, old, new in _decoder.decode(changes)]

@@ -1,0 +1,77 @@
+"""Connections, all set alike: a write-ahead log that nothing checkpoints by itself."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+
+from keepstate.errors import StorageError
+from keepstate.stores.protocol import Durability
+from keepstate.stores.sqlite import schema
+from keepstate.stores.sqlite.statements import Execute, execute_on
+
+CACHE_KIB: Final = 8 << 10
+"""What a connection may keep of the file in memory."""
+
+
+def connect(
+    path: str, durability: Durability, wait_s: float, *, creates: bool = False, only_reads: bool = False
+) -> apsw.Connection:
+    """Returns a connection; who opens it closes it."""
+    flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if creates else 0)
+    connection = apsw.Connection(path, flags=flags)
+    try:
+        connection.set_busy_timeout(int(wait_s * 1000))
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
+        connection.config(apsw.SQLITE_DBCONFIG_TRUSTED_SCHEMA, 0)
+        execute = execute_on(connection)
+        for setting in (
+            "wal_autocheckpoint = 0",
+            "mmap_size = 0",
+            f"cache_size = -{CACHE_KIB}",
+            "temp_store = MEMORY",
+            f"synchronous = {'FULL' if durability is Durability.POWER else 'NORMAL'}",
+            f"query_only = {'ON' if only_reads else 'OFF'}",
+        ):
+            execute(f"PRAGMA {setting}").fetchall()
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def prepare(connection: apsw.Connection, path: str) -> None:
+    """Makes the tables of an empty file; the caller holds the lock file, so no other process does so too.
+
+    Raises:
+        CorruptError: The file is somebody else's database.
+        StorageError: It cannot be written to.
+    """
+    if connection.readonly("main"):
+        raise StorageError(
+            f"{path} cannot be written to, and even reading writes beside it: make it and its folder writable"
+        )
+    execute = execute_on(connection)
+    is_made = schema.is_made(execute, path)
+    _use_write_ahead_log(execute, path)
+    if is_made:
+        return
+    execute("BEGIN IMMEDIATE")
+    try:
+        schema.make(execute)
+    except BaseException:
+        execute("ROLLBACK")
+        raise
+    execute("COMMIT")
+
+
+def _use_write_ahead_log(execute: Execute, path: str) -> None:
+    # Setting what is set already would take an exclusive lock that others may hold.
+    if execute("PRAGMA journal_mode").get == "wal":
+        return
+    mode = execute("PRAGMA journal_mode = WAL").get
+    if mode != "wal":
+        raise StorageError(
+            f"{path} cannot have a write-ahead log (it stays in mode {mode}); use another disk"
+        )

@@ -1,0 +1,138 @@
+"""One SQLite file as this process has it open, for all handles of both colours.
+
+The first handle opens it, the last one closes it. A fork waits until nothing is under way: the child then
+closes its copies of the connections, which takes nothing from the parent, and opens the file anew if it
+wants it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+from weakref import WeakMethod
+
+import apsw
+
+from keepstate._clock import Clock
+from keepstate.errors import ClosedError
+from keepstate.stores.protocol import Durability
+from keepstate.stores.sqlite import failures
+from keepstate.stores.sqlite.connection import connect
+from keepstate.stores.sqlite.files import Identity
+from keepstate.stores.sqlite.flush import Flush
+from keepstate.stores.sqlite.polling import Poller
+from keepstate.stores.sqlite.readers import Readers
+from keepstate.stores.sqlite.statements import Execute
+from keepstate.stores.sqlite.writer import Writer
+
+T = TypeVar("T")
+
+
+class Database:
+    """A writer, readers, and whom to tell of changes; opened by making it.
+
+    Args:
+        path: Absolute, without symbolic links.
+        durability: What an acknowledged write survives.
+        wait_s: How long to wait for other processes' locks.
+    """
+
+    def __init__(self, path: str, durability: Durability, wait_s: float) -> None:
+        self.path, self.durability, self._wait_s = path, durability, wait_s
+        self.users = 0
+        self._listeners: tuple[WeakMethod[Callable[[str], None]], ...] = ()
+        self._joining = threading.Lock()
+        self._is_closed = False
+        try:
+            self._writer = Writer(path, durability, wait_s)
+        except apsw.Error as error:
+            raise failures.storage_error(error, path) from error
+        self._readers = Readers(self._reader)
+        self._pollers: list[Poller] = []
+
+    def _reader(self) -> apsw.Connection:
+        return connect(self.path, self.durability, self._wait_s, only_reads=True)
+
+    @property
+    def identity(self) -> Identity | None:
+        """Returns which file it is, whatever name leads there."""
+        return self._writer.files.identity
+
+    def latest_ms(self, space: bytes, now_ms: int) -> int:
+        """Returns a space's now: the one given, or the last that this process knew if that is later."""
+        return self._writer.latest_ms(space, now_ms)
+
+    def join(self, listener: Callable[[str], None]) -> None:
+        """Tells a handle of every change from now on, as long as somebody holds it."""
+        with self._joining:
+            self._listeners = (*(other for other in self._listeners if other()), WeakMethod(listener))
+
+    def leave(self, listener: Callable[[str], None]) -> None:
+        """Tells it no more."""
+        with self._joining:
+            self._listeners = tuple(other for other in self._listeners if other() != listener)
+
+    def hint(self, space: str) -> None:
+        """Tells every handle of the process that a space changed."""
+        for reference in self._listeners:
+            if (listener := reference()) is not None:
+                listener(space)
+
+    def write(self, work: Callable[[Flush], T], clock: Clock) -> T:
+        """Returns what `work` returns, after it was committed; raises what `Writer.write` does."""
+        return self._writer.write(work, clock)
+
+    def read(self, work: Callable[[Execute], T]) -> T:
+        """Returns what `work` returns; all of its statements see one moment.
+
+        Raises:
+            CorruptError: The file is damaged, or was found to be replaced while it was open.
+        """
+        if self._is_closed:
+            raise ClosedError(f"{self.path} is closed; open it again")
+        self._writer.files.refuse_moved()
+        try:
+            return self._readers.read(work)
+        except apsw.Error as error:
+            raise failures.storage_error(error, self.path) from error
+
+    def poller(self) -> Poller:
+        """Returns a poller of one's own, to be given back."""
+        try:
+            poller = Poller(self._reader(), self.path)
+        except apsw.Error as error:
+            raise failures.storage_error(error, self.path) from error
+        self._pollers.append(poller)
+        return poller
+
+    def give_back(self, poller: Poller) -> None:
+        """Closes a poller."""
+        self._pollers.remove(poller)
+        poller.close()
+
+    def close(self) -> None:
+        """Lets go of the file, with all of its write-ahead log moved into it where no other process reads."""
+        self._is_closed = True
+        self._readers.close()
+        self._writer.close()
+
+    # ---- forking
+
+    def hold(self, timeout_s: float) -> bool:
+        """Holds everything back until `let_go`, and returns whether nothing is under way."""
+        held = [part.hold(timeout_s) for part in self._parts()]
+        return all(held)
+
+    def let_go(self) -> None:
+        """Ends `hold`."""
+        for part in self._parts():
+            part.let_go()
+
+    def leave_to_parent(self) -> list[apsw.Connection]:
+        """Gives up, in a forked child, what is the parent's; returns the connections."""
+        self._is_closed = True
+        return [connection for part in self._parts() for connection in part.leave_to_parent()]
+
+    def _parts(self) -> list[Writer | Readers | Poller]:
+        return [self._writer, self._readers, *self._pollers]

@@ -1,0 +1,200 @@
+"""One write section's work: judges batches and applies them to the rows.
+
+All that can fail of a batch is looked up before its first write, so that a refused batch leaves nothing to
+undo; what fails later is the disk, and undoes the whole section. A space's head is read once a section and
+then kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import accumulate
+from typing import Any
+
+from keepstate.errors import InvalidError, OutcomeUnknownError, StoreFullError
+from keepstate.stores.protocol import ABSENT, Applied, Batch, Conflict, Outcome, Put
+from keepstate.stores.sqlite import garbage, retries, schema
+from keepstate.stores.sqlite.head import Head
+from keepstate.stores.sqlite.revision import Revision
+from keepstate.stores.sqlite.statements import Execute
+from keepstate.values import limits
+from keepstate.values.key import stamp_suffix
+
+
+class Flush:
+    """The batches of one transaction.
+
+    Args:
+        execute: The writing connection's; a transaction is open.
+        path: Names the file in errors.
+        clock_ms: The clock, read when the section began.
+        latest_ms: A space's latest now that this process knows of.
+    """
+
+    def __init__(
+        self, execute: Execute, path: str, clock_ms: int, latest_ms: Callable[[bytes, int], int]
+    ) -> None:
+        self._execute, self._path, self._clock_ms, self._latest_ms = execute, path, clock_ms, latest_ms
+        self._heads: dict[str, Head] = {}
+        self.changed: set[str] = set()
+        """The spaces that took a revision."""
+        self.wrote = False
+        """Whether there is anything to commit."""
+
+    def head(self, space: str) -> Head:
+        """Returns the space's head, at this section's time."""
+        head = self._heads.get(space)
+        if head is None:
+            head = self._heads[space] = Head.read(self._execute, space.encode())
+            head.now_ms = self._latest_ms(head.name, max(self._clock_ms, head.now_ms))
+        return head
+
+    # ---- batches
+
+    def apply(self, batch: Batch) -> Outcome:
+        """Judges the batch and applies it."""
+        head = self.head(batch.space)
+        if batch.token is not None and (known := self._answered(head, batch.token)) is not None:
+            return known
+        refusal = self._refuse(head, batch)
+        if refusal is not None:
+            self._keep(head, batch, refusal)
+            return refusal
+        if not batch.writes:
+            return Applied(head.revision, head.now_ms)
+        revision = Revision(self._execute, self._path, head, batch.token)
+        for index, write in enumerate(batch.writes):
+            revision.look_up(write, index)
+        self._settle_number(head)
+        revision.write()
+        self._changed(batch.space)
+        outcome = Applied(head.revision, head.now_ms)
+        self._keep(head, batch, outcome)
+        return outcome
+
+    def _keep(self, head: Head, batch: Batch, outcome: Outcome) -> None:
+        if batch.retry_of is not None and batch.token is not None:
+            self._settle_number(head)
+            retries.keep(self._execute, head.id, batch.token, outcome, head.now_ms)
+            self.wrote = True
+
+    def _answered(self, head: Head, token: bytes) -> Outcome | None:
+        first, last = schema.log_range(head.id)
+        row: Any = self._execute(
+            "SELECT id, now_ms FROM log WHERE token = ? AND id > ? AND id <= ?",
+            (token, first + head.floor, last),
+        ).get
+        if row is not None:
+            return Applied(row[0] - first, row[1])
+        return retries.find(self._execute, head.id, head.name.decode(), token, head.now_ms)
+
+    def _refuse(self, head: Head, batch: Batch) -> Outcome | None:
+        if batch.retry_of is not None and batch.retry_of < head.floor:
+            return OutcomeUnknownError(
+                f"the log of space {batch.space!r} no longer reaches back to revision {batch.retry_of}, "
+                "so whether the first attempt applied cannot be told; this retry was not applied",
+                space=batch.space,
+                token=batch.token,
+            )
+        if batch.at is not None and batch.at != head.revision:
+            return Conflict(None, head.revision)
+        for check in batch.checks:
+            version, created = self._stands_at(head, check.key)
+            wanted, actual = (check.created, created) if check.version is None else (check.version, version)
+            if actual != wanted:
+                return Conflict(check.key, actual)
+        if head.revision >= schema.LAST_REVISION - 1:
+            return StoreFullError(f"space {batch.space!r} has used up its revisions: write to a new one")
+        return _stamped_twice(batch, head.revision + 1)
+
+    def _stands_at(self, head: Head, key: bytes) -> tuple[int, int]:
+        row: Any = self._execute(
+            "SELECT version, created, expires_at_ms FROM entries WHERE space = ? AND key = ?", (head.id, key)
+        ).get
+        if row is None or (row[2] is not None and row[2] <= head.now_ms):
+            return ABSENT, ABSENT
+        return row[0], row[1]
+
+    def _settle_number(self, head: Head) -> None:
+        """Gives a new space its number."""
+        if head.id < 0:
+            head.id = _new_number(self._execute, head.name)
+
+    def _changed(self, space: str) -> None:
+        self.changed.add(space)
+        self.wrote = True
+
+    # ---- what is no batch of a caller
+
+    def sweep(self, space: str, limit: int) -> int:
+        """Removes up to `limit` expired entries, and no more than a batch may hold, as the next revision."""
+        head = self.head(space)
+        if head.expiry_ms is None or head.expiry_ms > head.now_ms:
+            return 0
+        expired = self._expired(head, min(limit, limits.BATCH_WRITES))
+        if expired:
+            revision = Revision(self._execute, self._path, head, None)
+            for key in expired:
+                revision.look_up_removal(key)
+            revision.remove()
+            head.expiry_ms = self._first_expiry(head)
+            revision.log()
+            self._changed(space)
+        else:  # what would have expired was renewed or deleted
+            head.correct_expiry(self._execute, self._first_expiry(head))
+            self.wrote = True
+        return len(expired)
+
+    def _expired(self, head: Head, limit: int) -> list[bytes]:
+        rows = self._execute(
+            "SELECT key, length(value) FROM entries WHERE space = ? AND expires_at_ms <= ? "
+            "ORDER BY expires_at_ms, key LIMIT ?",
+            (head.id, head.now_ms, limit),
+        ).fetchall()
+        ends_at = list(accumulate(size for _, size in rows))
+        return [key for (key, _), end in zip(rows, ends_at, strict=True) if end <= limits.BATCH_BYTES]
+
+    def _first_expiry(self, head: Head) -> int | None:
+        found: int | None = self._execute(
+            "SELECT min(expires_at_ms) FROM entries WHERE space = ? AND expires_at_ms IS NOT NULL", (head.id,)
+        ).get
+        return found
+
+    def drop(self, space: str) -> None:
+        """Empties the space as its next revision: its rows keep the old number, which loses its name."""
+        head = self.head(space)
+        if head.revision == head.floor:
+            return
+        old = head.id
+        self._execute("UPDATE spaces SET name = NULL WHERE id = ?", (old,))
+        head.id = _new_number(self._execute, head.name)
+        retries.move(self._execute, old, head.id, head.now_ms)
+        head.floor = head.revision + 1
+        head.kept_bytes, head.expiry_ms = 0, None
+        head.advance(self._execute, size_bytes=0, token=None, changes=b"")
+        self._changed(space)
+
+    def collect(self, limit: int) -> int:
+        """Removes up to `limit` rows of dropped spaces, and returns how many; 0 when none are left."""
+        removed = garbage.collect(self._execute, limit)
+        self.wrote = removed > 0
+        return removed
+
+
+def _new_number(execute: Execute, name: bytes) -> int:
+    number: int = execute("INSERT INTO spaces (name) VALUES (?) RETURNING id", (name,)).get
+    if number > schema.LAST_SPACE:
+        raise StoreFullError(f"there is no number left for space {name.decode()!r}: use another file")
+    return number
+
+
+def _stamped_twice(batch: Batch, revision: int) -> InvalidError | None:
+    if len(batch.writes) < 2 or not any(type(write) is Put and write.stamp for write in batch.writes):
+        return None
+    keys = {
+        write.key + stamp_suffix(revision, index) if type(write) is Put and write.stamp else write.key
+        for index, write in enumerate(batch.writes)
+    }
+    if len(keys) == len(batch.writes):
+        return None
+    return InvalidError(f"a batch on {batch.space!r} writes a key that one of its stamped keys becomes")

@@ -1,0 +1,84 @@
+"""A space's head: what its newest revision says of it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from keepstate.stores.sqlite import schema
+from keepstate.stores.sqlite.statements import Execute
+from keepstate.values import limits
+
+TRIM_AT_ONCE: Final = 16
+"""How many revisions a log may have too many, so that its old end is not touched by every batch."""
+
+
+class Head:
+    """Where a space stands; `id` is -1 where it has no number yet.
+
+    `revision` and `now_ms` are of the last revision, `floor` the one below which the log is gone,
+    `kept_bytes` the log's size, `expiry_ms` a time before which no entry expires, None if none ever does.
+    """
+
+    __slots__ = ("expiry_ms", "floor", "id", "kept_bytes", "name", "now_ms", "revision")
+
+    def __init__(self, name: bytes, number: int) -> None:
+        self.name, self.id = name, number
+        self.revision = self.now_ms = self.floor = self.kept_bytes = 0
+        self.expiry_ms: int | None = None
+
+    @classmethod
+    def read(cls, execute: Execute, name: bytes) -> Head:
+        """Returns the head of the space, as of the open transaction."""
+        number: Any = execute("SELECT id FROM spaces WHERE name = ?", (name,)).get
+        if number is None:
+            return cls(name, -1)
+        head = cls(name, number)
+        first, last = schema.log_range(number)
+        row: Any = execute(
+            "SELECT id, now_ms, floor, kept_bytes, expiry_ms FROM log WHERE id BETWEEN ? AND ? "
+            "ORDER BY id DESC LIMIT 1",
+            (first, last),
+        ).get
+        if row is not None:
+            row_id, head.now_ms, head.floor, head.kept_bytes, head.expiry_ms = row
+            head.revision = row_id - first
+        return head
+
+    def advance(self, execute: Execute, *, size_bytes: int, token: bytes | None, changes: bytes) -> None:
+        """Writes the next revision's row of the log, and cuts the log's old end where it is too long."""
+        self.revision += 1
+        self.kept_bytes += size_bytes
+        if (
+            self.kept_bytes > limits.LOG_BYTES
+            or self.revision - self.floor >= limits.LOG_REVISIONS + TRIM_AT_ONCE
+        ):
+            self._trim(execute)
+        row = self.id << schema.REVISION_BITS | self.revision
+        execute(
+            "INSERT INTO log (id, now_ms, floor, kept_bytes, expiry_ms, size_bytes, token, seal, changes) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            (
+                row, self.now_ms, self.floor, self.kept_bytes, self.expiry_ms, size_bytes, token,
+                schema.log_seal(row, changes), changes,
+            ),
+        )  # fmt: skip
+
+    def correct_expiry(self, execute: Execute, expiry_ms: int | None) -> None:
+        """Writes a better bound into the newest row, so that not every batch looks for what expired."""
+        self.expiry_ms = expiry_ms
+        execute(
+            "UPDATE log SET expiry_ms = ? WHERE id = ?",
+            (expiry_ms, self.id << schema.REVISION_BITS | self.revision),
+        )
+
+    def _trim(self, execute: Execute) -> None:
+        first, last = schema.log_range(self.id)
+        oldest = execute(
+            "SELECT id, size_bytes FROM log WHERE id > ? AND id <= ? ORDER BY id", (first + self.floor, last)
+        )
+        for row, size_bytes in oldest:
+            if self.revision - self.floor <= limits.LOG_REVISIONS and self.kept_bytes <= limits.LOG_BYTES:
+                break
+            self.floor = row - first
+            self.kept_bytes -= size_bytes
+        execute("DELETE FROM log WHERE id BETWEEN ? AND ?", (first, first + self.floor))

@@ -1,0 +1,69 @@
+"""The lock file beside a database, which one writer of the host holds at a time.
+
+Held for every write and every checkpoint. SQLite's own write lock lets waiters sleep up to 100 ms between
+looks, so that a busy writer starves the others for seconds, and does not keep two checkpoints apart.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from time import sleep  # noqa: TID251  a pause reads no clock
+from typing import Final
+
+from keepstate._clock import SYSTEM_CLOCK
+from keepstate.errors import StoreUnavailableError
+
+_LOOK_S: Final = 0.0001
+_STUCK_S: Final = 1.0
+_STUCK_LOOK_S: Final = 0.002
+"""Who waits looks often, and less often once nobody seems to write.
+
+Sleeping in `flock` itself could not be given up. With four writing processes it also let some wait longer
+(54 to 68 ms in eight runs, against 43), as did looks that grow rarer (320 ms).
+"""
+
+
+class FileLock:
+    """An exclusive `flock`, for one thread of the process at a time.
+
+    The file stays when it is closed: who removes it while somebody holds it makes two locks of one.
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+
+    def acquire(self, timeout_s: float) -> None:
+        """Returns when the lock is held.
+
+        Raises:
+            StoreUnavailableError: Another process kept it for `timeout_s`.
+        """
+        try:
+            fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            self._look_until_free(timeout_s)
+
+    def _look_until_free(self, timeout_s: float) -> None:
+        began_s = SYSTEM_CLOCK.monotonic_s()
+        waited_s = 0.0
+        while waited_s < timeout_s:
+            sleep(_LOOK_S if waited_s < _STUCK_S else _STUCK_LOOK_S)
+            try:
+                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waited_s = SYSTEM_CLOCK.monotonic_s() - began_s
+            else:
+                return
+        raise StoreUnavailableError(
+            f"another process has held {self._path} for {timeout_s:g} s; nothing was written: is it stopped?"
+        )
+
+    def release(self) -> None:
+        """Lets the next one have it."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
+    def close(self) -> None:
+        """Closes the file; a forked child may do so without taking the lock from its parent."""
+        os.close(self._fd)

@@ -1,0 +1,101 @@
+"""The connections of a process that read; each serves one thread at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from time import sleep  # noqa: TID251  a pause reads no clock
+from typing import Final, TypeAlias, TypeVar
+
+import apsw
+
+from keepstate._clock import SYSTEM_CLOCK
+from keepstate.stores.sqlite.statements import Execute, execute_on
+
+T = TypeVar("T")
+
+_Reader: TypeAlias = tuple[apsw.Connection, Execute]
+
+_KEPT: Final = 8
+"""How many connections wait for their next reader; more are closed after use."""
+_LOOK_S: Final = 0.001
+
+
+class Readers:
+    """Connections taken for one read each; a read that finds none opens another."""
+
+    def __init__(self, connect: Callable[[], apsw.Connection]) -> None:
+        self._connect = connect
+        self._changing = threading.Lock()
+        self._idle: list[_Reader] = []
+        self._count = 0
+        self._is_closed = False
+
+    def read(self, work: Callable[[Execute], T]) -> T:
+        """Returns what `work` returns; all of its statements see one moment."""
+        try:
+            reader = self._idle.pop()
+        except IndexError:
+            reader = self._another()
+        connection, execute = reader
+        try:
+            execute("BEGIN")
+            answer = work(execute)
+            execute("COMMIT")
+        except BaseException:
+            self._discard(connection)
+            raise
+        self._idle.append(reader)
+        if len(self._idle) > _KEPT or self._is_closed:
+            self._shrink()
+        return answer
+
+    def _another(self) -> _Reader:
+        with self._changing:
+            connection = self._connect()
+            self._count += 1
+        return connection, execute_on(connection)
+
+    def _discard(self, connection: apsw.Connection) -> None:
+        """Closes a connection whose read failed: that undoes its transaction, whatever state it is in."""
+        with self._changing:
+            self._count -= 1
+            connection.close(True)
+
+    def _shrink(self) -> None:
+        with self._changing:
+            while self._idle and (len(self._idle) > _KEPT or self._is_closed):
+                self._idle.pop()[0].close()
+                self._count -= 1
+
+    def close(self) -> None:
+        """Closes those that are idle; the others when their read has ended."""
+        self._is_closed = True
+        self._shrink()
+
+    # ---- forking
+
+    def hold(self, timeout_s: float) -> bool:
+        """Takes all connections until `let_go`, and returns whether no read is under way."""
+        self._changing.acquire()
+        deadline_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
+        self._held: list[_Reader] = []
+        while len(self._held) < self._count:
+            try:
+                self._held.append(self._idle.pop())
+            except IndexError:
+                if SYSTEM_CLOCK.monotonic_s() > deadline_s:
+                    return False
+                sleep(_LOOK_S)
+        return True
+
+    def let_go(self) -> None:
+        """Ends `hold`."""
+        self._idle += self._held
+        self._held = []
+        self._changing.release()
+
+    def leave_to_parent(self) -> list[apsw.Connection]:
+        """Returns the connections that are idle, in a forked child, and forgets them."""
+        self._is_closed = True
+        return [connection for connection, _ in self._held]

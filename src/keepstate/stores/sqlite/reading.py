@@ -1,0 +1,170 @@
+"""What only reads: each function's statements see one moment, inside the caller's read transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from keepstate.errors import CompactedError, HistoryLostError
+from keepstate.stores.admission import admit_reading
+from keepstate.stores.protocol import Change, Changes, Entry, Page, Reading
+from keepstate.stores.sqlite import schema
+from keepstate.stores.sqlite.changes import decode
+from keepstate.stores.sqlite.head import Head
+from keepstate.stores.sqlite.statements import Execute, Rows
+from keepstate.values import limits
+
+_ENTRY: Final = "SELECT value, version, created, expires_at_ms, seal FROM entries WHERE space = ? AND key = ?"
+_RANGE: Final = """
+    SELECT key, value, version, created, expires_at_ms, seal FROM entries
+    WHERE space = ? AND key {lower} ? AND key < ? ORDER BY key {order} LIMIT ?
+"""
+_UPWARDS: Final = _RANGE.format(lower=">=", order="ASC")
+_ABOVE: Final = _RANGE.format(lower=">", order="ASC")
+_DOWNWARDS: Final = _RANGE.format(lower=">=", order="DESC")
+
+_HEAD: Final = f"""
+    FROM log WHERE log.id BETWEEN spaces.id << {schema.REVISION_BITS}
+        AND spaces.id << {schema.REVISION_BITS} | {schema.LAST_REVISION}
+    ORDER BY log.id DESC LIMIT 1
+"""
+_SPACES: Final = f"""
+    SELECT name FROM spaces
+    WHERE name >= ?1 AND name > ?2 AND name < ?3
+        AND (SELECT (log.id & {schema.LAST_REVISION}) > floor {_HEAD})
+    ORDER BY name LIMIT ?4
+"""
+_EXPIRED: Final = f"""
+    WITH RECURSIVE timed (space) AS (
+        SELECT min(space) FROM entries WHERE expires_at_ms IS NOT NULL
+        UNION ALL
+        SELECT (SELECT min(space) FROM entries WHERE expires_at_ms IS NOT NULL AND space > timed.space)
+        FROM timed WHERE timed.space IS NOT NULL
+    )
+    SELECT name FROM timed JOIN spaces ON spaces.id = timed.space WHERE name IS NOT NULL AND EXISTS (
+        SELECT 1 FROM entries
+        WHERE entries.space = timed.space AND expires_at_ms <= max(?, (SELECT now_ms {_HEAD}))
+    ) LIMIT ?
+"""
+
+
+def read(execute: Execute, head: Head, path: str, keys: Sequence[bytes]) -> Reading:
+    """Returns the live entries of these keys."""
+    number, now_ms = head.id, head.now_ms
+    found: list[Entry | None] = []
+    size = 0
+    for key in keys:
+        row: Any = execute(_ENTRY, (number, key)).get
+        if row is None or (row[3] is not None and row[3] <= now_ms):
+            found.append(None)
+            continue
+        value, version, created, expires_at_ms, seal = row
+        if seal != schema.entry_seal(key, value, version, expires_at_ms):
+            raise schema.damaged(f"the entry of {key!r}", path, head.name)
+        size += len(value)
+        if size > limits.READ_BYTES:
+            admit_reading(head.name.decode(), size)
+        found.append(Entry(key, value, version, created, expires_at_ms))
+    return Reading(found, head.revision, now_ms)
+
+
+def scan(
+    execute: Execute,
+    head: Head,
+    path: str,
+    prefix: bytes,
+    after: bytes | None,
+    limit: int,
+    reverse: bool,
+) -> Page:
+    """Returns the next page of live entries."""
+    found: list[Entry] = []
+    size = looked = 0
+    last: bytes | None = None
+    for key, value, version, created, expires_at_ms, seal in _rows(
+        execute, head.id, prefix, after, reverse=reverse
+    ):
+        if len(found) == limit or looked == limits.PAGE_ROWS:
+            return Page(found, last, head.revision)
+        if expires_at_ms is None or expires_at_ms > head.now_ms:
+            if seal != schema.entry_seal(key, value, version, expires_at_ms):
+                raise schema.damaged(f"the entry of {key!r}", path, head.name)
+            size += len(value)
+            if size > limits.PAGE_BYTES and found:
+                return Page(found, last, head.revision)
+            found.append(Entry(key, value, version, created, expires_at_ms))
+        looked, last = looked + 1, key
+    return Page(found, None, head.revision)
+
+
+def _rows(execute: Execute, number: int, prefix: bytes, after: bytes | None, *, reverse: bool) -> Rows:
+    rows = limits.PAGE_ROWS + 1
+    above = _successor(prefix)
+    if reverse:
+        return execute(_DOWNWARDS, (number, prefix, above if after is None else after, rows))
+    if after is None:
+        return execute(_UPWARDS, (number, prefix, above, rows))
+    return execute(_ABOVE, (number, after, above, rows))
+
+
+def _successor(prefix: bytes) -> bytes:
+    """Returns the least bytes above all that start with `prefix`; its first byte, the section, is no FF."""
+    kept = prefix.rstrip(b"\xff")
+    return kept[:-1] + bytes([kept[-1] + 1])
+
+
+def changes(execute: Execute, head: Head, path: str, after: int, limit: int) -> Changes:
+    """Returns whole logged revisions above `after`."""
+    space = head.name.decode()
+    if after < head.floor:
+        raise CompactedError(
+            f"changes of {space!r} after revision {after} are gone; the log starts after {head.floor}: "
+            "read the present state and follow from its revision",
+            space=space,
+            floor=head.floor,
+        )
+    if after > head.revision:
+        raise HistoryLostError(
+            f"space {space!r} is at revision {head.revision}, below {after}: "
+            "the revision is another space's, or the store lost it",
+            space=space,
+            revision=after,
+        )
+    items: list[Change] = []
+    size, upto = 0, after
+    first, last = schema.log_range(head.id)
+    for row, size_bytes, seal, encoded in execute(
+        "SELECT id, size_bytes, seal, changes FROM log WHERE id > ? AND id <= ? ORDER BY id",
+        (first + after, last),
+    ):
+        if row != first + upto + 1 or seal != schema.log_seal(row, encoded):
+            raise schema.damaged(f"revision {upto + 1}", path, head.name)
+        upto += 1
+        items += decode(encoded, upto)
+        size += size_bytes
+        if len(items) >= limit or size >= limits.PAGE_BYTES:
+            break
+    return Changes(items, upto, head.floor)
+
+
+def spaces(execute: Execute, prefix: str, after: str | None, limit: int) -> list[str]:
+    """Returns names of spaces that hold something."""
+    start = prefix.encode()
+    names = execute(_SPACES, (start, (after or "").encode(), start + b"\xff", limit))
+    return [name.decode() for (name,) in names]
+
+
+def expired_spaces(execute: Execute, clock_ms: int, limit: int) -> list[str]:
+    """Returns up to `limit` names of spaces with an expired entry, jumping from space to space."""
+    return [name.decode() for (name,) in execute(_EXPIRED, (clock_ms, limit))]
+
+
+def has_garbage(execute: Execute) -> bool:
+    """Returns whether rows of a dropped space are still there."""
+    found: int = execute("SELECT count(*) FROM (SELECT 1 FROM spaces WHERE name IS NULL LIMIT 1)").get
+    return found > 0
+
+
+def revision_of(execute: Execute, space: str) -> int:
+    """Returns the space's revision."""
+    return Head.read(execute, space.encode()).revision

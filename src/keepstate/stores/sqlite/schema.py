@@ -1,0 +1,135 @@
+"""The layout of a database, and its promise: what one released version wrote, later ones read.
+
+`PRAGMA application_id` says that a file is keepstate's, `PRAGMA user_version` which layout it has; a newer
+one is refused. Layout 1:
+
+* `spaces` gives each space a number. A drop takes the name off its row, and the name a new row: rows of a
+  number
+  without a name are absent, and are removed a few at a time.
+* `entries` holds one row a key. Rows have a number of their own, and `(space, key)` an index, because
+  values of 0.5 to
+  4 KB then stay on one page: 1.14 times the bytes of the values, where a clustered key took 1.36.
+* `log` holds one row a revision, numbered `space << 36 | revision`. A space's newest row is also its head:
+  with
+  revision and clock it carries the log's floor and size, and a bound below which no entry expires. So a
+  batch changes two pages, not three, and there is no counter that could disagree with the log. Rows up to
+  the floor are absent.
+* `retries` keeps what retries were answered, under their tokens, also over a drop.
+
+`seal` is a CRC-32 of what a row holds, seeded with where it stands. Names are UTF-8 in blobs: any text, in
+the order of its bytes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+from zlib import crc32
+
+from keepstate.errors import CorruptError, UnsupportedError
+from keepstate.stores.sqlite.statements import Execute
+
+APPLICATION_ID: Final = 0x6B656570
+"""`keep`, in ASCII."""
+LAYOUT: Final = 1
+
+REVISION_BITS: Final = 36
+LAST_REVISION: Final = (1 << REVISION_BITS) - 1
+"""What a row number of the log has room for: 68 thousand million revisions of a space."""
+LAST_SPACE: Final = (1 << 63 - REVISION_BITS) - 1
+
+_TABLES = (
+    "CREATE TABLE spaces (id INTEGER PRIMARY KEY, name BLOB UNIQUE) STRICT",
+    """
+    CREATE TABLE entries (
+        id INTEGER PRIMARY KEY,
+        space INTEGER NOT NULL,
+        key BLOB NOT NULL,
+        version INTEGER NOT NULL,
+        created INTEGER NOT NULL,
+        expires_at_ms INTEGER,
+        seal INTEGER NOT NULL,
+        value BLOB NOT NULL,
+        UNIQUE (space, key)
+    ) STRICT
+    """,
+    "CREATE INDEX entries_by_expiry ON entries (space, expires_at_ms) WHERE expires_at_ms IS NOT NULL",
+    """
+    CREATE TABLE log (
+        id INTEGER PRIMARY KEY,
+        now_ms INTEGER NOT NULL,
+        floor INTEGER NOT NULL,
+        kept_bytes INTEGER NOT NULL,
+        expiry_ms INTEGER,
+        size_bytes INTEGER NOT NULL,
+        token BLOB,
+        seal INTEGER NOT NULL,
+        changes BLOB NOT NULL
+    ) STRICT
+    """,
+    "CREATE INDEX log_by_token ON log (token) WHERE token IS NOT NULL",
+    """
+    CREATE TABLE retries (
+        space INTEGER NOT NULL,
+        token BLOB NOT NULL,
+        until_ms INTEGER NOT NULL,
+        answer BLOB NOT NULL,
+        PRIMARY KEY (space, token)
+    ) STRICT, WITHOUT ROWID
+    """,
+)
+
+
+def is_made(execute: Execute, path: str) -> bool:
+    """Returns whether the file has this layout; False if it has nothing in it.
+
+    Raises:
+        CorruptError: It is somebody else's database.
+        UnsupportedError: A newer keepstate made it.
+    """
+    owner: Any = execute("PRAGMA application_id").get
+    layout: Any = execute("PRAGMA user_version").get
+    if owner != APPLICATION_ID:
+        if layout or execute("SELECT count(*) FROM sqlite_schema").get:
+            raise CorruptError(
+                f"{path} is a database, but none of keepstate's; give a file of its own", place=path
+            )
+        return False
+    if layout > LAYOUT:
+        raise UnsupportedError(
+            f"{path} has layout {layout}, made by a newer keepstate; this one knows {LAYOUT}: upgrade"
+        )
+    return True
+
+
+def make(execute: Execute) -> None:
+    """Makes the tables, inside the caller's transaction."""
+    for statement in _TABLES:
+        execute(statement)
+    execute(f"PRAGMA application_id = {APPLICATION_ID}")
+    execute(f"PRAGMA user_version = {LAYOUT}")
+
+
+def log_range(space: int) -> tuple[int, int]:
+    """Returns the lowest and highest number that a row of the space's log can have."""
+    first = space << REVISION_BITS
+    return first, first | LAST_REVISION
+
+
+def entry_seal(key: bytes, value: bytes, version: int, expires_at_ms: int | None) -> int:
+    """Returns the checksum of an entry's row."""
+    return crc32(value, crc32(key, (version ^ (expires_at_ms or 0)) & 0xFFFFFFFF))
+
+
+def log_seal(row: int, changes: bytes) -> int:
+    """Returns the checksum of a row of the log."""
+    return crc32(changes, row & 0xFFFFFFFF)
+
+
+def damaged(what: str, path: str, space: bytes) -> CorruptError:
+    """Returns the error that names a row whose bytes are not what was written."""
+    name = space.decode()
+    return CorruptError(
+        f"{what} of space {name!r} in {path} is damaged: restore the file from a backup",
+        place=path,
+        space=name,
+    )

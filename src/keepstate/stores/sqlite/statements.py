@@ -1,0 +1,38 @@
+"""How the rest of the folder sees a connection: a function that executes one statement."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol, TypeAlias, cast
+
+import apsw
+
+Binding: TypeAlias = bytes | int | None
+
+
+class Rows(Protocol):
+    """What a statement answers; gone with the next one on the same connection."""
+
+    @property
+    def get(self) -> Any:
+        """Returns the only row, or its only column, or None; the statement has then ended."""
+        ...
+
+    def fetchall(self) -> list[Any]:
+        """Returns all rows."""
+        ...
+
+    def __iter__(self) -> Iterator[Any]: ...
+
+
+class Execute(Protocol):
+    """Executes a statement with its bindings."""
+
+    def __call__(self, statement: str, bindings: Sequence[Binding] = (), /) -> Rows:
+        """Returns what the statement answers."""
+        ...
+
+
+def execute_on(connection: apsw.Connection) -> Execute:
+    """Returns the function that executes on this connection."""
+    return cast("Execute", connection.cursor().execute)  # pyright: ignore[reportUnknownMemberType]

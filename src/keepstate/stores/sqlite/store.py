@@ -1,0 +1,341 @@
+"""The SQLite store: a handle of one colour on a database that the process opens once."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
+from typing import Annotated, ClassVar, Literal, TypeVar
+from urllib.parse import quote
+
+import msgspec
+
+from keepstate._clock import SYSTEM_CLOCK, Clock
+from keepstate._runner import Runner
+from keepstate.errors import (
+    ClosedError,
+    CorruptError,
+    InvalidError,
+    OutcomeUnknownError,
+    StorageError,
+    StoreFullError,
+    StoreUnavailableError,
+)
+from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
+from keepstate.stores.protocol import (
+    Batch,
+    Capabilities,
+    Changes,
+    Durability,
+    Outcome,
+    Page,
+    Reading,
+)
+from keepstate.stores.sqlite import filesystem, reading, registry
+from keepstate.stores.sqlite.database import Database
+from keepstate.stores.sqlite.flush import Flush
+from keepstate.stores.sqlite.head import Head
+from keepstate.stores.sqlite.polling import Poller
+from keepstate.stores.sqlite.statements import Execute
+from keepstate.stores.urls import StoreUrl
+
+T = TypeVar("T")
+
+WAIT_S = 10.0
+"""How long a writer waits for others, in seconds."""
+
+_SOONEST_LOOK_S, _LATEST_LOOK_S = 0.001, 0.05
+_COLLECTED_AT_ONCE = 200
+"""Rows, of up to 1 MiB each, whose removal keeps no writer waiting for long."""
+_log = logging.getLogger("keepstate.stores")
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What a `sqlite:` URL may say after its question mark.
+
+    `full` survives a power cut, `normal` a crash of the process. With `unsafe_fs=1` a network file system
+    is taken. `wait_s` is how long a writer waits for others before it gives up, in seconds.
+    """
+
+    durability: Literal["full", "normal"] = "full"
+    unsafe_fs: bool = False
+    wait_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = WAIT_S
+
+
+class SqliteStore(StoreBase):
+    """Keeps spaces in one SQLite file that the processes of a host share.
+
+    All handles of a process share one writer. Reads never see what is not as durable as `durability` says,
+    as long as all processes say the same: what a `normal` process wrote becomes durable with the next
+    `full` write of any.
+
+    Args:
+        path: The file; made absolute when it is opened, and made if it is not there. Its folder must be.
+        durability: What an acknowledged write survives, `full` a power cut, `normal` a crash of the process.
+        unsafe_fs: Take a network file system, where SQLite's locks do not hold between hosts.
+        wait_s: How long a writer waits for others before it gives up, in seconds.
+    """
+
+    schemes: ClassVar[Sequence[str]] = ("sqlite",)
+    waits: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        durability: Literal["full", "normal"] = "full",
+        unsafe_fs: bool = False,
+        wait_s: float = WAIT_S,
+        runner: Runner,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        url = f"sqlite:///{quote(os.fspath(path))}{'' if durability == 'full' else f'?{durability=!s}'}"
+        super().__init__(url=url, runner=runner, clock=clock)
+        self._path, self._wait_s, self._unsafe_fs = os.fspath(path), wait_s, unsafe_fs
+        self._durability = Durability.POWER if durability == "full" else Durability.PROCESS
+        self._database: Database | None = None
+        self._poller: Poller | None = None
+        self._look_s = _SOONEST_LOOK_S
+
+    @classmethod
+    def from_url(cls, url: StoreUrl, *, runner: Runner) -> SqliteStore:
+        """Returns the store that the URL names."""
+        options = url.options_as(Options)
+        if url.host or url.user is not None or not url.path or url.path.endswith("/"):
+            raise InvalidError(
+                f"{url} names no file; sqlite:///app.db is one in the working folder, "
+                "sqlite:////var/app.db an absolute one"
+            )
+        return cls(
+            url.path,
+            durability=options.durability,
+            unsafe_fs=options.unsafe_fs,
+            wait_s=options.wait_s,
+            runner=runner,
+        )
+
+    def twin(self, runner: Runner) -> SqliteStore:
+        """Returns a store on the same file for another colour, not yet opened."""
+        durability: Literal["full", "normal"] = "full" if self._durability is Durability.POWER else "normal"
+        return SqliteStore(
+            self._path,
+            durability=durability,
+            unsafe_fs=self._unsafe_fs,
+            wait_s=self._wait_s,
+            runner=runner,
+            clock=self._clock,
+        )
+
+    # ---- opening and closing
+
+    async def _open(self) -> Capabilities:
+        opening = _Opening(self._acquire)
+        try:
+            self._database = await self._runner.call(opening.run)
+        except BaseException:
+            opening.give_up()
+            raise
+        self._database.join(self.hear)
+        return Capabilities(durability=self._durability, shared=True)
+
+    def _acquire(self) -> Database:
+        if os.path.basename(self._path) == ":memory:" or "\0" in self._path:
+            raise InvalidError(f"{self._path!r} names no file; memory:// keeps spaces without one")
+        path = self._path = os.path.abspath(self._path)
+        folder = os.path.dirname(os.path.realpath(path))
+        if path == os.sep or os.path.isdir(path):
+            raise InvalidError(f"{path} is a folder; name a file in it: {os.path.join(path, 'keepstate.db')}")
+        if not os.path.isdir(folder):
+            raise StoreUnavailableError(
+                f"the folder {folder} of {self.url} is not there; make it", url=self.url
+            )
+        if not self._unsafe_fs:
+            filesystem.refuse_unsafe(folder)
+        try:
+            return registry.acquire(path, self._durability, self._wait_s)
+        except OSError as error:
+            raise StoreUnavailableError(
+                f"{error.filename or path} cannot be opened ({error.strerror}); keepstate writes to the file "
+                "and beside it: make it and its folder writable",
+                url=self.url,
+            ) from error
+
+    async def _close(self) -> None:
+        database, self._database = self._opened, None
+        poller, self._poller = self._poller, None
+        database.leave(self.hear)
+        await self._runner.call(_let_go, database, poller)
+
+    @property
+    def _opened(self) -> Database:
+        if self._database is None:
+            raise ClosedError(f"{self!r} is not open; open it first")
+        return self._database
+
+    # ---- writing
+
+    async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        return await self._runner.call(self._apply_here, batches)
+
+    def _apply_here(self, batches: Sequence[Batch]) -> list[Outcome]:
+        try:
+            return self._write(lambda flush: _apply_all(flush, batches))
+        except OutcomeUnknownError as error:
+            return [self._unknown(batch, error) for batch in batches]
+        except StoreFullError:
+            if len(batches) == 1:
+                raise
+            return [self._apply_alone(batch) for batch in batches]
+
+    def _apply_alone(self, batch: Batch) -> Outcome:
+        try:
+            return self._apply_here([batch])[0]
+        except StorageError as error:
+            return error
+
+    def _write(self, work: Callable[[Flush], T]) -> T:
+        database = self._opened
+        changed: set[str] = set()
+
+        def work_and_tell(flush: Flush) -> T:
+            nonlocal changed
+            changed = flush.changed
+            return work(flush)
+
+        answer = database.write(work_and_tell, self._clock)
+        for space in changed:
+            database.hint(space)
+        return answer
+
+    async def _drop(self, space: str) -> None:
+        await self._runner.call(self._drop_here, space)
+
+    def _drop_here(self, space: str) -> None:
+        self._write(lambda flush: flush.drop(space))
+        self._collect()
+
+    def _collect(self) -> None:
+        """Removes the rows of dropped spaces, this one's and those that another process was killed over."""
+        while self._opened.read(reading.has_garbage):
+            self._write(lambda flush: flush.collect(_COLLECTED_AT_ONCE))
+
+    async def _sweep(self, limit: int) -> int:
+        return await self._runner.call(self._sweep_here, limit)
+
+    def _sweep_here(self, limit: int) -> int:
+        self._collect()
+        clock_ms = self._clock.now_ms()
+        spaces = self._opened.read(lambda execute: reading.expired_spaces(execute, clock_ms, limit))
+        removed = 0
+        for space in spaces:
+            if removed < limit:
+                removed += self._write(partial(_sweep_space, space=space, limit=limit - removed))
+        return removed
+
+    # ---- reading
+
+    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        return await self._runner.call(self._look, space, reading.read, keys)
+
+    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
+        return await self._runner.call(self._look, space, reading.scan, prefix, after, limit, reverse)
+
+    async def _changes(self, space: str, after: int, limit: int) -> Changes:
+        return await self._runner.call(self._look, space, reading.changes, after, limit)
+
+    async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
+        database = self._opened
+        return await self._runner.call(
+            lambda: database.read(lambda execute: reading.spaces(execute, prefix, after, limit))
+        )
+
+    def _look(self, space: str, work: Callable[..., T], *args: object) -> T:
+        """Returns what `work` returns from one moment of the space."""
+        database, clock_ms = self._opened, self._clock.now_ms()
+
+        def look(execute: Execute) -> T:
+            head = Head.read(execute, space.encode())
+            head.now_ms = database.latest_ms(head.name, max(head.now_ms, clock_ms))
+            return work(execute, head, database.path, *args)
+
+        return database.read(look)
+
+    # ---- hints
+
+    async def _wait(self, spaces: Collection[str], timeout_s: float) -> Collection[str]:
+        database = self._opened
+        if self._poller is None:
+            self._poller = await self._runner.call(database.poller)
+        deadline_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
+        while self._is_open and SYSTEM_CLOCK.monotonic_s() < deadline_s:
+            changed = await self._changed()
+            if changed:
+                return changed
+            if await self._nudge.wait(self._look_s):
+                break
+            self._look_s = min(self._look_s * 1.3, _LATEST_LOOK_S)
+        return ()
+
+    async def _changed(self) -> list[str]:
+        """Asks for the revisions of who is listened to now, if anybody committed."""
+        poller = self._poller
+        if poller is None or not poller.has_moved():
+            return []
+        began_s = SYSTEM_CLOCK.monotonic_s()
+        changed = await self._runner.call(poller.changed, self._board.spaces())
+        self._look_s = max(_SOONEST_LOOK_S, 10 * (SYSTEM_CLOCK.monotonic_s() - began_s))
+        return changed
+
+
+def _apply_all(flush: Flush, batches: Sequence[Batch]) -> list[Outcome]:
+    outcomes: list[Outcome] = []
+    for batch in batches:
+        try:
+            outcome = flush.apply(batch)
+        except CorruptError as error:
+            outcome = error
+        outcomes.append(outcome)
+    for space in list(flush.changed):
+        try:
+            flush.sweep(space, SWEPT_BY_FLUSH)
+        except CorruptError as error:
+            _log.warning("expired entries stay for now: %s", error)
+    return outcomes
+
+
+def _sweep_space(flush: Flush, *, space: str, limit: int) -> int:
+    return flush.sweep(space, limit)
+
+
+def _let_go(database: Database, poller: Poller | None) -> None:
+    if poller is not None:
+        database.give_back(poller)
+    registry.release(database)
+
+
+class _Opening:
+    """A database being opened in another thread, whose caller may be cancelled meanwhile."""
+
+    def __init__(self, acquire: Callable[[], Database]) -> None:
+        self._acquire = acquire
+        self._lock = threading.Lock()
+        self._database: Database | None = None
+        self._is_given_up = False
+
+    def run(self) -> Database:
+        """Returns the database, or lets go of it if nobody waits for it any more."""
+        database = self._acquire()
+        with self._lock:
+            self._database = database
+            if self._is_given_up:
+                registry.release(database)
+        return database
+
+    def give_up(self) -> None:
+        """Says that the caller takes no database."""
+        with self._lock:
+            self._is_given_up = True
+            if self._database is not None:
+                registry.release(self._database)

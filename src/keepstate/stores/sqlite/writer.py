@@ -1,0 +1,233 @@
+"""The process's only writing connection to a file, and the sections in which it writes.
+
+The law of a section: the thread lock first, then the lock file, then `BEGIN IMMEDIATE`. Before anything is
+acknowledged the files are looked at: a file that was replaced under SQLite has taken no write that counts.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final, TypeVar
+
+import apsw
+
+from keepstate._clock import Clock
+from keepstate.errors import ClosedError, OutcomeUnknownError, StorageError, StoreUnavailableError
+from keepstate.stores.protocol import Durability
+from keepstate.stores.sqlite import checkpoint, failures
+from keepstate.stores.sqlite.connection import connect, prepare
+from keepstate.stores.sqlite.files import Files
+from keepstate.stores.sqlite.flush import Flush
+from keepstate.stores.sqlite.lock import FileLock
+from keepstate.stores.sqlite.statements import execute_on
+
+T = TypeVar("T")
+
+_CLOCKS: Final = 4096
+_log = logging.getLogger("keepstate.stores")
+
+
+class Writer:
+    """Writes, and moves the write-ahead log when it has grown; opened by making it.
+
+    Args:
+        path: Absolute, without symbolic links.
+        durability: What an acknowledged write survives.
+        wait_s: How long to wait for other processes' locks.
+    """
+
+    def __init__(self, path: str, durability: Durability, wait_s: float) -> None:
+        self._path, self._wait_s = path, wait_s
+        self._writing = threading.Lock()
+        self._clocks: dict[bytes, int] = {}
+        self._is_closed = False
+        self._failure: str | None = None
+        self._log_pages = 0
+        self._lock = FileLock(path + ".lock")
+        try:
+            self._open(durability)
+        except BaseException:
+            self._lock.close()
+            raise
+        self._checkpoint_at = self._checkpoint_pages
+
+    def _open(self, durability: Durability) -> None:
+        connections: list[apsw.Connection] = []
+        self._lock.acquire(self._wait_s)
+        try:
+            connections.append(connect(self._path, durability, self._wait_s, creates=True))
+            prepare(connections[0], self._path)
+            connections.append(connect(self._path, durability, self._wait_s))
+            checkpoint.open_log(connections[1])
+            self.files = Files(self._path)
+        except BaseException:
+            for connection in connections:
+                connection.close()
+            raise
+        finally:
+            self._lock.release()
+        self._connection, self._checkpointer = connections
+        self._execute = execute_on(self._connection)
+        page_bytes: int = self._execute("PRAGMA page_size").get
+        self._checkpoint_pages = checkpoint.CHECKPOINT_BYTES // page_bytes
+        self._connection.set_wal_hook(self._count_pages)
+
+    def _count_pages(self, _connection: apsw.Connection, _schema: str, pages: int) -> int:
+        self._log_pages = pages
+        return 0
+
+    # ---- writing
+
+    def write(self, work: Callable[[Flush], T], clock: Clock) -> T:
+        """Returns what `work` returns, after what it wrote is committed and as durable as was asked for.
+
+        Raises:
+            StoreUnavailableError: Others kept the file locked; nothing was written.
+            StoreFullError: There is no room; nothing was written.
+            OutcomeUnknownError: The disk failed while committing.
+            CorruptError: The file is damaged, or was replaced while it was open.
+        """
+        self._enter()
+        try:
+            self._lock.acquire(self._wait_s)
+            try:
+                answer = self._transact(work, clock)
+                self.files.check()
+                if self._log_pages >= self._checkpoint_at:
+                    self._checkpoint()
+            finally:
+                self._lock.release()
+        finally:
+            self._writing.release()
+        return answer
+
+    def _enter(self) -> None:
+        if not self._writing.acquire(timeout=self._wait_s):
+            raise StoreUnavailableError(
+                f"{self._path} has been busy for {self._wait_s:g} s; nothing was written"
+            )
+        try:
+            if self._is_closed:
+                raise ClosedError(f"{self._path} is closed; open it again")
+            self.files.refuse_moved()
+            if self._failure is not None:
+                raise StorageError(f"{self._failure}; nothing was written")
+        except BaseException:
+            self._writing.release()
+            raise
+
+    def _transact(self, work: Callable[[Flush], T], clock: Clock) -> T:
+        execute, is_committing = self._execute, False
+        try:
+            execute("BEGIN IMMEDIATE")
+            flush = Flush(execute, self._path, clock.now_ms(), self.latest_ms)
+            answer = work(flush)
+            is_committing = flush.wrote
+            execute("COMMIT" if is_committing else "ROLLBACK")
+        except apsw.Error as error:
+            self._undo()
+            raise self._failed(error, is_committing=is_committing) from error
+        except BaseException:
+            self._undo()
+            raise
+        return answer
+
+    def _undo(self) -> None:
+        if self._connection.in_transaction:
+            with suppress(apsw.Error):  # it fails where SQLite undid the transaction by itself
+                self._execute("ROLLBACK")
+
+    def _failed(self, error: apsw.Error, *, is_committing: bool) -> StorageError:
+        if not failures.is_io_failure(error):
+            return failures.storage_error(error, self._path)
+        self._turn_read_only(error)
+        if is_committing:
+            return OutcomeUnknownError(f"the disk failed while committing: {self._failure}")
+        return StorageError(f"{self._failure}; nothing was written")
+
+    def _turn_read_only(self, error: apsw.Error) -> None:
+        # What a failed fsync left in the kernel's cache looks written and is not, so no later fsync proves
+        # anything.
+        self._failure = (
+            f"{self._path} takes no more writes since its disk failed ({type(error).__name__}: {error}); "
+            "see to the disk and open it again"
+        )
+        _log.warning("%s", self._failure)
+
+    def latest_ms(self, space: bytes, now_ms: int) -> int:
+        """Returns a space's now: the one given, or the last that this process knew if that is later."""
+        known_ms = self._clocks.get(space, 0)
+        if known_ms >= now_ms:
+            return known_ms
+        if len(self._clocks) >= _CLOCKS:
+            self._clocks.clear()  # the now of a space's last revision stands in the file
+        self._clocks[space] = now_ms
+        return now_ms
+
+    # ---- moving the log
+
+    def _checkpoint(self) -> None:
+        """Moves the log into the file; what was committed stands in the log whether this works or not."""
+        try:
+            self._execute("BEGIN IMMEDIATE")  # against programs that know nothing of the lock file
+            try:
+                is_all = checkpoint.move(self._checkpointer, self._path)
+            finally:
+                self._execute("ROLLBACK")
+        except (apsw.Error, StorageError) as error:
+            is_all = False
+            if isinstance(error, apsw.Error) and failures.is_io_failure(error):
+                self._turn_read_only(error)
+            else:
+                _log.warning("the write-ahead log of %s grows for now: %s", self._path, error)
+        if is_all:
+            self._log_pages, self._checkpoint_at = 0, self._checkpoint_pages
+        else:  # a reader still needs it: the next try is when it has grown by as much once more
+            self._checkpoint_at = self._log_pages + self._checkpoint_pages
+
+    def close(self) -> None:
+        """Moves all of the log into the file and lets go of it, after the write that is under way."""
+        if not self._writing.acquire(timeout=self._wait_s):
+            raise StoreUnavailableError(f"{self._path} has been busy for {self._wait_s:g} s and stays open")
+        try:
+            self._is_closed = True
+            if self._failure is None and not self.files.moved:
+                self._move_all()
+            self._checkpointer.close()
+            self._connection.close()
+            self._lock.close()
+        finally:
+            self._writing.release()
+
+    def _move_all(self) -> None:
+        try:
+            self._lock.acquire(self._wait_s)
+        except StoreUnavailableError:
+            return  # who holds it has the file open, and closes it later
+        try:
+            checkpoint.move_all(self._checkpointer)
+        except apsw.Error as error:
+            _log.warning("the write-ahead log of %s was not moved at close: %s", self._path, error)
+        finally:
+            self._lock.release()
+
+    # ---- forking
+
+    def hold(self, timeout_s: float) -> bool:
+        """Keeps writers waiting until `let_go`, and returns whether none is at work."""
+        self._is_held = self._writing.acquire(timeout=timeout_s)
+        return self._is_held
+
+    def let_go(self) -> None:
+        """Ends `hold`."""
+        if self._is_held:
+            self._writing.release()
+
+    def leave_to_parent(self) -> list[apsw.Connection]:
+        """Gives up, in a forked child, what is the parent's; returns the connections."""
+        self._is_closed = True
+        self._lock.close()
+        return [self._connection, self._checkpointer]

@@ -1,0 +1,44 @@
+"""Handles for the tests of SQLite's own quirks, and what can go wrong beneath them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keepstate._finish import finish
+from keepstate._runner import ThreadRunner
+from keepstate.stores.sqlite import SqliteStore
+from tests.stores.sqlite.disk import Disk
+
+Opens = Callable[..., SqliteStore]
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keepstate.db"
+
+
+@pytest.fixture
+def opened(path: Path) -> Iterator[Opens]:
+    """Opens blocking handles on the test's file, or another, and closes them in the end."""
+    stores: list[SqliteStore] = []
+
+    def open_one(at: Path = path, **options: Any) -> SqliteStore:
+        store = finish(SqliteStore(at, runner=ThreadRunner(), **options).open())
+        stores.append(store)
+        return store
+
+    yield open_one
+    for store in stores:
+        finish(store.close())
+
+
+@pytest.fixture
+def disk() -> Iterator[Disk]:
+    """A disk under all databases opened from now on, which fails when it is told to."""
+    disk = Disk()
+    yield disk
+    disk.restore()

@@ -1,0 +1,136 @@
+"""SQLite answers as the plainest form of the rules does, whatever is asked of both in whatever order."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keepstate._finish import finish
+from keepstate._runner import ThreadRunner
+from keepstate.errors import CompactedError, HistoryLostError, KeepstateError
+from keepstate.stores.base import StoreBase
+from keepstate.stores.memory import MemoryStore
+from keepstate.stores.protocol import Batch, Check, Delete, Put
+from keepstate.stores.sqlite import SqliteStore
+from keepstate.testing.clocks import ManualClock
+from keepstate.values.key import stamp_suffix
+
+Step = Callable[[StoreBase], Coroutine[Any, Any, Any]]
+
+SPACES = st.sampled_from(["a", "a\x00", "b", "é"])
+KEYS = st.sampled_from(
+    [b"\x00o", b"\x01a", b"\x01b", b"\x01b\xff", b"\x02d", b"\x02e", b"\x01s" + stamp_suffix(2, 0)]
+)
+PREFIXES = st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x01b", b"\x01s"])
+REVISIONS = st.integers(0, 6)
+PUTS = st.builds(
+    Put,
+    KEYS | st.just(b"\x01s"),
+    st.binary(max_size=4),
+    ttl_ms=st.none() | st.integers(1, 40),
+    stamp=st.just(False),
+)
+STAMPED = st.builds(Put, st.sampled_from([b"\x01s", b"\x02s"]), st.binary(max_size=4), stamp=st.just(True))
+WRITES = st.lists(
+    PUTS | STAMPED | st.builds(Delete, KEYS),
+    max_size=4,
+    unique_by=lambda write: (write.key, getattr(write, "stamp", False)),
+)
+CHECKS = st.lists(
+    st.builds(Check, KEYS, version=REVISIONS) | st.builds(Check, KEYS, created=REVISIONS), max_size=2
+)
+TOKENS = st.none() | st.sampled_from([b"t", b"u"])
+
+
+@st.composite
+def batches(draw: st.DrawFn) -> Batch:
+    token = draw(TOKENS)
+    return Batch(
+        draw(SPACES),
+        draw(WRITES),
+        draw(CHECKS) if draw(st.booleans()) else (),
+        at=draw(st.none() | REVISIONS) if draw(st.booleans()) else None,
+        token=token,
+        retry_of=None if token is None else draw(st.none() | REVISIONS),
+    )
+
+
+def applying(batch: Batch) -> Step:
+    return lambda store: store.apply([batch])
+
+
+def reading(space: str, keys: list[bytes]) -> Step:
+    return lambda store: store.read(space, keys)
+
+
+def scanning(space: str, prefix: bytes, limit: int, reverse: bool) -> Step:
+    async def scan(store: StoreBase) -> list[Any]:
+        pages = [await store.scan(space, prefix, limit=limit, reverse=reverse)]
+        while (after := pages[-1].next) is not None:
+            pages.append(await store.scan(space, prefix, after=after, limit=limit, reverse=reverse))
+        return pages
+
+    return scan
+
+
+def following(space: str, after: int, limit: int) -> Step:
+    return lambda store: store.changes(space, after, limit=limit)
+
+
+def listing(prefix: str, after: str | None, limit: int) -> Step:
+    return lambda store: store.spaces(prefix, after=after, limit=limit)
+
+
+def dropping(space: str) -> Step:
+    return lambda store: store.drop(space)
+
+
+def sweeping() -> Step:
+    return lambda store: store.sweep()
+
+
+STEPS = st.one_of(
+    st.builds(applying, batches()),
+    st.builds(applying, batches()),
+    st.builds(reading, SPACES, st.lists(KEYS, max_size=3)),
+    st.builds(scanning, SPACES, PREFIXES, st.integers(1, 3), st.booleans()),
+    st.builds(following, SPACES, REVISIONS, st.integers(1, 3)),
+    st.builds(listing, st.sampled_from(["", "a"]), st.none() | SPACES, st.integers(1, 3)),
+    st.builds(dropping, SPACES),
+    st.builds(sweeping),
+    st.integers(0, 30),
+)
+
+
+def answer(store: StoreBase, step: Step) -> object:
+    """Returns what a step gives, errors as what a caller can tell of them."""
+    try:
+        given_back = finish(step(store))
+    except (CompactedError, HistoryLostError) as error:
+        return type(error), str(error), vars(error)
+    if isinstance(given_back, list):
+        return [(type(item), str(item)) if isinstance(item, KeepstateError) else item for item in given_back]
+    return given_back
+
+
+@given(st.lists(STEPS, max_size=40))
+def test_every_answer_is_that_of_the_plain_form(steps: list[Step | int]) -> None:
+    clock = ManualClock()
+    plain = finish(MemoryStore(runner=ThreadRunner(), clock=clock).open())
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "keepstate.db")
+        sqlite = finish(SqliteStore(path, durability="normal", runner=ThreadRunner(), clock=clock).open())
+        try:
+            for step in steps:
+                if isinstance(step, int):
+                    clock.advance(step)
+                else:
+                    assert answer(sqlite, step) == answer(plain, step)
+        finally:
+            finish(sqlite.close())
+            finish(plain.close())
