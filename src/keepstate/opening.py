@@ -2,24 +2,46 @@
 
 Handles on one URL, with one set of options, in one process, colour and event loop share one opened store. It
 is opened by the first that needs it and closed by the last that lets go. `memory://` is private to each
-handle.
+handle and its twin.
 """
 
 from __future__ import annotations
 
 import os
+import warnings
+from collections.abc import Callable
+from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
-from keepstate._runner import Colour, Lock, Promise, Runner, TaskRunner, ThreadRunner
+import msgspec
+
+from keepstate._runner import (
+    Colour,
+    Promise,
+    Runner,
+    TaskRunner,
+    ThreadRunner,
+    present_loop,
+    reentrant_lock,
+)
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError, UnsupportedError
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Store
+from keepstate.stores.protocol import Coloured, Store
 from keepstate.stores.urls import StoreUrl, store_class
 
+if TYPE_CHECKING:
+    from keepstate.sync import Keepstate as BlockingKeepstate
+
 DEFAULT_URL = "sqlite:///keepstate.db"
+
+TWINS: dict[type, Callable[[Any], Any]] = {}
+"""What makes the blocking twin of a handle in the blocking colour; `keepstate.sync` fills it on import."""
+
+_FILES = ("sqlite", "file")
 
 
 def open(
@@ -42,59 +64,139 @@ def open(
 
 def source_of(url: str | PathLike[str] | Store, colour: Colour) -> OpenStore | PassedStore:
     """Returns where a handle of this colour gets its store from."""
-    if isinstance(url, (str, PathLike)):
-        return OpenStore(_text_of(url), colour)
+    if isinstance(url, str):
+        return OpenStore(url, colour)
+    if isinstance(url, PathLike):
+        return OpenStore(f"sqlite:///{quote(os.fspath(Path(url).absolute()))}", colour)
     return PassedStore(url, colour)
 
 
-def _text_of(url: str | PathLike[str]) -> str:
-    if isinstance(url, str):
-        StoreUrl.parse(url)  # a malformed one is told here, not at the first operation
-        return url
-    return f"sqlite:///{Path(url).absolute()}"
+def runner_of(colour: Colour) -> Runner:
+    """Returns a new runner."""
+    return TaskRunner() if colour == "async" else ThreadRunner()
 
 
-class _Shared:
-    """A store that handles share: how many do, and who waits until it is open."""
-
-    def __init__(self, store: StoreBase) -> None:
-        self.store, self.users, self.ready = store, 0, False
-        self.waiting: list[Promise[bool]] = []
-
-    def is_open(self) -> bool:
-        """Whether it can be used."""
-        return self.ready
+def blocking(handle: Keepstate) -> BlockingKeepstate:
+    """Returns the blocking twin around a handle in the blocking colour."""
+    if type(handle) not in TWINS:
+        import_module("keepstate.sync")
+    twin: BlockingKeepstate = TWINS[type(handle)](handle)
+    return twin
 
 
-_registry: dict[tuple[Any, ...], _Shared] = {}
-_lock = Lock()
+# ---- what handles share
+
+# Reentrant: a handle may be dropped, as garbage, wherever its thread is.
+_lock = reentrant_lock()
+_registry: dict[tuple[object, ...], _Shared] = {}
 
 
 def _forget_parent() -> None:
     """Lets a forked child open its own stores; those of its parent are of no use to it."""
     global _lock
     _registry.clear()
-    _lock = Lock()
+    _lock = reentrant_lock()
 
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_parent)
 
 
-def _runner(colour: Colour) -> Runner:
-    return TaskRunner() if colour == "async" else ThreadRunner()
+class _Shared:
+    """A store that handles share, opened once: how many they are, and who waits until it is open."""
+
+    def __init__(self, store: StoreBase, key: tuple[object, ...] = ()) -> None:
+        self.store, self._key, self._process = store, key, ThreadRunner()
+        self.users = 0
+        self.is_open = self.is_over = self._is_opening = False
+        self._waiting: list[Promise[bool]] = []
+
+    async def opened(self) -> bool:
+        """Returns whether the store is open: opens it, or waits for who does, and is told why it is not."""
+        self._process.check(self.store)
+        with _lock:
+            if self.is_open or self.is_over:
+                return self.is_open
+            promise: Promise[bool] | None = None
+            if self._is_opening:
+                promise = runner_of(self.store.colour).promise()
+                self._waiting.append(promise)
+            self._is_opening = True
+        if promise is not None:
+            return await promise.wait()
+        try:
+            await self.store.open()
+        except BaseException:
+            self._settle(is_open=False)
+            raise
+        if self.users == 0:  # whoever wanted it has closed meanwhile
+            self._settle(is_open=False)
+            await self.store.close()
+            return False
+        self._settle(is_open=True)
+        return True
+
+    def _settle(self, *, is_open: bool) -> None:
+        with _lock:
+            self.is_open, self.is_over = is_open, not is_open
+            waiting, self._waiting = self._waiting, []
+            if self.is_over:
+                self._forget()
+        for promise in waiting:
+            promise.give(is_open)
+
+    def left(self) -> bool:
+        """Counts one user less, and returns whether that was the last."""
+        with _lock:
+            self.users -= 1
+            if self.users == 0:
+                self._forget()
+            return self.users == 0
+
+    def _forget(self) -> None:
+        if _registry.get(self._key) is self:
+            del _registry[self._key]
+
+
+# ---- where a handle gets its store from
 
 
 class OpenStore:
-    """A store named by its URL, opened when it is first needed."""
+    """A store named by its URL, opened when it is first needed.
 
-    def __init__(self, url: str, colour: Colour, *, beside: OpenStore | None = None) -> None:
+    Args:
+        url: The URL.
+        colour: How the store is used.
+        folder: Where a relative path begins; the working folder, if it is not given.
+        private: The store itself, where it is nobody else's.
+    """
+
+    def __init__(
+        self, url: str, colour: Colour, *, folder: str | None = None, private: StoreBase | None = None
+    ) -> None:
         self._text, self._url = url, StoreUrl.parse(url)
         self._class = store_class(self._url.scheme)
-        self.runner = _runner(colour)
-        self._beside = beside
+        self.runner = runner_of(colour)
         self._shared: _Shared | None = None
         self._closed = False
+        self._folder = os.getcwd() if folder is None and self._is_relative else folder
+        self._is_private = self._url.scheme == "memory" and not self._url.host
+        self._private = self._made() if self._is_private and private is None else private
+
+    def __del__(self) -> None:
+        shared = getattr(self, "_shared", None)
+        if shared is None or not self.runner.is_home():
+            return
+        if shared.left():
+            shared.store.warn_if_open()
+        elif shared.is_open:
+            warnings.warn(
+                f"a handle on {self.url} was dropped while open; close it", ResourceWarning, stacklevel=1
+            )
+
+    @property
+    def _is_relative(self) -> bool:
+        return self._url.scheme in _FILES and self._url.path[:1] not in ("", "/")
 
     @property
     def url(self) -> str:
@@ -103,88 +205,57 @@ class OpenStore:
 
     def now(self) -> Store | None:
         """Returns the store if it is open."""
-        return self._shared.store if self._shared is not None and self._shared.is_open() else None
+        shared = self._shared
+        return shared.store if shared is not None and shared.is_open else None
 
     async def opened(self) -> Store:
         """Returns the store, opened by the first handle that needs it."""
         while True:
-            shared, first = self._join()
-            if shared.is_open():
+            shared = self._joined()
+            if await shared.opened():
                 return shared.store
-            if first:
-                await self._open(shared)
-                return shared.store
-            promise: Promise[bool] = self.runner.promise()
-            with _lock:
-                if shared.is_open():
-                    return shared.store
-                shared.waiting.append(promise)
-            if not await promise.wait():  # who opened it could not; try to, and meet the reason
-                self._shared = None
 
-    def _join(self) -> tuple[_Shared, bool]:
-        if self._closed:
-            raise ClosedError(f"the handle on {self.url} is closed; open it again")
+    def _joined(self) -> _Shared:
         with _lock:
-            if self._shared is not None:
-                return self._shared, False
+            if self._closed:
+                raise ClosedError(f"the handle on {self.url} is closed; open it again")
+            if self._shared is not None and not self._shared.is_over:
+                return self._shared
             key = self._key()
             shared = _registry.get(key)
-            first = shared is None
             if shared is None:
-                shared = _registry[key] = _Shared(self._made())
+                shared = _registry[key] = _Shared(self._private or self._made(), key)
             shared.users += 1
             self._shared = shared
-            return shared, first
+            return shared
 
-    def _key(self) -> tuple[Any, ...]:
-        private = self if self._is_private else None
-        return self._text, self.runner.colour, self.runner.place(), private
-
-    @property
-    def _is_private(self) -> bool:
-        return self._text == "memory://"
+    def _key(self) -> tuple[object, ...]:
+        colour = self.runner.colour
+        return self._text, self._folder, colour, present_loop(colour), id(self._private)
 
     def _made(self) -> StoreBase:
-        runner = _runner(self.runner.colour)
-        if self._is_private and self._beside is not None and self._beside._shared is not None:
-            return self._beside._shared.store.twin(runner)
-        return self._class.from_url(self._url, runner=runner)
-
-    async def _open(self, shared: _Shared) -> None:
-        try:
-            await shared.store.open()
-        except BaseException:
-            with _lock:
-                _registry.pop(self._key(), None)
-                waiting, shared.waiting = shared.waiting, []
-            self._shared = None
-            for promise in waiting:
-                promise.give(False)
-            raise
-        with _lock:
-            shared.ready = True
-            waiting, shared.waiting = shared.waiting, []
-        for promise in waiting:
-            promise.give(True)
+        path = os.path.join(self._folder, self._url.path) if self._folder is not None else self._url.path
+        url = msgspec.structs.replace(self._url, path=path)
+        return self._class.from_url(url, runner=runner_of(self.runner.colour))
 
     async def close(self) -> None:
         """Lets go of the store; the last handle to do so closes it."""
         with _lock:
             shared, self._shared, self._closed = self._shared, None, True
-            if shared is None:
-                return
-            shared.users -= 1
-            last = shared.users == 0
-            if last:
-                for key in [key for key, other in _registry.items() if other is shared]:
-                    del _registry[key]
-        if last:
+            last = shared is not None and shared.left()
+        if shared is not None and last:
             await shared.store.close()
 
     def twin(self, colour: Colour) -> OpenStore:
         """Returns the same store for another colour."""
-        return OpenStore(self._text, colour, beside=self)
+        private = None if self._private is None else self._private.twin(runner_of(colour))
+        twin = OpenStore(self._text, colour, folder=self._folder, private=private)
+        twin._closed = self._closed
+        return twin
+
+    def blocking(self, handle: Keepstate) -> BlockingKeepstate:
+        """Returns the twin around a handle in the blocking colour."""
+        return blocking(handle)
 
     def pickled(self) -> tuple[Any, ...]:
         """Returns a function and its arguments that make this source again."""
@@ -192,46 +263,54 @@ class OpenStore:
             raise TypeError(
                 "memory:// is private to one handle and cannot be pickled; use memory://NAME, or a file"
             )
-        return OpenStore, self._text, self.runner.colour
+        return _again, self._text, self.runner.colour, self._folder
+
+
+def _again(url: str, colour: Colour, folder: str | None) -> OpenStore:
+    return OpenStore(url, colour, folder=folder)
 
 
 class PassedStore:
-    """A store that the caller opened, and closes."""
+    """A store that the caller opened, and closes; or the twin of one, which nobody else knows."""
 
-    def __init__(self, store: Store, colour: Colour, *, owned: bool = False) -> None:
-        if isinstance(store, StoreBase) and store.colour != colour:
+    def __init__(self, store: Store, colour: Colour, *, own: _Shared | None = None) -> None:
+        if isinstance(store, Coloured) and store.colour != colour:
             right = "keepstate.open" if store.colour == "async" else "keepstate.sync.open"
             raise InvalidError(f"{store!r} is {store.colour}; hand it to {right}")
-        self._store, self._owned = store, owned
-        self.runner = _runner(colour)
-        self._ready = not owned
+        self._store, self._own = store, own
+        self.runner = runner_of(colour)
 
     @property
     def url(self) -> str:
         """Returns what names the store."""
-        return self._store.url if isinstance(self._store, StoreBase) else repr(self._store)
+        return self._store.url if isinstance(self._store, Coloured) else repr(self._store)
 
     def now(self) -> Store | None:
         """Returns the store if it is open."""
-        return self._store if self._ready else None
+        return self._store if self._own is None or self._own.is_open else None
 
     async def opened(self) -> Store:
         """Returns the store."""
-        if not self._ready and isinstance(self._store, StoreBase):
-            await self._store.open()
-            self._ready = True
+        if self._own is not None and not await self._own.opened():
+            raise ClosedError(f"{self._store!r} is closed, and so is the handle that it belongs to")
         return self._store
 
     async def close(self) -> None:
         """Closes only what it opened itself."""
-        if self._owned and self._ready:
-            await self._store.close()
+        if self._own is not None and self._own.users and self._own.left():
+            await self._own.store.close()
 
     def twin(self, colour: Colour) -> PassedStore:
         """Returns the same store for another colour."""
         if not isinstance(self._store, StoreBase):
             raise UnsupportedError(f"{self._store!r} has no twin in another colour; open it there")
-        return PassedStore(self._store.twin(_runner(colour)), colour, owned=True)
+        own = _Shared(self._store.twin(runner_of(colour)))
+        own.users = 1
+        return PassedStore(own.store, colour, own=own)
+
+    def blocking(self, handle: Keepstate) -> BlockingKeepstate:
+        """Returns the twin around a handle in the blocking colour."""
+        return blocking(handle)
 
     def pickled(self) -> tuple[Any, ...]:
         """Raises: an opened store stays in its process."""

@@ -36,6 +36,7 @@ from keepstate.stores.protocol import (
     Batch,
     Capabilities,
     Changes,
+    Durability,
     Outcome,
     Page,
     Reading,
@@ -54,6 +55,7 @@ RETRY_FOR_S = 30.0
 _WAIT_ROUND_S = 0.25
 _SPACES_REMEMBERED = 65_536
 _log = logging.getLogger("keepstate.stores")
+logging.getLogger("keepstate").addHandler(logging.NullHandler())
 
 
 class StoreBase(ABC):
@@ -84,7 +86,7 @@ class StoreBase(ABC):
         self._capabilities: Capabilities | None = None
         self._waiter: Work | None = None
         self._revisions: dict[str, int] = {}
-        self._is_open = False
+        self._is_open = self._has_warned = False
         self._state = threading.Lock()
 
     def __repr__(self) -> str:
@@ -94,7 +96,12 @@ class StoreBase(ABC):
         raise TypeError(f"{self!r} cannot be pickled; pickle its URL and open it where it is used")
 
     def __del__(self) -> None:
-        if getattr(self, "_is_open", False) and self._runner.is_home():
+        self.warn_if_open()
+
+    def warn_if_open(self) -> None:
+        """Warns, once, that who held it has dropped it and not closed it."""
+        if getattr(self, "_is_open", False) and self._runner.is_home() and not self._has_warned:
+            self._has_warned = True
             warnings.warn(
                 f"{self!r} was dropped while open; close it", ResourceWarning, stacklevel=1, source=self
             )
@@ -114,6 +121,8 @@ class StoreBase(ABC):
         self._nudge = self._runner.signal()
         self._capabilities = await self._open()
         self._is_open = True
+        if self._capabilities.shared and self._capabilities.durability is Durability.NONE:
+            _log.warning("%s loses acknowledged writes when its server ends; see how it is set", self.url)
         return self
 
     @property
@@ -225,6 +234,7 @@ class StoreBase(ABC):
             places = [place for place, outcome in enumerate(outcomes) if _is_retryable(outcome)]
             if not places or self._clock.monotonic_s() >= deadline_s:
                 break
+            _log.warning("%s left %d batches unanswered, sending them again", self.url, len(places))
             await self._back_off(attempt)
             attempt += 1
             again = [
@@ -258,6 +268,7 @@ class StoreBase(ABC):
             outcomes = await self._apply(batches)
         except StorageError as error:
             return [error, *(copy(error) for _ in batches[1:])]  # each caller raises its own
+        _log.debug("%s: a flush of %d batches", self.url, len(batches))
         for batch, outcome in zip(batches, outcomes, strict=True):
             if type(outcome) is Applied and batch.writes:
                 self._seen(batch.space, outcome.revision)

@@ -100,7 +100,7 @@ class Combiner:
     # ---- with tasks: alone, or one flusher as long as something waits
 
     async def _apply_alone(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Flushes in the caller's own task, while nobody else is about: a task of its own costs as much as Redis.
+        """Flushes in the caller's own task, while nobody else is about: a task costs as much as Redis.
 
         If the caller is cancelled here, the flush is only its own.
         """

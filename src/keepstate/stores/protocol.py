@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import StrEnum
-from typing import Final, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
@@ -258,6 +258,21 @@ class Listening(Protocol):
 
     def listen(self, spaces: Collection[str]) -> Listener:
         """Returns a listener that hears every hint from now on."""
+        ...
+
+
+@runtime_checkable
+class Coloured(Protocol):
+    """What a store tells of where it may be used."""
+
+    @property
+    def url(self) -> str:
+        """Returns what names the store, without a password."""
+        ...
+
+    @property
+    def colour(self) -> Literal["async", "blocking"]:
+        """Returns the colour of code that it works in."""
         ...
 
 
