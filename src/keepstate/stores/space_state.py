@@ -54,8 +54,11 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     dropped: bool = False
 
 
+_UNTOLD_BYTES = 256
+"""How large a value may be to stay in the log although the log does not tell it: taking it out has a cost."""
+
 _Logged = tuple[Record, Sequence[bytes | None], int]
-"""A record in the log, the values of section `02` that it replaced or removed, and their weight in bytes."""
+"""A record in the log, the values of section `02` that it replaced or removed, and its weight in bytes."""
 
 
 class SpaceState:
@@ -269,7 +272,7 @@ class SpaceState:
 
     def _keep_in_log(self, record: Record, olds: Sequence[bytes | None]) -> None:
         weight = _weight(record, olds)
-        self._log.append((record, olds, weight))
+        self._log.append((_without_untold(record), olds, weight))
         self._log_bytes += weight
         self.revision = record.revision
         if record.now_ms > self.clock_ms:
@@ -389,6 +392,18 @@ class SpaceState:
         first = after + 1 - self._log[0][0].revision
         for place in range(max(first, 0), len(self._log)):
             yield self._log[place]
+
+
+def _without_untold(record: Record) -> Record:
+    """Returns the record without large values that the log does not tell, so that they go when replaced."""
+    for entry in record.entries:
+        if len(entry.value) > _UNTOLD_BYTES and entry.key[0] != WITH_VALUES:
+            told = [
+                one if one.key[0] == WITH_VALUES else Entry(one.key, b"", one.version, one.created)
+                for one in record.entries
+            ]
+            return Record(record.revision, record.now_ms, told, record.deleted, record.token)
+    return record
 
 
 def _weight(record: Record, olds: Sequence[bytes | None]) -> int:
