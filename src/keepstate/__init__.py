@@ -9,6 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from keepstate import sync
     from keepstate.engine.documents import MISSING, Document, DocumentEntry, Documents
     from keepstate.engine.events import ANY, EXISTS, NO_STREAM, Event, Events, EventStream
     from keepstate.engine.keepstate import Keepstate
@@ -121,6 +122,7 @@ __all__ = [
     "Watch",
     "open",
     "register",
+    "sync",
     "upcast",
 ]
 
@@ -128,6 +130,8 @@ __all__ = [
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return getattr(import_module(_MODULES[name]), name)
+    if name == "sync":
+        return import_module("keepstate.sync")
     if name == "__version__":
         return import_module("importlib.metadata").version("keepstate")
     raise AttributeError(f"module 'keepstate' has no attribute {name!r}")

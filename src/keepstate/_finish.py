@@ -7,6 +7,7 @@ event loop.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
 from contextlib import AbstractAsyncContextManager, contextmanager
 from typing import Any, TypeVar, cast
@@ -29,28 +30,38 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
     raise RuntimeError(f"{work!r} waits for an event loop, but was called through a blocking handle")
 
 
+def _step(work: Any) -> Any:
+    """Finishes a step of a generator that is none of a running event loop, and stays unknown to it."""
+    hooks = sys.get_asyncgen_hooks()
+    sys.set_asyncgen_hooks(None, None)
+    try:
+        return finish(work)
+    finally:
+        sys.set_asyncgen_hooks(*hooks)
+
+
 def finish_each(items: AsyncIterator[T]) -> Iterator[T]:
     """Yields what the asynchronous iterator yields, and closes it when the caller stops early."""
     try:
         while True:
             try:
-                yield finish(cast("Coroutine[Any, Any, T]", items.__anext__()))
+                item: T = _step(items.__anext__())
             except StopAsyncIteration:
                 return
+            yield item
     finally:
         if close := getattr(items, "aclose", None):
-            finish(close())
+            _step(close())
 
 
 @contextmanager
 def entered(manager: AbstractAsyncContextManager[T]) -> Generator[T]:
     """Enters an asynchronous context manager whose steps never wait."""
-    inner = finish(cast("Coroutine[Any, Any, T]", manager.__aenter__()))
+    inner: T = _step(manager.__aenter__())
     try:
         yield inner
     except BaseException as error:
-        leaving = manager.__aexit__(type(error), error, error.__traceback__)
-        if not finish(cast("Coroutine[Any, Any, bool | None]", leaving)):
+        if not _step(manager.__aexit__(type(error), error, error.__traceback__)):
             raise
     else:
-        finish(cast("Coroutine[Any, Any, bool | None]", manager.__aexit__(None, None, None)))
+        _step(manager.__aexit__(None, None, None))

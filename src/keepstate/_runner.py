@@ -13,7 +13,7 @@ import os
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from time import sleep
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -36,6 +36,16 @@ def _count_fork() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_count_fork)
+
+
+def reentrant_lock() -> AbstractContextManager[bool]:
+    """Returns a lock between threads, for where there is no handle yet; never held across an `await`."""
+    return threading.RLock()
+
+
+def present_loop(colour: Colour) -> object:
+    """Returns the event loop that the caller runs in, None in the blocking colour."""
+    return asyncio.get_running_loop() if colour == "async" else None
 
 
 class Promise(Protocol[T]):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Generator
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import TYPE_CHECKING, Any, Protocol, Self
 
 from keepstate._clock import SYSTEM_CLOCK, Clock
+from keepstate._finish import finish
 from keepstate._runner import Colour, Runner
 from keepstate.engine.collecting import collect_parts
 from keepstate.engine.space import Space
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Store
 from keepstate.values import codec
+
+if TYPE_CHECKING:
+    from keepstate.sync import Keepstate as BlockingKeepstate
 
 
 class Source(Protocol):
@@ -44,6 +48,10 @@ class Source(Protocol):
         """Returns the same store for another colour."""
         ...
 
+    def blocking(self, handle: Keepstate) -> BlockingKeepstate:
+        """Returns the twin around a handle in the blocking colour."""
+        ...
+
     def pickled(self) -> tuple[Any, ...]:
         """Returns a function and its arguments that make this source again."""
         ...
@@ -64,6 +72,7 @@ class Keepstate:
         self, source: Source, *, namespace: str = "", author: str | None = None, builtin: bool = False
     ) -> None:
         self._source, self.namespace, self.author, self._builtin = source, namespace, author, builtin
+        self._twins: dict[str, tuple[Keepstate, BlockingKeepstate]] = {}
 
     def __repr__(self) -> str:
         state = "open" if self._source.now() is not None else "not open"
@@ -92,7 +101,12 @@ class Keepstate:
 
     async def close(self) -> None:
         """Lets go of the store; twice is once. A store that was passed in open stays open."""
-        await self._source.close()
+        try:
+            for inner, _ in self._twins.values():
+                await self.runner.call(finish, inner.close())
+        finally:
+            self.runner.close()
+            await self._source.close()
 
     @property
     def url(self) -> str:
@@ -106,6 +120,18 @@ class Keepstate:
         )
 
     @property
+    def sync(self) -> BlockingKeepstate:
+        """Returns the blocking twin: a handle on the same data for use without `await`, closed with this.
+
+        It opens a store of its own colour with its first operation. A call blocks the thread that makes it: a
+        thread beside the event loop, or the loop itself.
+        """
+        if "blocking" not in self._twins:  # two threads may both make one; the first is kept
+            inner = self.in_colour("blocking")
+            self._twins.setdefault("blocking", (inner, self._source.blocking(inner)))
+        return self._twins["blocking"][1]
+
+    @property
     def store(self) -> Store:
         """Returns the opened store.
 
@@ -114,7 +140,7 @@ class Keepstate:
         """
         store = self._source.now()
         if store is None:
-            raise InvalidError(f"{self!r} has no store yet; await it, or enter it with `async with`")
+            raise InvalidError(f"{self!r} has no open store; enter it first, or call an operation")
         return store
 
     # ---- spaces

@@ -52,6 +52,11 @@ class Task:
         lease_s: For how long it is held from each heartbeat on, in seconds.
     """
 
+    id: str
+    attempt: int
+    token: int
+    worker: str | None
+
     def __init__(self, queue: Queue, record: TaskRecord, payload: Any, lease_s: float) -> None:
         self._queue = queue
         self.id, self.attempt, self.token = record.id, record.attempt, record.token

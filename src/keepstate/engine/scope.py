@@ -97,10 +97,8 @@ class Scope(ABC):
 
     def refuse_coroutine(self, function: Callable[..., Any]) -> None:
         """Raises `InvalidError` for what is no function, or one that nobody here could await."""
-        if not callable(function):
-            raise InvalidError(f"{function!r} cannot be called; give a function")
-        if self.runner.colour == "blocking" and inspect.iscoroutinefunction(function):
-            raise InvalidError(f"{function!r} is a coroutine function; in blocking use give a plain function")
+        if self.runner.colour == "blocking" or not callable(function):
+            refuse_coroutine_function(function)
 
 
 class SpaceScope(Scope):
@@ -185,6 +183,14 @@ class TransactionScope(Scope):
     def refuse_inside(self, what: str) -> None:
         """Raises: what acts at once has no place in a batch that may never apply."""
         raise InvalidError(f"{what} acts at once and cannot be part of a transaction; do it outside")
+
+
+def refuse_coroutine_function(function: Callable[..., Any]) -> None:
+    """Raises `InvalidError` for what is no plain function."""
+    if not callable(function):
+        raise InvalidError(f"{function!r} cannot be called; give a function")
+    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+        raise InvalidError(f"{function!r} is a coroutine function; in blocking use give a plain function")
 
 
 async def called(function: Callable[..., Any], *args: Any) -> Any:

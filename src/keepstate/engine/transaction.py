@@ -23,6 +23,9 @@ class Transaction(Parts):
         revision: The revision that it made, after the end; 0 before, and if it wrote nothing.
     """
 
+    space: str
+    revision: int
+
     def __init__(self, scope: TransactionScope, *, message: str = "") -> None:
         super().__init__(scope)
         self._gathering = scope

@@ -44,6 +44,8 @@ class Watch:
         revision: How far the changes given are complete; start there (`after=`) to go on later.
     """
 
+    revision: int
+
     def __init__(
         self, store: Store, scope: Scope, glob: Glob, hints: Listener, after: int, timeout_s: float | None
     ) -> None:

@@ -1,0 +1,35 @@
+"""HOW is it used without `await`? The blocking twin of each asynchronous class, by the same name.
+
+`open(url)` opens a store; `of(ks)`, or `ks.sync`, is the blocking twin of a handle that was opened for an
+event loop. Invariant: a twin holds the asynchronous object over drivers that block, drives each call to its
+end in the calling thread, and has no state of its own. Threads may share it.
+
+To add one: name the class in `tools/generate_sync.py`, run that, and name the twin here.
+"""
+
+from keepstate.sync.documents import Document, Documents
+from keepstate.sync.events import Events, EventStream
+from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.lease import Lease, Leases
+from keepstate.sync.opening import of, open
+from keepstate.sync.queue import Queue, Task
+from keepstate.sync.space import Space
+from keepstate.sync.transaction import Transaction
+from keepstate.sync.watch import Watch
+
+__all__ = [
+    "Document",
+    "Documents",
+    "EventStream",
+    "Events",
+    "Keepstate",
+    "Lease",
+    "Leases",
+    "Queue",
+    "Space",
+    "Task",
+    "Transaction",
+    "Watch",
+    "of",
+    "open",
+]

@@ -1,0 +1,170 @@
+"""Blocking twins of `keepstate.engine.documents`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterator
+from contextlib import contextmanager
+from typing import Any, Generic, TypeVar, overload
+
+from keepstate._finish import entered, finish, finish_each
+from keepstate.engine import documents as engine
+from keepstate.engine.documents import MISSING, Change, DocumentEntry, Missing, Patch
+from keepstate.sync.twin import Twin
+from keepstate.sync.watch import Watch
+
+T = TypeVar("T")
+
+
+class Documents(Twin[engine.Documents]):
+    """The documents of a space, or of a transaction on it."""
+
+    @overload
+    def get(self, key: str, default: Any = None) -> Any: ...
+    @overload
+    def get(self, key: str, default: None = None, *, type: type[T]) -> T | None: ...
+    @overload
+    def get(self, key: str, default: T, *, type: type[T]) -> T: ...
+    def get(self, key: str, default: Any = None, *, type: Any = None) -> Any:
+        """Returns a copy of a document's value, or the default if it is absent.
+
+        Args:
+            key: Its name; 1 to 512 bytes of UTF-8.
+            default: What to return for an absent one.
+            type: What the value must be; it is validated and converted to it.
+
+        Raises:
+            InvalidError: The value is no `type`; the path that differs is named.
+        """
+        get: Any = self._inner.get
+        answer: Any = finish(get(key, default, type=type))
+        return answer
+
+    def entry(self, key: str, *, type: Any = None) -> DocumentEntry[Any] | None:
+        """Returns a document with its version, or None if it is absent."""
+        return finish(self._inner.entry(key, type=type))
+
+    def put(
+        self, key: str, value: object, *, expected_version: int | None = None, ttl_s: float | None = None
+    ) -> int:
+        """Writes a document.
+
+        Args:
+            key: Its name; 1 to 512 bytes of UTF-8.
+            value: Anything the codec keeps without loss; classes only if they are registered.
+            expected_version: Writes only over this version; 0 only if it is absent.
+            ttl_s: Lets it expire so many seconds from now.
+
+        Returns:
+            Its new version; 0 inside a transaction, which has none before it ends.
+
+        Raises:
+            ConflictError: It is not at `expected_version`; `actual` says where it is.
+            InvalidError: The value would not come back equal; the path of what is at fault is named.
+        """
+        return finish(self._inner.put(key, value, expected_version=expected_version, ttl_s=ttl_s))
+
+    def update(self, key: str, patch: Patch | Change, *, default: object = MISSING) -> Any:
+        """Changes a document, again and again until nobody else has changed it meanwhile.
+
+        Args:
+            key: Its name.
+            patch: Top-level keys to merge into a dict, or a function that is given a copy and returns the new
+                value.
+                It may be called several times.
+            default: What to change if the document is absent.
+
+        Returns:
+            The new value. A time to live that the document has goes on.
+
+        Raises:
+            NotFoundError: It is absent, and there is no default.
+            InvalidError: A dict patch meets a value that is no dict.
+        """
+        return finish(self._inner.update(key, patch, default=default))
+
+    def delete(self, key: str) -> bool:
+        """Removes a document, and returns whether it existed."""
+        return finish(self._inner.delete(key))
+
+    def document(self, key: str, type: type[T]) -> Document[T]:
+        """Returns a handle on one document of a known type; asks the store nothing."""
+        return Document(self._inner.document(key, type))
+
+    def keys(self, pattern: str = "*") -> Iterator[str]:
+        """Yields the names that fit a pattern, in the order of their UTF-8 bytes.
+
+        Args:
+            pattern: `*` any text, `?` one character, `[a-z]` one of a set; a backslash makes the next one
+                plain.
+        """
+        return finish_each(self._inner.keys(pattern))
+
+    def items(self, pattern: str = "*") -> Iterator[tuple[str, Any]]:
+        """Yields names and values that fit a pattern, in the order of their names.
+
+        Each value is one that its document really had; only inside a transaction are they all of one moment.
+        """
+        return finish_each(self._inner.items(pattern))
+
+    @contextmanager
+    def watch(
+        self, pattern: str = "*", *, after: int | None = None, timeout_s: float | None = None
+    ) -> Generator[Watch]:
+        """Yields an iterator over changes of documents that fit a pattern: in order, exact, none missing.
+
+        Args:
+            pattern: As for `keys`.
+            after: Starts after this revision; without it, where the space stands on entering.
+            timeout_s: Ends the iteration when nothing has changed for so long; without it, it never ends.
+
+        Raises:
+            CompactedError: The log no longer reaches back to `after`.
+        """
+        with entered(self._inner.watch(pattern, after=after, timeout_s=timeout_s)) as inner:
+            yield Watch(inner)
+
+
+class Document(Twin[engine.Document[T]], Generic[T]):
+    """One document of a known type.
+
+    Attributes:
+        key: Its name.
+    """
+
+    @property
+    def key(self) -> str:
+        """Its name."""
+        return self._inner.key
+
+    @overload
+    def get(self) -> T | None: ...
+    @overload
+    def get(self, default: T) -> T: ...
+    def get(self, default: T | None = None) -> T | None:
+        """Returns its value, or the default if it is absent.
+
+        Raises:
+            InvalidError: What is stored is no such type.
+        """
+        get: Any = self._inner.get
+        answer: T | None = finish(get(default))
+        return answer
+
+    def entry(self) -> DocumentEntry[T] | None:
+        """Returns its value and version, or None if it is absent."""
+        return finish(self._inner.entry())
+
+    def put(self, value: T, *, expected_version: int | None = None, ttl_s: float | None = None) -> int:
+        """Writes it, and returns its version; see `Documents.put`."""
+        return finish(self._inner.put(value, expected_version=expected_version, ttl_s=ttl_s))
+
+    def update(self, change: Callable[[T], T], *, default: T | Missing = MISSING) -> T:
+        """Changes it, and returns its new value; see `Documents.update`."""
+        return finish(self._inner.update(change, default=default))
+
+    def delete(self) -> bool:
+        """Removes it, and returns whether it existed."""
+        return finish(self._inner.delete())

@@ -1,0 +1,85 @@
+"""Blocking twins of `keepstate.engine.keepstate`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+from keepstate._finish import finish, finish_each
+from keepstate.engine import keepstate as engine
+from keepstate.stores.protocol import Store
+from keepstate.sync.space import Space
+from keepstate.sync.twin import Twin
+
+
+class Keepstate(Twin[engine.Keepstate]):
+    """Spaces in one store. Made by `keepstate.sync.open`.
+
+    A context manager that closes the store at its end. Threads may share it.
+
+    Attributes:
+        namespace: Stands before the names of all its spaces.
+        author: Who writes, or None.
+    """
+
+    @property
+    def namespace(self) -> str:
+        """Stands before the names of all its spaces."""
+        return self._inner.namespace
+
+    @property
+    def author(self) -> str | None:
+        """Who writes, or None."""
+        return self._inner.author
+
+    def __enter__(self) -> Self:
+        finish(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        finish(self._inner.__aexit__(kind, error, trace))
+
+    def close(self) -> None:
+        """Lets go of the store; twice is once. A store that was passed in open stays open."""
+        finish(self._inner.close())
+
+    @property
+    def url(self) -> str:
+        """Returns what names the store, without a password."""
+        return self._inner.url
+
+    @property
+    def store(self) -> Store:
+        """Returns the opened store.
+
+        Raises:
+            InvalidError: Nothing has opened it yet.
+        """
+        return self._inner.store
+
+    def space(self, name: str, *, author: str | None = None) -> Space:
+        """Returns a space; asks the store nothing.
+
+        Args:
+            name: Any text; with the namespace at most 200 bytes of UTF-8.
+            author: Who writes there; without it, who writes here.
+        """
+        return Space(self._inner.space(name, author=author))
+
+    def spaces(self, prefix: str = "") -> Iterator[str]:
+        """Yields the names of spaces that hold something, in the order of their UTF-8 bytes."""
+        return finish_each(self._inner.spaces(prefix))
+
+    def drop(self, space: str) -> None:
+        """Removes all that is in a space, its log too; an absent one stays absent."""
+        finish(self._inner.drop(space))
+
+    def sweep(self) -> int:
+        """Removes what has expired and parts of large values that nothing names; returns how many."""
+        return finish(self._inner.sweep())

@@ -1,0 +1,40 @@
+"""Opens stores for blocking use, and finds the blocking twin of what was opened for an event loop."""
+
+from __future__ import annotations
+
+from os import PathLike
+
+from keepstate import opening
+from keepstate._finish import finish
+from keepstate.engine import keepstate as engine
+from keepstate.stores.protocol import Store
+from keepstate.sync.keepstate import Keepstate
+
+opening.TWINS[engine.Keepstate] = Keepstate
+
+
+def open(
+    url: str | PathLike[str] | Store = opening.DEFAULT_URL, *, namespace: str = "", author: str | None = None
+) -> Keepstate:
+    """Opens the store and returns a handle on it, which is also a context manager that closes it.
+
+    It works in any thread, also beside a running event loop, as in a notebook.
+
+    Args:
+        url: A store URL, the path of an SQLite file, or a store opened for blocking use, which is never
+            closed here.
+        namespace: Stands before the names of all spaces of the handle.
+        author: Who writes, in what is recorded.
+
+    Raises:
+        InvalidError: The URL names no store; what it could be is listed.
+        StoreUnavailableError: The store cannot be reached.
+    """
+    inner = engine.Keepstate(opening.source_of(url, "blocking"), namespace=namespace, author=author)
+    finish(inner.opened())
+    return Keepstate(inner)
+
+
+def of(ks: engine.Keepstate) -> Keepstate:
+    """Returns the blocking twin of an asynchronous handle: the same data, closed with it. See `ks.sync`."""
+    return ks.sync

@@ -1,0 +1,42 @@
+"""Blocking twins of `keepstate.engine.parts`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TypeVar
+
+from keepstate.engine import parts as engine
+from keepstate.sync.documents import Documents
+from keepstate.sync.events import Events
+from keepstate.sync.lease import Leases
+from keepstate.sync.queue import Queue
+from keepstate.sync.twin import Twin
+
+Inner = TypeVar("Inner", bound=engine.Parts)
+
+
+class Parts(Twin[Inner]):
+    """Each part, made when it is first asked for."""
+
+    @cached_property
+    def documents(self) -> Documents:
+        """The named values of the space."""
+        return Documents(self._inner.documents)
+
+    @cached_property
+    def events(self) -> Events:
+        """What happened in the space, in order."""
+        return Events(self._inner.events)
+
+    @cached_property
+    def queue(self) -> Queue:
+        """Tasks to be done, each completed once."""
+        return Queue(self._inner.queue)
+
+    @cached_property
+    def leases(self) -> Leases:
+        """Who holds what until when."""
+        return Leases(self._inner.leases)

@@ -1,0 +1,203 @@
+"""Blocking twins of `keepstate.engine.queue`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from keepstate._finish import finish, finish_each
+from keepstate.engine import queue as engine
+from keepstate.engine.queue import Claim, Match
+from keepstate.engine.tasks import TaskInfo, TaskState
+from keepstate.sync.twin import Twin, inner_of
+
+
+class Queue(Twin[engine.Queue]):
+    """The tasks of a space, or of a transaction on it."""
+
+    def put(
+        self,
+        payload: object,
+        *,
+        id: str | None = None,
+        priority: int = 0,
+        delay_s: float = 0,
+        max_attempts: int = 5,
+    ) -> str:
+        """Adds a task and returns its id; a known id adds nothing.
+
+        Args:
+            payload: What it is about; anything that the codec keeps.
+            id: Names it, so that it is put once: until a week after it was completed.
+            priority: Higher ones are claimed first; equal ones in order of coming.
+            delay_s: It can be claimed only after so many seconds.
+            max_attempts: After so many failed attempts it is dead.
+        """
+        return finish(
+            self._inner.put(payload, id=id, priority=priority, delay_s=delay_s, max_attempts=max_attempts)
+        )
+
+    def claim(
+        self, worker: str, *, lease_s: float, count: int = 1, wait_s: float = 0, match: Match | None = None
+    ) -> list[Task]:
+        """Returns up to `count` tasks, now held by this worker; none if there are none.
+
+        Args:
+            worker: Who claims.
+            lease_s: For how long to hold them, in seconds, unless a heartbeat says more.
+            count: How many at the most.
+            wait_s: How long to wait for the first one, in seconds.
+            match: Takes only tasks for which it answers true, given their id and payload.
+        """
+        return [
+            Task(each)
+            for each in finish(
+                self._inner.claim(worker, lease_s=lease_s, count=count, wait_s=wait_s, match=match)
+            )
+        ]
+
+    def work(
+        self, worker: str, *, lease_s: float = 60, wait_s: float | None = None, match: Match | None = None
+    ) -> Iterator[Task]:
+        """Yields one task after the other, each claimed when it is asked for.
+
+        Args:
+            worker: Who claims.
+            lease_s: For how long to hold each, in seconds.
+            wait_s: Ends when no task has come for so long; without it, it never ends.
+            match: As for `claim`.
+        """
+        return (
+            Task(each)
+            for each in finish_each(self._inner.work(worker, lease_s=lease_s, wait_s=wait_s, match=match))
+        )
+
+    def heartbeat(self, task: Task | Claim, lease_s: float) -> None:
+        """Holds a task for `lease_s` from now on.
+
+        Raises:
+            LeaseLostError: It is no longer held by this claim.
+        """
+        finish(self._inner.heartbeat(inner_of(task) if isinstance(task, Task) else task, lease_s))
+
+    def complete(self, task: Task | Claim, result: object = None) -> None:
+        """Ends a task with its result. To complete it again under the same claim does nothing.
+
+        Raises:
+            LeaseLostError: It is no longer held by this claim.
+        """
+        finish(self._inner.complete(inner_of(task) if isinstance(task, Task) else task, result))
+
+    def fail(self, task: Task | Claim, error: object, retry_in_s: float | None = None) -> None:
+        """Gives a task back as failed: to be tried again later, or dead if it has had its attempts.
+
+        Args:
+            task: The task, or what proves its claim.
+            error: What went wrong; kept as text.
+            retry_in_s: When it can be claimed again, in seconds; without it, after 1 s, 2 s, 4 s … up to 5
+                minutes.
+
+        Raises:
+            LeaseLostError: It is no longer held by this claim.
+        """
+        finish(self._inner.fail(inner_of(task) if isinstance(task, Task) else task, error, retry_in_s))
+
+    def release(self, task: Task | Claim) -> None:
+        """Gives a task back as if it had not been claimed; it stands behind the others of its priority.
+
+        Raises:
+            LeaseLostError: It is no longer held by this claim.
+        """
+        finish(self._inner.release(inner_of(task) if isinstance(task, Task) else task))
+
+    def counts(self) -> dict[TaskState, int]:
+        """Returns how many tasks stand where; it counts them, a page of 1,024 at a time."""
+        return finish(self._inner.counts())
+
+    def list(self, state: TaskState, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
+        """Returns tasks of a state: ready ones in the order of claiming, the others by time.
+
+        Args:
+            state: `ready`, `waiting`, `claimed`, `done` or `dead`.
+            after: The `cursor` of the task to go on behind.
+            limit: How many at the most.
+        """
+        return finish(self._inner.list(state, after=after, limit=limit))
+
+    def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
+        """Returns the tasks that have failed for good; `requeue` gives one another chance."""
+        return finish(self._inner.dead(after=after, limit=limit))
+
+    def get(self, id: str) -> TaskInfo | None:
+        """Returns one task, or None if there is none of this id."""
+        return finish(self._inner.get(id))
+
+    def requeue(self, id: str) -> None:
+        """Makes a dead task ready again, with all its attempts.
+
+        Raises:
+            NotFoundError: No dead task has this id.
+        """
+        finish(self._inner.requeue(id))
+
+
+class Task(Twin[engine.Task]):
+    """A claimed task, held until its lease ends.
+
+    Attributes:
+        id: Its name.
+        payload: What it is about; a copy.
+        attempt: The how-manieth time it is claimed; 1 for the first.
+        token: Fences this holder from later ones: each has a higher one.
+        worker: Who holds it.
+        lease_s: For how long it is held from each heartbeat on, in seconds.
+    """
+
+    @property
+    def id(self) -> str:
+        """Its name."""
+        return self._inner.id
+
+    @property
+    def payload(self) -> Any:
+        """What it is about; a copy."""
+        return self._inner.payload
+
+    @property
+    def attempt(self) -> int:
+        """The how-manieth time it is claimed; 1 for the first."""
+        return self._inner.attempt
+
+    @property
+    def token(self) -> int:
+        """Fences this holder from later ones: each has a higher one."""
+        return self._inner.token
+
+    @property
+    def worker(self) -> str | None:
+        """Who holds it."""
+        return self._inner.worker
+
+    @property
+    def lease_s(self) -> float:
+        """For how long it is held from each heartbeat on, in seconds."""
+        return self._inner.lease_s
+
+    def heartbeat(self, lease_s: float | None = None) -> None:
+        """Holds the task for `lease_s` from now on; see `Queue.heartbeat`."""
+        finish(self._inner.heartbeat(lease_s))
+
+    def complete(self, result: object = None) -> None:
+        """Ends the task with its result; see `Queue.complete`."""
+        finish(self._inner.complete(result))
+
+    def fail(self, error: object, retry_in_s: float | None = None) -> None:
+        """Gives the task back as failed; see `Queue.fail`."""
+        finish(self._inner.fail(error, retry_in_s))
+
+    def release(self) -> None:
+        """Gives the task back as if it had not been claimed; see `Queue.release`."""
+        finish(self._inner.release())

@@ -1,0 +1,88 @@
+"""Blocking twins of `keepstate.engine.space`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator
+from contextlib import contextmanager
+from typing import TypeVar
+
+from keepstate._finish import entered, finish
+from keepstate.engine import space as engine
+from keepstate.sync.lease import Lease
+from keepstate.sync.parts import Parts
+from keepstate.sync.transaction import Transaction
+from keepstate.sync.twin import inner_of, receiving
+
+T = TypeVar("T")
+
+
+class Space(Parts[engine.Space]):
+    """The unit of atomicity and order: what is in one space can change together.
+
+    Made by `Keepstate.space`; making one does no I/O. Every operation is atomic, and strictly serializable
+    with all others on the space.
+
+    Attributes:
+        name: Its name within the namespace.
+        author: Who writes, or None.
+    """
+
+    @property
+    def name(self) -> str:
+        """Its name within the namespace."""
+        return self._inner.name
+
+    @property
+    def author(self) -> str | None:
+        """Who writes, or None."""
+        return self._inner.author
+
+    @contextmanager
+    def transaction(self, *, lease: Lease | None = None, message: str = "") -> Generator[Transaction]:
+        """Gathers what its body does and applies it as one batch at the end.
+
+        The body runs once; if it raises, nothing is applied.
+
+        Args:
+            lease: Applies only while this lease is held.
+            message: Says what the transaction is for.
+
+        Raises:
+            ConflictError: What the body had read has changed; nothing was applied.
+            LeaseLostError: The lease is no longer held; nothing was applied.
+        """
+        with entered(
+            self._inner.transaction(
+                lease=inner_of(lease) if isinstance(lease, Lease) else lease, message=message
+            )
+        ) as inner:
+            yield Transaction(inner)
+
+    def transact(self, fn: Callable[[Transaction], T], attempts: int = 8) -> T:
+        """Calls `fn(tx)` and applies what it did as one batch; on conflict calls it again, with another `tx`.
+
+        Returns:
+            What `fn` returned.
+
+        Raises:
+            AttemptsExhaustedError: Every attempt ended in a conflict; nothing was applied.
+        """
+        return finish(self._inner.transact(receiving(Transaction, fn), attempts))
+
+    def revision(self) -> int:
+        """Returns how many batches the space has seen."""
+        return finish(self._inner.revision())
+
+    def outcome(self, token: bytes) -> int | None:
+        """Settles a batch whose outcome was unknown.
+
+        Returns:
+            The revision at which it applied; None if it did not apply, and from now on never will.
+
+        Raises:
+            OutcomeUnknownError: The log no longer reaches back to it.
+        """
+        return finish(self._inner.outcome(token))

@@ -1,0 +1,35 @@
+"""Blocking twins of `keepstate.engine.watch`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from typing import Self
+
+from keepstate._finish import finish
+from keepstate.engine import watch as engine
+from keepstate.engine.watch import DocumentChange
+from keepstate.sync.twin import Twin
+
+
+class Watch(Twin[engine.Watch]):
+    """An iterator over changes.
+
+    Attributes:
+        revision: How far the changes given are complete; start there (`after=`) to go on later.
+    """
+
+    @property
+    def revision(self) -> int:
+        """How far the changes given are complete; start there (`after=`) to go on later."""
+        return self._inner.revision
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> DocumentChange:
+        try:
+            return finish(self._inner.__anext__())
+        except StopAsyncIteration:
+            raise StopIteration from None

@@ -1,0 +1,88 @@
+"""One blocking handle serves many threads, and a thread with a running event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import keepstate
+from keepstate import sync
+from keepstate.stores.protocol import Store
+
+THREADS, UPDATES = 16, 50
+
+
+def test_no_update_of_sixteen_threads_is_lost(ks: sync.Keepstate) -> None:
+    def work(_: int) -> None:
+        documents = ks.space("shared").documents
+        for _ in range(UPDATES):
+            documents.update("count", lambda count: count + 1, default=0)
+
+    with ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(work, range(THREADS)))
+
+    assert ks.space("shared").documents.get("count") == THREADS * UPDATES
+
+
+def test_threads_share_one_space_and_its_parts(space: sync.Space) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        list(threads.map(space.queue.put, range(40)))
+        claimed = list(
+            threads.map(lambda worker: space.queue.claim(f"w{worker}", lease_s=60, count=5), range(8))
+        )
+
+    assert sorted(task.payload for tasks in claimed for task in tasks) == list(range(40))
+
+
+def test_a_lazy_handle_is_opened_once_by_whichever_thread_comes_first(tmp_path: Path) -> None:
+    async def stores() -> set[Store]:
+        with ThreadPoolExecutor(8) as threads:
+            async with keepstate.open(f"sqlite:///{tmp_path}/state.db") as ks:
+                list(threads.map(lambda _: ks.sync.space("s").revision(), range(8)))
+                return {ks.sync.store for _ in range(8)}
+
+    assert len(asyncio.run(stores())) == 1
+
+
+def test_every_kind_of_call_works_inside_a_running_event_loop(ks: sync.Keepstate) -> None:
+    async def notebook() -> list[object]:
+        space = ks.space("cell")
+        with space.transaction() as tx:
+            tx.documents.put("a", 1)
+        with space.documents.watch(timeout_s=0.01) as changes:
+            space.documents.put("b", 2)
+            seen = [change.key for change in changes]
+        space.events.append("one", "two")
+        return [list(space.documents.keys()), seen, space.transact(lambda tx: tx.documents.get("a"))]
+
+    assert asyncio.run(notebook()) == [["a", "b"], ["b"], 1]
+
+
+def test_a_running_event_loop_hears_nothing_of_iterators_left_early(ks: sync.Keepstate) -> None:
+    async def notebook() -> set[asyncio.Task[object]]:
+        space = ks.space("cell")
+        space.events.append("one", "two")
+        hooks = sys.get_asyncgen_hooks()
+        following = space.events.stream().follow()
+        assert next(following).data == "one"
+        following.close()  # type: ignore[attr-defined]
+        with space.documents.watch():
+            pass
+        assert sys.get_asyncgen_hooks() == hooks
+        await asyncio.sleep(0)
+        return asyncio.all_tasks() - {asyncio.current_task()}  # type: ignore[arg-type]
+
+    assert asyncio.run(notebook()) == set()
+
+
+def test_a_blocking_iterator_can_be_closed_by_another_thread(space: sync.Space) -> None:
+    space.events.append("one")
+    following = space.events.follow()
+    next(following)
+
+    with ThreadPoolExecutor(1) as threads:
+        threads.submit(following.close).result()  # type: ignore[attr-defined]
+
+    assert next(following, "ended") == "ended"

@@ -1,0 +1,416 @@
+"""Writes the blocking twins in `src/keepstate/sync` from the asynchronous classes.
+
+A twin holds the asynchronous object and drives each call to its end. It has the same names, signatures and
+docstrings; what the object takes or gives that has a twin itself is unwrapped and wrapped. Public methods and
+documented attributes are taken over, but for the seams of the engine that `SEAMS` names.
+
+`generate_sync.py` writes the files; with `--check` it only says whether they are as they would be written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import builtins
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "src" / "keepstate" / "engine"
+TARGET = ROOT / "src" / "keepstate" / "sync"
+
+MODULES = {
+    "documents": ("Documents", "Document"),
+    "events": ("Events", "EventStream"),
+    "keepstate": ("Keepstate",),
+    "lease": ("Lease", "Leases"),
+    "parts": ("Parts",),
+    "queue": ("Queue", "Task"),
+    "space": ("Space",),
+    "transaction": ("Transaction",),
+    "watch": ("Watch",),
+}
+"""The classes that have twins, by the module of the engine that they stand in."""
+
+SEAMS = {
+    "Documents": {"update_typed"},
+    "Keepstate": {"clock", "decode", "in_colour", "opened", "runner", "sync"},
+    "Lease": {"guards", "lost"},
+}
+"""What the engine's classes offer to one another only."""
+
+REWORDED = {
+    "Keepstate": {
+        "Made by `keepstate.open`.": "Made by `keepstate.sync.open`.",
+        "An asynchronous context manager, and awaitable: both open the store. Without either it opens with "
+        "the\nfirst operation. In blocking use `keepstate.sync.open` gives the same without `await`.": (
+            "A context manager that closes the store at its end. Threads may share it."
+        ),
+    },
+}
+"""What docstrings say in other words, because it is different in blocking use."""
+
+HOMES = {name: module for module, names in MODULES.items() for name in names}
+COLOURS = {
+    "AsyncIterator": "Iterator",
+    "AsyncGenerator": "Generator",
+    "asynccontextmanager": "contextmanager",
+}
+DUNDERS = {
+    "__aenter__": "__enter__",
+    "__aexit__": "__exit__",
+    "__aiter__": "__iter__",
+    "__anext__": "__next__",
+}
+HELPERS = {
+    "cached_property": "functools",
+    "contextmanager": "contextlib",
+    **dict.fromkeys(("Generator", "Iterator"), "collections.abc"),
+    **dict.fromkeys(("Any", "TypeVar"), "typing"),
+    **dict.fromkeys(("entered", "finish", "finish_each"), "keepstate._finish"),
+    **dict.fromkeys(("Twin", "inner_of", "receiving"), "keepstate.sync.twin"),
+}
+"""What twins are made with, by where it comes from."""
+
+Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+class UnclearError(Exception):
+    """The source leaves open what its twin is like; the message says what to write there."""
+
+
+@dataclass
+class Source:
+    """One module of the engine: its classes, its type variables, and where its names come from."""
+
+    name: str
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict[str, ast.ClassDef])
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+    origins: dict[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def read(cls, name: str, text: str) -> Source:
+        """Returns what stands at the top level of a module's text."""
+        source = cls(name)
+        home = f"keepstate.engine.{name}"
+        for node in ast.parse(text).body:
+            match node:
+                case ast.ImportFrom(module=str(module), names=names):
+                    source.origins |= {alias.asname or alias.name: module for alias in names}
+                case ast.Assign(targets=[ast.Name(id=left)], value=ast.Call(func=ast.Name(id="TypeVar"))):
+                    source.variables[left] = ast.unparse(node)
+                case ast.Assign(targets=[ast.Name(id=left)]) | ast.AnnAssign(target=ast.Name(id=left)):
+                    source.origins[left] = home
+                case ast.ClassDef(name=left):
+                    source.classes[left] = node
+                    source.origins[left] = home
+                case _:
+                    pass
+        return source
+
+
+def main() -> int:
+    """Writes the twins, or says which of them are not as they would be written."""
+    parser = argparse.ArgumentParser(description="Writes the blocking twins of keepstate's engine.")
+    parser.add_argument("--check", action="store_true", help="change nothing; fail if a twin is out of date")
+    checking = parser.parse_args().check
+    stale: list[str] = []
+    for name, text in generated():
+        path = TARGET / f"{name}.py"
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            stale.append(path.relative_to(ROOT).as_posix())
+            if not checking:
+                path.write_text(text, encoding="utf-8")
+    if checking and stale:
+        print(f"out of date: {', '.join(stale)}; run: python tools/generate_sync.py")
+        return 1
+    print(f"{len(MODULES)} modules of blocking twins, {len(stale)} written" if not checking else "up to date")
+    return 0
+
+
+def generated() -> Iterator[tuple[str, str]]:
+    """Yields each module's name and its twins' text."""
+    for module in MODULES:
+        yield module, twins_of(module, (SOURCE / f"{module}.py").read_text(encoding="utf-8"))
+
+
+def twins_of(module: str, text: str) -> str:
+    """Returns the text of the twins of one module of the engine."""
+    source = Source.read(module, text)
+    bodies = [twin_of(source, source.classes[name]) for name in MODULES[module]]
+    return formatted("\n".join([*head(source, "\n\n\n".join(bodies)), *bodies]) + "\n")
+
+
+def formatted(text: str) -> str:
+    """Returns the text as the project's formatter writes it, with its imports in order."""
+    ours = 'lint.isort.known-first-party = ["keepstate"]'  # also of a file that is not there yet
+    for words in (("check", "--select=I", "--fix", "--quiet", "--config", ours), ("format", "--quiet")):
+        command = [sys.executable, "-m", "ruff", *words, "--stdin-filename", str(TARGET / "twins.py"), "-"]
+        text = subprocess.run(
+            command, input=text, cwd=ROOT, check=True, capture_output=True, text=True
+        ).stdout
+    return text
+
+
+# ---- the head of a module
+
+
+def head(source: Source, body: str) -> Iterator[str]:
+    """Yields the docstring, imports and type variables that the body needs."""
+    yield f'"""Blocking twins of `keepstate.engine.{source.name}`.'
+    yield '\nWritten by tools/generate_sync.py; change the source and run it again.\n"""\n'
+    yield "from __future__ import annotations\n"
+    yield f"from keepstate.engine import {source.name} as engine"
+    used = names_in(body)
+    variables = [text for name, text in source.variables.items() if name in used]
+    used |= {"TypeVar"} if variables or "TypeVar" in used else set()
+    own = set(MODULES[source.name]) | set(source.variables) | {"engine", "Inner"}
+    for name in sorted(used - own):
+        if name in HOMES:
+            yield f"from keepstate.sync.{HOMES[name]} import {name}"
+        elif origin := HELPERS.get(name) or source.origins.get(name):
+            yield f"from {origin} import {name}"
+        elif not hasattr(builtins, name) and name not in bound_in(body):
+            raise UnclearError(f"{source.name}.py does not say where {name} comes from: import it by `from`")
+    yield ""
+    yield from variables
+
+
+def names_in(body: str) -> set[str]:
+    """Returns the names that a text reads."""
+    nodes = ast.walk(ast.parse(body))
+    return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
+
+
+def bound_in(body: str) -> set[str]:
+    """Returns the names that a text makes by itself: arguments and variables."""
+    nodes = list(ast.walk(ast.parse(body)))
+    stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
+
+
+# ---- one class
+
+
+def twin_of(source: Source, cls: ast.ClassDef) -> str:
+    """Returns the text of one twin."""
+    generic = [ast.unparse(base) for base in cls.bases if isinstance(base, ast.Subscript)]
+    inner = f"engine.{cls.name}" + "".join(base[base.index("[") :] for base in generic)
+    parents = [base.id for base in cls.bases if isinstance(base, ast.Name) and base.id in HOMES]
+    lines: list[str] = []
+    if is_parent(cls.name):
+        lines.append(f"Inner = TypeVar('Inner', bound={inner})\n\n")
+        inner = "Inner"
+    bases = [*(f"{parent}[{inner}]" for parent in parents or ["Twin"]), *generic]
+    lines.append(f"class {cls.name}({', '.join(bases)}):")
+    lines += [*docstring(cls.name, ast.get_docstring(cls)), ""]
+    for name, meaning in attributes_of(cls):
+        lines += attribute(cls, name, meaning)
+    for node in cls.body:
+        if isinstance(node, Function) and is_offered(cls.name, node.name):
+            lines += method(cls, node)
+    return "\n".join(lines)
+
+
+def is_parent(name: str) -> bool:
+    """Says whether other twins inherit from it, and so hold an inner object of another class."""
+    return name == "Parts"
+
+
+def is_offered(cls: str, name: str) -> bool:
+    """Says whether a method has a twin."""
+    return name in DUNDERS or not (name.startswith("_") or name in SEAMS.get(cls, ()))
+
+
+def docstring(cls: str, text: str | None, indent: str = "    ") -> list[str]:
+    """Returns the lines of a docstring, in the words of blocking use."""
+    if text is None:
+        return []
+    if indent == "    ":
+        for old, new in REWORDED.get(cls, {}).items():
+            if old not in text:
+                raise UnclearError(
+                    f"the docstring of {cls} no longer says {old!r}: bring REWORDED in line with it"
+                )
+            text = text.replace(old, new)
+    opening = 'r"""' if "\\" in text else '"""'
+    closing = '\n"""' if "\n" in text else '"""'
+    lines = f"{opening}{text}{closing}".splitlines()
+    return [f"{indent}{line}" if line else "" for line in lines]
+
+
+def attributes_of(cls: ast.ClassDef) -> Iterator[tuple[str, str]]:
+    """Yields the attributes that the docstring names, with what it says of them."""
+    _, found, section = (ast.get_docstring(cls) or "").partition("Attributes:\n")
+    if found:
+        for entry in re.finditer(
+            r"^    (\w+): (.+(?:\n {5,}.+)*)", section.partition("\n\n")[0], re.MULTILINE
+        ):
+            yield entry[1], re.sub(r"\s+", " ", entry[2])
+
+
+def attribute(cls: ast.ClassDef, name: str, meaning: str) -> list[str]:
+    """Returns the lines of a property for a plain attribute."""
+    kind = recoloured(attribute_type(cls, name))
+    return [
+        "    @property",
+        f"    def {name}(self) -> {kind}:",
+        *docstring(cls.name, meaning, "        "),
+        f"        return self._inner.{name}\n",
+    ]
+
+
+def attribute_type(cls: ast.ClassDef, name: str) -> ast.expr:
+    """Returns the type that the class, or the parameter of the same name, gives to an attribute."""
+    for node in cls.body:
+        match node:
+            case ast.AnnAssign(target=ast.Name(id=left)) if left == name:
+                return node.annotation
+            case ast.FunctionDef(name="__init__"):
+                for arg in (*node.args.args, *node.args.kwonlyargs):
+                    if arg.arg == name and arg.annotation is not None:
+                        return arg.annotation
+            case _:
+                pass
+    raise UnclearError(
+        f"{cls.name} does not say of what type its attribute {name} is: write `{name}: TYPE` in it"
+    )
+
+
+# ---- one method
+
+
+def method(cls: ast.ClassDef, node: Function) -> list[str]:
+    """Returns the lines of a method's twin."""
+    marks = [ast.unparse(mark) for mark in node.decorator_list]
+    name = DUNDERS.get(node.name, node.name)
+    returns = "None" if node.returns is None else recoloured(node.returns)
+    lines = [f"    @{COLOURS.get(mark, mark)}" for mark in marks]
+    lines.append(f"    def {name}({parameters(node.args)}) -> {returns}:")
+    if "overload" in marks:
+        return [*lines[:-1], f"{lines[-1]} ..."]
+    lines += docstring(cls.name, ast.get_docstring(node), "        ")
+    target = f"self._inner.{node.name}"
+    if is_overloaded(cls, node):  # no overload takes the union that the implementation takes
+        lines.append(f"        {node.name}: Any = {target}")
+        target = node.name
+    called = (
+        target if marks and marks[0] in {"property", "cached_property"} else f"{target}({passed(node.args)})"
+    )
+    return [*lines, *(f"        {line}" for line in steps(node, marks, returns, called)), ""]
+
+
+def steps(node: Function, marks: list[str], returns: str, called: str) -> list[str]:
+    """Returns what the twin of a method does."""
+    match node.name:
+        case "__aenter__":
+            return [f"finish({called})", "return self"]
+        case "__aiter__":
+            return ["return self"]
+        case "__anext__":
+            return [
+                "try:",
+                f"    return finish({called})",
+                "except StopAsyncIteration:",
+                "    raise StopIteration from None",
+            ]
+        case _:
+            pass
+    if "asynccontextmanager" in marks:
+        given = returns.removeprefix("Generator[").removesuffix("]")
+        return [f"with entered({called}) as inner:", f"    yield {wrapped(given, 'inner')}"]
+    if returns.startswith("Iterator["):
+        each = returns.removeprefix("Iterator[").removesuffix("]")
+        plain = f"finish_each({called})"
+        return [f"return {plain}" if each not in HOMES else f"return ({each}(each) for each in {plain})"]
+    if isinstance(node, ast.AsyncFunctionDef):
+        called = f"finish({called})"
+    if called.startswith(f"finish({node.name}("):  # what Any returned gets its type by a name
+        return [f"answer: {returns} = {wrapped(returns, called)}", "return answer"]
+    return [called] if returns == "None" else [f"return {wrapped(returns, called)}"]
+
+
+def wrapped(returns: str, value: str) -> str:
+    """Returns the expression that puts twins around a value of a type that names them."""
+    if not twins_in(returns):
+        return value
+    if (bare := returns.partition("[")[0]) in HOMES:
+        return f"{bare}({value})"
+    if (listed := re.fullmatch(r"list\[(\w+)\]", returns)) is not None:
+        return f"[{listed[1]}(each) for each in {value}]"
+    raise UnclearError(f"how a {returns} is put into twins is not said: add it to `wrapped`")
+
+
+def is_overloaded(cls: ast.ClassDef, node: Function) -> bool:
+    """Says whether a method has other signatures beside its own."""
+    return sum(isinstance(other, Function) and other.name == node.name for other in cls.body) > 1
+
+
+# ---- signatures
+
+
+class Recolour(ast.NodeTransformer):
+    """Turns the types of asynchronous use into those of blocking use."""
+
+    def visit_Name(self, node: ast.Name) -> ast.Name:
+        """Returns the name's counterpart."""
+        return ast.Name(COLOURS.get(node.id, node.id), node.ctx)
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        """Returns T for `Awaitable[T] | T`."""
+        self.generic_visit(node)
+        match node:
+            case (
+                ast.BinOp(left=ast.Subscript(value=ast.Name(id="Awaitable"), slice=inner), right=other)
+                | ast.BinOp(left=other, right=ast.Subscript(value=ast.Name(id="Awaitable"), slice=inner))
+            ) if ast.dump(inner) == ast.dump(other):
+                return other
+            case _:
+                return node
+
+
+def recoloured(annotation: ast.expr) -> str:
+    """Returns a type as it is written in blocking use."""
+    return ast.unparse(Recolour().visit(ast.parse(ast.unparse(annotation), mode="eval").body))
+
+
+def parameters(arguments: ast.arguments) -> str:
+    """Returns a signature's parameters as they are written in blocking use."""
+    return ast.unparse(Recolour().visit(ast.parse(f"def f({ast.unparse(arguments)}): ...").body[0].args))  # type: ignore[attr-defined]
+
+
+def passed(arguments: ast.arguments) -> str:
+    """Returns how the twin hands its arguments on."""
+    positional = [*arguments.posonlyargs, *arguments.args][1:]
+    words = [handed(argument) for argument in positional]
+    words += [f"*{arguments.vararg.arg}"] if arguments.vararg else []
+    words += [f"{argument.arg}={handed(argument)}" for argument in arguments.kwonlyargs]
+    return ", ".join(words)
+
+
+def handed(argument: ast.arg) -> str:
+    """Returns the expression for one argument: what is inside a twin, or a function that is given twins."""
+    if argument.annotation is None:
+        return argument.arg
+    kind = recoloured(argument.annotation)
+    twins = twins_in(kind)
+    if not twins:
+        return argument.arg
+    if kind.startswith("Callable[["):
+        (only,) = twins
+        return f"receiving({only}, {argument.arg})"
+    kinds = twins[0] if len(twins) == 1 else f"({', '.join(twins)})"
+    return f"inner_of({argument.arg}) if isinstance({argument.arg}, {kinds}) else {argument.arg}"
+
+
+def twins_in(kind: str) -> list[str]:
+    """Returns the names in a type that have twins."""
+    return [name for name in dict.fromkeys(re.findall(r"\w+", kind)) if name in HOMES]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
