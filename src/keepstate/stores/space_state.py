@@ -271,9 +271,9 @@ class SpaceState:
             self._index.remove(key)
 
     def _keep_in_log(self, record: Record, olds: Sequence[bytes | None]) -> None:
-        weight = _weight(record, olds)
-        self._log.append((_without_untold(record), olds, weight))
-        self._log_bytes += weight
+        logged = _logged(record, olds)
+        self._log.append(logged)
+        self._log_bytes += logged[2]
         self.revision = record.revision
         if record.now_ms > self.clock_ms:
             self.clock_ms = record.now_ms
@@ -394,27 +394,27 @@ class SpaceState:
             yield self._log[place]
 
 
-def _without_untold(record: Record) -> Record:
-    """Returns the record without large values that the log does not tell, so that they go when replaced."""
+def _logged(record: Record, olds: Sequence[bytes | None]) -> _Logged:
+    size, holds_untold = _CHANGE_BYTES * (1 + len(olds)), False
     for entry in record.entries:
-        if len(entry.value) > _UNTOLD_BYTES and entry.key[0] != WITH_VALUES:
-            told = [
-                one if one.key[0] == WITH_VALUES else Entry(one.key, b"", one.version, one.created)
-                for one in record.entries
-            ]
-            return Record(record.revision, record.now_ms, told, record.deleted, record.token)
-    return record
-
-
-def _weight(record: Record, olds: Sequence[bytes | None]) -> int:
-    """Returns what a record takes of the log, in bytes."""
-    size = _CHANGE_BYTES * (1 + len(olds))
-    for entry in record.entries:
-        size += len(entry.key) + len(entry.value) if entry.key[0] == WITH_VALUES else len(entry.key)
+        size += len(entry.key)
+        if entry.key[0] == WITH_VALUES:
+            size += len(entry.value)
+        elif len(entry.value) > _UNTOLD_BYTES:
+            holds_untold = True
     for old in olds:
         if old is not None:
             size += len(old)
-    return size
+    return (_without_untold(record) if holds_untold else record), olds, size
+
+
+def _without_untold(record: Record) -> Record:
+    """Returns the record without values that the log does not tell, so that they go when replaced."""
+    told = [
+        entry if entry.key[0] == WITH_VALUES else Entry(entry.key, b"", entry.version, entry.created)
+        for entry in record.entries
+    ]
+    return Record(record.revision, record.now_ms, told, record.deleted, record.token)
 
 
 def _changes_of(record: Record, olds: Sequence[bytes | None]) -> Iterator[Change]:
