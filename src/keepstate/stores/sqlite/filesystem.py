@@ -18,12 +18,13 @@ _UNSAFE: Final = frozenset({
     "nfs", "nfs4", "orangefs", "prl_fs", "smb3", "smbfs", "vboxsf", "vmhgfs",
 })  # fmt: skip
 
-_MOUNTS = "/proc/self/mountinfo"
+MOUNTS = "/proc/self/mountinfo"
+"""Where Linux lists what is mounted."""
 
 
-def refuse_unsafe(folder: str, mounts: str = _MOUNTS) -> None:
+def refuse_unsafe(folder: str) -> None:
     """Raises `UnsupportedError` if the folder is on a file system that does not keep a database safe."""
-    kind = kind_of(folder, mounts)
+    kind = kind_of(folder)
     if kind is not None and (kind in _UNSAFE or kind.startswith("fuse.")):
         raise UnsupportedError(
             f"{folder} is on {kind}, where SQLite's locks do not hold between hosts: use a local disk, "
@@ -31,12 +32,12 @@ def refuse_unsafe(folder: str, mounts: str = _MOUNTS) -> None:
         )
 
 
-def kind_of(folder: str, mounts: str = _MOUNTS) -> str | None:
+def kind_of(folder: str) -> str | None:
     """Returns the type of the file system that an absolute folder is on; None where it cannot be told."""
     if not sys.platform.startswith("linux"):
         return None
     try:
-        lines = Path(mounts).read_text(errors="surrogateescape").splitlines()
+        lines = Path(MOUNTS).read_text(errors="surrogateescape").splitlines()
     except OSError:
         return None
     best, kind = "", None

@@ -11,6 +11,14 @@ from keepstate.values import limits
 TRIM_AT_ONCE: Final = 16
 """How many revisions a log may have too many, so that its old end is not touched by every batch."""
 
+_NEWEST: Final = f"""
+    SELECT id, now_ms, floor, kept_bytes, expiry_ms FROM log
+    WHERE id BETWEEN (SELECT id << {schema.REVISION_BITS} FROM spaces WHERE name = ?1)
+        AND (SELECT id << {schema.REVISION_BITS} | {schema.LAST_REVISION} FROM spaces WHERE name = ?1)
+    ORDER BY id DESC LIMIT 1
+"""
+"""Subqueries, because a join of the two tables takes five times as long."""
+
 
 class Head:
     """Where a space stands; `id` is -1 where it has no number yet.
@@ -29,19 +37,14 @@ class Head:
     @classmethod
     def read(cls, execute: Execute, name: bytes) -> Head:
         """Returns the head of the space, as of the open transaction."""
-        number: Any = execute("SELECT id FROM spaces WHERE name = ?", (name,)).get
-        if number is None:
-            return cls(name, -1)
-        head = cls(name, number)
-        first, last = schema.log_range(number)
-        row: Any = execute(
-            "SELECT id, now_ms, floor, kept_bytes, expiry_ms FROM log WHERE id BETWEEN ? AND ? "
-            "ORDER BY id DESC LIMIT 1",
-            (first, last),
-        ).get
-        if row is not None:
-            row_id, head.now_ms, head.floor, head.kept_bytes, head.expiry_ms = row
-            head.revision = row_id - first
+        row: Any = execute(_NEWEST, (name,)).get
+        if row is None:
+            number: Any = execute("SELECT id FROM spaces WHERE name = ?", (name,)).get
+            return cls(name, -1 if number is None else number)
+        row_id, now_ms, floor, kept_bytes, expiry_ms = row
+        head = cls(name, row_id >> schema.REVISION_BITS)
+        head.revision = row_id & schema.LAST_REVISION
+        head.now_ms, head.floor, head.kept_bytes, head.expiry_ms = now_ms, floor, kept_bytes, expiry_ms
         return head
 
     def advance(self, execute: Execute, *, size_bytes: int, token: bytes | None, changes: bytes) -> None:
