@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from keepstate._finish import finish
 from keepstate.errors import CorruptError, UnsupportedError
@@ -106,6 +108,35 @@ def test_a_last_frame_with_an_empty_sector_is_torn(tmp_path: Path) -> None:
     assert values(store) == [b"kept", None]
     finish(store.close())
     assert path.stat().st_size == kept
+
+
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), before=st.integers(0, 1200), form=st.sampled_from(FORMATS))
+def test_a_power_cut_in_a_write_keeps_all_before_it(
+    tmp_path: Path, data: st.DataObject, before: int, form: str
+) -> None:
+    """Any of the write's sectors may be missing, and the file may have grown for them or not."""
+    path = tmp_path / "journal"
+    path.unlink(missing_ok=True)
+    store = opened(path, format=form)
+    put(store, Put(A, b"k" * before))
+    start = path.stat().st_size
+    value = data.draw(st.binary(max_size=40)) * data.draw(st.integers(1, 60))
+    put(store, Put(B, value), Put(b"\x01more", bytes(data.draw(st.integers(0, 700)))))
+    finish(store.close())
+    whole = path.read_bytes()
+    image = bytearray(whole[: data.draw(st.integers(start, len(whole)))])
+    for sector in range(start - start % 512, len(image), 512):
+        if data.draw(st.booleans()):
+            low, high = max(sector, start), min(sector + 512, len(image))
+            image[low:high] = bytes(high - low)
+
+    path.write_bytes(image)
+    store = opened(path)
+
+    assert values(store) in ([b"k" * before, None], [b"k" * before, value])
+    assert revision(store) == (2 if bytes(image) == whole else 1)
+    finish(store.close())
 
 
 def test_zeros_are_no_frame(tmp_path: Path) -> None:
