@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, overload
+from typing import Any, Final, Generic, TypeVar, cast, overload
 
 import msgspec
 
@@ -147,7 +147,8 @@ class Documents:
             InvalidError: A dict patch meets a value that is no dict.
         """
         if isinstance(patch, Mapping):
-            return await self._changed(key, lambda old: _merged(key, old, patch), default)
+            fields = cast("Patch", patch)
+            return await self._changed(key, lambda old: _merged(key, old, fields), default)
         self._scope.refuse_coroutine(patch)
         return await self._changed(key, patch, default)
 
@@ -226,7 +227,12 @@ class Documents:
         glob = compiled(pattern)
         async for unit, entry in self._scope.scan(layout.name_prefix(layout.DOCUMENTS, glob.prefix)):
             if layout.is_cut(layout.DOCUMENTS, entry.key):
-                name = (await read_record(self._scope, unit, entry)).name
+                try:
+                    name = (await read_record(self._scope, unit, entry)).name
+                except ConflictError:  # a large value was replaced between its manifest and its parts
+                    if (again := await self._scope.run(lambda unit, key=entry.key: unit.get(key)))[0] is None:
+                        continue
+                    raise
             else:
                 name = layout.name_of(layout.DOCUMENTS, entry.key)
             if glob.matches(name):
@@ -259,6 +265,11 @@ def _expect(unit: Unit, place: bytes, key: str, version: int) -> None:
     if type(version) is not int or version < 0:
         raise InvalidError(f"expected_version of {key!r} is {version!r}; a version is 0 (absent) or more")
     unit.check(place, version=version)
+
+
+def _admit_patch(key: str, patch: object) -> None:
+    if not isinstance(patch, Mapping):
+        raise InvalidError(f"document {key!r} cannot be updated by {type(patch).__name__}; give a dict or a function")
 
 
 def _merged(key: str, value: object, patch: Patch) -> dict[Any, Any]:
