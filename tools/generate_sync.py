@@ -211,7 +211,7 @@ def twin_of(source: Source, cls: ast.ClassDef) -> str:
     for name, meaning in attributes_of(cls):
         lines += attribute(cls, name, meaning)
     for node in cls.body:
-        if isinstance(node, Function) and is_offered(cls.name, node.name):
+        if isinstance(node, Function) and is_offered(cls.name, node.name) and not is_needless(cls, node):
             lines += method(cls, node)
     return "\n".join(lines)
 
@@ -290,7 +290,7 @@ def method(cls: ast.ClassDef, node: Function) -> list[str]:
     name = DUNDERS.get(node.name, node.name)
     returns = "None" if node.returns is None else recoloured(node.returns)
     lines = [f"    @{COLOURS.get(mark, mark)}" for mark in marks]
-    lines.append(f"    def {name}({parameters(node.args)}) -> {returns}:")
+    lines.append(f"    def {name}{signature(node)}:")
     if "overload" in marks:
         return [*lines[:-1], f"{lines[-1]} ..."]
     lines += docstring(cls.name, ast.get_docstring(node), "        ")
@@ -346,8 +346,24 @@ def wrapped(returns: str, value: str) -> str:
 
 
 def is_overloaded(cls: ast.ClassDef, node: Function) -> bool:
-    """Says whether a method has other signatures beside its own."""
-    return sum(isinstance(other, Function) and other.name == node.name for other in cls.body) > 1
+    """Says whether a method's twin has more than one signature."""
+    return len({signature(overload) for overload in overloads(cls, node.name)}) > 1
+
+
+def is_needless(cls: ast.ClassDef, node: Function) -> bool:
+    """Says whether a node is an overload that only tells functions from coroutine functions."""
+    return node in overloads(cls, node.name) and not is_overloaded(cls, node)
+
+
+def overloads(cls: ast.ClassDef, name: str) -> list[Function]:
+    """Returns the overloads of a method."""
+    found = [node for node in cls.body if isinstance(node, Function) and node.name == name]
+    return [node for node in found if any(ast.unparse(mark) == "overload" for mark in node.decorator_list)]
+
+
+def signature(node: Function) -> str:
+    """Returns a signature as it is written in blocking use."""
+    return f"({parameters(node.args)}) -> {recoloured(node.returns) if node.returns else 'None'}"
 
 
 # ---- signatures
@@ -360,17 +376,15 @@ class Recolour(ast.NodeTransformer):
         """Returns the name's counterpart."""
         return ast.Name(COLOURS.get(node.id, node.id), node.ctx)
 
-    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """Returns T for `Awaitable[T] | T`."""
+    def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
+        """Returns T for `Awaitable[T]`."""
         self.generic_visit(node)
-        match node:
-            case (
-                ast.BinOp(left=ast.Subscript(value=ast.Name(id="Awaitable"), slice=inner), right=other)
-                | ast.BinOp(left=other, right=ast.Subscript(value=ast.Name(id="Awaitable"), slice=inner))
-            ) if ast.dump(inner) == ast.dump(other):
-                return other
-            case _:
-                return node
+        return node.slice if isinstance(node.value, ast.Name) and node.value.id == "Awaitable" else node
+
+    def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
+        """Returns T for what has become `T | T`."""
+        self.generic_visit(node)
+        return node.left if ast.dump(node.left) == ast.dump(node.right) else node
 
 
 def recoloured(annotation: ast.expr) -> str:

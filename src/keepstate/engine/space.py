@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TypeVar
+from typing import TypeVar, overload
 
 from keepstate.engine.lease import Lease
 from keepstate.engine.parts import Parts
@@ -60,6 +60,10 @@ class Space(Parts):
         async with gathering(self._alone, lease=lease, message=message) as tx:
             yield tx
 
+    @overload
+    async def transact(self, fn: Callable[[Transaction], Awaitable[T]], attempts: int = 8) -> T: ...
+    @overload
+    async def transact(self, fn: Callable[[Transaction], T], attempts: int = 8) -> T: ...
     async def transact(self, fn: Callable[[Transaction], Awaitable[T] | T], attempts: int = 8) -> T:
         """Calls `fn(tx)` and applies what it did as one batch; on conflict calls it again, with another `tx`.
 
