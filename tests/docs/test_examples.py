@@ -1,0 +1,83 @@
+"""Every example in the documents runs as it stands there."""
+
+from __future__ import annotations
+
+import ast
+import asyncio
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+from types import FunctionType
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT, Block, blocks, shown
+
+WITH_EXAMPLES = [
+    page for page in PAGES if any(block.language == "python" or block.mark == "run" for block in blocks(page))
+]
+
+
+@pytest.mark.parametrize("page", WITH_EXAMPLES, ids=shown)
+def test_a_page_s_examples_run_in_order(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    namespace: dict[str, object] = {"__name__": f"example_{page.stem.replace('-', '_')}"}
+    before = set(sys.modules)
+
+    with asyncio.Runner() as loop:
+        for block in blocks(page):
+            if block.mark.startswith("file="):
+                (tmp_path / block.mark.removeprefix("file=")).write_text(block.text)
+            elif block.language == "python":
+                run_python(block, namespace, loop)
+            elif block.language == "console" and block.mark == "run":
+                run_commands(block, tmp_path)
+
+    for name in set(sys.modules) - before:
+        if (tmp_path / f"{name}.py").exists():
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_a_block_says_what_it_is(page: Path) -> None:
+    known = {"console", "python", "sql", "text", "toml"}
+
+    assert [block.line for block in blocks(page) if block.language not in known] == []
+    assert [block.line for block in blocks(page) if not known_mark(block.mark)] == []
+
+
+def known_mark(mark: str) -> bool:
+    return mark in {"", "run"} or mark.startswith("file=")
+
+
+def run_python(block: Block, namespace: dict[str, object], loop: asyncio.Runner) -> None:
+    """Executes a block with the page's line numbers; one that awaits at its top level, in the page's loop."""
+    source = "\n" * (block.line - 1) + block.text
+    flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
+    code = compile(source, str(block.page), "exec", flags=flags, dont_inherit=True)
+    if code.co_flags & inspect.CO_COROUTINE:
+        loop.run(FunctionType(code, namespace)())
+    else:
+        exec(code, namespace)
+
+
+def run_commands(block: Block, folder: Path) -> None:
+    """Runs each line after a `$`; the other lines are what it prints, `…` for what differs each time."""
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    modules = os.pathsep.join([str(folder), str(ROOT / "src")])
+    for command in (line[2:] for line in block.text.splitlines() if line.startswith("$ ")):
+        done = subprocess.run(
+            ["sh", "-c", command],
+            cwd=folder,
+            env={**os.environ, "PATH": path, "PYTHONPATH": modules, "NO_COLOR": "1"},
+            capture_output=True,
+            text=True,
+            timeout=110,
+            check=False,
+        )
+        assert done.returncode == 0, f"{shown(block.page)}: {command}\n{done.stdout}\n{done.stderr}"
