@@ -280,7 +280,7 @@ def test_private_memory_a_lease_and_a_store_stay_in_their_process(both: Both) ->
     both.do(ks.close())
 
 
-@pytest.mark.parametrize("url", ["memory://", "memory://dropped", "sqlite:///state.db"])
+@pytest.mark.parametrize("url", ["memory://", "memory://dropped", "file:///state.keep", "sqlite:///state.db"])
 def test_a_handle_dropped_while_open_warns_once(
     both: Both, url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -320,7 +320,7 @@ def test_what_was_never_opened_may_be_dropped() -> None:
 # ---- the blocking twin of an asynchronous handle
 
 
-@pytest.mark.parametrize("url", ["memory://", "memory://twins", "sqlite:///state.db"])
+@pytest.mark.parametrize("url", ["memory://", "memory://twins", "file:///state.keep", "sqlite:///state.db"])
 def test_the_blocking_twin_sees_the_same_data_and_is_closed_with_its_handle(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -9,11 +9,16 @@ import pytest
 
 from keepstate import sync
 
+URLS = {
+    "memory": "memory://",
+    "file": "file:///{folder}/state.keep",
+    "sqlite": "sqlite:///{folder}/state.db?durability=normal",
+}
 
-@pytest.fixture(params=["memory", "sqlite"])
+
+@pytest.fixture(params=URLS)
 def ks(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sync.Keepstate]:
-    url = "memory://" if request.param == "memory" else f"sqlite:///{tmp_path}/state.db?durability=normal"
-    with sync.open(url, author="tester") as opened:
+    with sync.open(URLS[request.param].format(folder=tmp_path), author="tester") as opened:
         yield opened
 
 
