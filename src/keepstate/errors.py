@@ -50,8 +50,9 @@ class KeepstateError(Exception):
         super().__init__(message)
         self.message = message
         self._facts = facts
+        kind: Any = type(self)  # which mypy does not take for hashable by itself
         for name, fact in facts.items():
-            if name not in _declared(type(self)):
+            if name not in _declared(kind):
                 raise TypeError(f"{type(self).__name__} declares no fact {name!r}")
             setattr(self, name, fact)
 
