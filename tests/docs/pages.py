@@ -1,7 +1,7 @@
 """The documents as the tests see them: pages, their code blocks, links and tables.
 
-A block ```` ```python ```` is executed, in order, one namespace a page; ```` ```python file=NAME ```` is saved
-under that name beside them; ```` ```console run ```` is executed line by line where it begins with `$`.
+A `python` block is executed, in order, one namespace a page; `python file=NAME` is saved under that name
+beside them; of `console run`, each line that begins with `$` is executed.
 """
 
 from __future__ import annotations

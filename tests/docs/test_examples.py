@@ -21,9 +21,7 @@ WITH_EXAMPLES = [
 
 
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=shown)
-def test_a_page_s_examples_run_in_order(
-    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_page_s_examples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(tmp_path)
     namespace: dict[str, object] = {"__name__": f"example_{page.stem.replace('-', '_')}"}

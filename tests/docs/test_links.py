@@ -1,0 +1,42 @@
+"""Every link in the documents leads somewhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.docs.pages import PAGES, ROOT, anchors, links, shown
+
+ENTRANCE = ROOT / "README.md"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=shown)
+def test_each_link_of_a_page_leads_somewhere(page: Path) -> None:
+    dead = [link for link in links(page) if not link.startswith("https://") and not leads(page, link)]
+
+    assert dead == []
+
+
+def test_each_page_can_be_reached_from_the_first() -> None:
+    reached, todo = set[Path](), [ENTRANCE]
+    while todo:
+        page = todo.pop()
+        if page not in reached and page in PAGES:
+            reached.add(page)
+            todo += [target(page, link) for link in links(page) if not link.startswith("https://")]
+
+    decisions = ROOT / "docs" / "decisions"
+    assert [shown(page) for page in PAGES if page not in reached and page.parent != decisions] == []
+
+
+def target(page: Path, link: str) -> Path:
+    """Returns the file that a link of a page names."""
+    path = link.partition("#")[0]
+    return (page.parent / path).resolve() if path else page
+
+
+def leads(page: Path, link: str) -> bool:
+    """Says whether file and heading of a link are there."""
+    file, anchor = target(page, link), link.partition("#")[2]
+    return file.exists() and (not anchor or anchor in anchors(file))
