@@ -1,0 +1,17 @@
+"""Where the `keepstate` command begins."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Runs one command and exits with its code."""
+    try:
+        from keepstate.cli.commands import run
+    except ImportError as error:
+        sys.stderr.write(
+            f"keepstate: the command line needs a package ({error}): pip install 'keepstate[cli]'\n"
+        )
+        sys.exit(2)
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,56 @@
+"""Which commands there are, and how what they raise ends."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from importlib.metadata import version
+
+from cyclopts import App, CycloptsError
+
+from keepstate.cli import documents, exits, tasks, upkeep
+from keepstate.cli.demo import demo
+from keepstate.cli.session import said
+from keepstate.errors import KeepstateError
+
+app = App(
+    name="keepstate",
+    help="Look into a store: its spaces, documents and tasks.",
+    help_epilogue=exits.HELP,
+    version=version("keepstate"),
+    result_action="return_value",
+    suppress_keyboard_interrupt=False,
+)
+
+for command in (
+    demo,
+    documents.spaces,
+    documents.ls,
+    documents.get,
+    documents.put,
+    documents.watch,
+    tasks.queue,
+    upkeep.sweep,
+    upkeep.doctor,
+):
+    app.command(command)
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Returns the exit code of one command."""
+    try:
+        command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=True)
+    except CycloptsError:
+        return exits.USAGE
+    try:
+        answer = command(*bound.args, **bound.kwargs)
+        if asyncio.iscoroutine(answer):
+            answer = asyncio.run(answer)
+        return answer if isinstance(answer, int) else exits.OK
+    except KeepstateError as error:
+        said().print(f"keepstate: {error}", markup=False)
+        return exits.code_of(error)
+    except KeyboardInterrupt:
+        return exits.INTERRUPTED
+    except BrokenPipeError:  # who read the output has had enough
+        return exits.OK

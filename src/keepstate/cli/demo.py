@@ -1,0 +1,228 @@
+"""The demo: several processes on one store, one of them killed, and at the end everything counted again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from asyncio.subprocess import DEVNULL, PIPE, Process
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from tempfile import TemporaryDirectory
+from time import perf_counter
+from typing import Annotated, Any
+from uuid import uuid4
+
+from cyclopts import Parameter
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+
+from keepstate.cli import exits
+from keepstate.cli.session import Session, said, shown, write_json
+from keepstate.cli.survey import NOTHING, Totals, added, modules, survey
+from keepstate.engine.space import Space
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import InvalidError, KeepstateError
+from keepstate.opening import open as open_store
+
+_PLAIN = Session()
+_BY_BATCH = 100
+_LOOK_EVERY_S = 0.1
+_LONGEST_S = 300.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a run of the demo came to."""
+
+    modules: int
+    seconds: float = 0.0
+    transactions: int = 0
+    conflicts: int = 0
+    kills: int = 0
+    taken_over: int = 0
+    documents: int = 0
+    events: int = 0
+    counted: Totals = field(default_factory=lambda: NOTHING)
+    recounted: Totals = field(default_factory=lambda: NOTHING)
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether nothing is missing and nothing was done twice."""
+        return self.counted == self.recounted and self.modules == self.documents == self.events
+
+
+async def demo(
+    *,
+    workers: Annotated[int, Parameter(help="How many processes.")] = 4,
+    kill: Annotated[int, Parameter(help="How many of them to kill in mid-run.")] = 1,
+    most: Annotated[int | None, Parameter(help="Only the first so many modules.")] = None,
+    session: Session = _PLAIN,
+) -> int:
+    """Survey Python's own library with several processes on one store, and kill one of them.
+
+    For every module a worker claims it from the queue, parses it, and in one transaction puts its document,
+    appends an event, adds to the shared counters and completes the task. At the end everything is counted
+    again, one module after the other: exit code 0 if the counters are equal, to the last one.
+    """
+    if workers < 1 or not 0 <= kill < workers:
+        raise InvalidError(f"{kill} of {workers} workers cannot be killed; one has to stay alive")
+    names = modules(most)
+    async with AsyncExitStack() as stack:
+        url = session.url or f"sqlite:///{stack.enter_context(TemporaryDirectory())}/demo.db"
+        ks = await stack.enter_async_context(open_store(url, author="demo"))
+        if not ks.store.capabilities.shared:
+            raise InvalidError(
+                f"{ks.url} cannot be shared by several processes; give --url sqlite:///…, redis or postgresql"
+            )
+        name = f"demo/{uuid4().hex[:8]}"
+        said().print(f"{len(names)} modules, {workers} processes, one store: {ks.url}", markup=False)
+        outcome = Outcome(len(names))
+        try:
+            await _run(ks.space(name), url, workers, kill, names, outcome)
+        finally:
+            await ks.drop(name)
+    _show(outcome, session)
+    return exits.OK if outcome.is_whole else exits.FAILED
+
+
+async def _run(run: Space, url: str, workers: int, kill: int, names: Sequence[str], outcome: Outcome) -> None:
+    await _enqueue(run, names)
+    begun = perf_counter()
+    async with _started(url, run.name, workers) as processes:
+        await _follow(run, processes, kill, outcome)
+        for process in processes:
+            printed, _ = await process.communicate()
+            if printed:
+                told: dict[str, Any] = json.loads(printed)
+                outcome.transactions += told["transactions"]
+                outcome.conflicts += told["conflicts"]
+    outcome.seconds = perf_counter() - begun
+    await _count(run, outcome)
+    for module in names:
+        outcome.recounted = added(outcome.recounted, survey(module))
+
+
+async def _enqueue(run: Space, names: Sequence[str]) -> None:
+    for start in range(0, len(names), _BY_BATCH):
+
+        async def put(tx: Transaction, some: Sequence[str] = names[start : start + _BY_BATCH]) -> None:
+            for module in some:
+                await tx.queue.put(module, id=module)
+
+        await run.transact(put)
+
+
+@asynccontextmanager
+async def _started(url: str, space: str, workers: int) -> AsyncGenerator[list[Process]]:
+    processes: list[Process] = []
+    try:
+        for number in range(workers):
+            words = (sys.executable, "-m", "keepstate.cli.demo_worker", url, space, f"worker {number + 1}")
+            processes.append(await asyncio.create_subprocess_exec(*words, stdin=DEVNULL, stdout=PIPE))
+        yield processes
+    finally:
+        for process in processes:
+            with suppress(ProcessLookupError):
+                process.kill()
+            await process.wait()
+
+
+async def _follow(run: Space, processes: Sequence[Process], kill: int, outcome: Outcome) -> None:
+    """Shows how far the workers are, and kills some of them on the way."""
+    columns = TextColumn("surveying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
+    deadline = perf_counter() + _LONGEST_S
+    with Progress(*columns, console=said(), transient=True) as progress:
+        bar = progress.add_task("surveying", total=outcome.modules)
+        while any(process.returncode is None for process in processes):
+            totals: Totals = await run.documents.get("totals") or NOTHING
+            progress.update(bar, completed=totals["modules"])
+            if outcome.kills < kill and totals["modules"] >= outcome.modules * (outcome.kills + 1) / (
+                kill + 2
+            ):
+                outcome.kills += await _kill_one(run, processes)
+            if perf_counter() > deadline:
+                raise KeepstateError(
+                    f"the demo did not end within {_LONGEST_S:.0f} s; its workers were stopped"
+                )
+            await asyncio.sleep(_LOOK_EVERY_S)
+        progress.update(bar, completed=outcome.modules)
+
+
+async def _kill_one(run: Space, processes: Sequence[Process]) -> bool:
+    """Kills a worker while it holds a task, and says whether one did."""
+    for number, process in enumerate(processes):
+        if process.returncode is not None:
+            continue
+        process.send_signal(signal.SIGSTOP)  # so that it still holds what it is seen to hold
+        holds = any(task.worker == f"worker {number + 1}" for task in await run.queue.list("claimed"))
+        if holds:
+            process.kill()
+            said().print(f"worker {number + 1} (process {process.pid}) is killed while it holds modules")
+            return True
+        process.send_signal(signal.SIGCONT)
+    return False
+
+
+async def _count(run: Space, outcome: Outcome) -> None:
+    outcome.counted = await run.documents.get("totals") or NOTHING
+    async for _ in run.documents.keys("module/*"):
+        outcome.documents += 1
+    position: int | None = None
+    while events := await run.events.read(after=position, limit=1000):
+        outcome.events += len(events)
+        position = events[-1].position
+    cursor: str | None = None
+    while done := await run.queue.list("done", after=cursor, limit=500):
+        outcome.taken_over += sum(task.attempt > 1 for task in done)
+        cursor = done[-1].cursor
+
+
+def _show(outcome: Outcome, session: Session) -> None:
+    by_second = outcome.modules / outcome.seconds
+    if session.json:
+        write_json(
+            {
+                "modules": outcome.modules,
+                "seconds": round(outcome.seconds, 3),
+                "transactions_per_second": round(by_second, 1),
+                "conflicts_resolved": outcome.conflicts,
+                "workers_killed": outcome.kills,
+                "modules_taken_over": outcome.taken_over,
+                "counted": dict(outcome.counted),
+                "recounted": dict(outcome.recounted),
+                "equal": outcome.is_whole,
+            }
+        )
+        return
+    table = Table("", "shared counters", "counted again", "", box=None, pad_edge=False)
+    table.columns[1].justify = table.columns[2].justify = "right"
+    for name, counted in outcome.counted.items():
+        again = dict(outcome.recounted)[name]
+        table.add_row(
+            name,
+            f"{counted:,}",
+            f"{again:,}",
+            "[green]equal[/]" if counted == again else "[bold red]NOT EQUAL[/]",
+        )
+    table.add_row(
+        "documents",
+        f"{outcome.documents:,}",
+        f"{outcome.modules:,}",
+        _equal(outcome.documents, outcome.modules),
+    )
+    table.add_row(
+        "events", f"{outcome.events:,}", f"{outcome.modules:,}", _equal(outcome.events, outcome.modules)
+    )
+    shown().print(table)
+    shown().print(
+        f"\n{outcome.modules:,} modules in {outcome.seconds:.1f} s: {by_second:,.0f} transactions a second, "
+        f"{outcome.conflicts:,} conflicts resolved,\n{outcome.kills} killed in mid-run, "
+        f"{outcome.taken_over} of its modules taken over by others."
+    )
+
+
+def _equal(counted: int, again: int) -> str:
+    return "[green]equal[/]" if counted == again else "[bold red]NOT EQUAL[/]"

@@ -1,0 +1,142 @@
+"""Spaces and their documents: spaces, ls, get, put, watch."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from keepstate.cli import exits
+from keepstate.cli.session import Session, read_value, said, shown, text_of, write_json
+from keepstate.engine.watch import DocumentChange
+
+_PLAIN = Session()
+
+
+async def spaces(prefix: str = "", *, session: Session = _PLAIN) -> int:
+    """List the spaces that hold something.
+
+    Args:
+        prefix: Only those whose name starts with it.
+    """
+    async with session.opened() as ks:
+        async for name in ks.spaces(prefix):
+            write_json(name) if session.json else shown().print(name, markup=False)
+    return exits.OK
+
+
+async def ls(space: str, pattern: str = "*", *, session: Session = _PLAIN) -> int:
+    r"""List the documents of a space.
+
+    Args:
+        space: The space.
+        pattern: Names that fit: * any text, ? one character, [a-z] one of a set, \ makes the next one plain.
+    """
+    async with session.opened() as ks:
+        documents = ks.space(space).documents
+        table = Table("document", "version", "value", box=None, pad_edge=False)
+        async for key in documents.keys(pattern):
+            entry = await documents.entry(key)
+            if entry is None:  # deleted since it was listed
+                continue
+            if session.json:
+                write_json(
+                    {"key": key, "version": entry.version, "created": entry.created, "value": entry.value}
+                )
+            else:
+                table.add_row(key, str(entry.version), _short(text_of(entry.value)))
+        if not session.json and table.row_count:
+            shown().print(table)
+    return exits.OK
+
+
+async def get(space: str, key: str, *, session: Session = _PLAIN) -> int:
+    """Print a document.
+
+    Args:
+        space: The space.
+        key: The document's name.
+    """
+    async with session.opened() as ks:
+        entry = await ks.space(space).documents.entry(key)
+    if entry is None:
+        said().print(
+            f"keepstate: there is no document {key!r} in {space!r}; see: keepstate ls {space}", markup=False
+        )
+        return exits.FAILED
+    if session.json:
+        write_json({"key": key, "version": entry.version, "created": entry.created, "value": entry.value})
+    else:
+        shown().print_json(text_of(entry.value))
+    return exits.OK
+
+
+async def put(
+    space: str,
+    key: str,
+    value: Annotated[str, Parameter(allow_leading_hyphen=True)],
+    *,
+    expected_version: Annotated[
+        int | None, Parameter(help="Write only over this version; 0 if absent.")
+    ] = None,
+    ttl_s: Annotated[float | None, Parameter(help="Let it expire after so many seconds.")] = None,
+    session: Session = _PLAIN,
+) -> int:
+    """Write a document, and print its new version.
+
+    Args:
+        space: The space.
+        key: The document's name.
+        value: JSON, or - to read JSON from standard input.
+    """
+    async with session.opened() as ks:
+        version = await ks.space(space).documents.put(
+            key, read_value(value), expected_version=expected_version, ttl_s=ttl_s
+        )
+    write_json({"version": version}) if session.json else shown().print(version)
+    return exits.OK
+
+
+async def watch(
+    space: str,
+    pattern: str = "*",
+    *,
+    after: Annotated[int | None, Parameter(help="Start after this revision instead of now.")] = None,
+    timeout_s: Annotated[float | None, Parameter(help="End when nothing has changed for so long.")] = None,
+    session: Session = _PLAIN,
+) -> int:
+    """Print changes of documents as they happen, until Ctrl-C.
+
+    Args:
+        space: The space.
+        pattern: Names that fit, as for ls.
+    """
+    async with (
+        session.opened() as ks,
+        ks.space(space).documents.watch(pattern, after=after, timeout_s=timeout_s) as changes,
+    ):
+        said().print(f"watching {pattern} in {space} after revision {changes.revision}", markup=False)
+        async for change in changes:
+            _show_change(change, session)
+    return exits.OK
+
+
+def _show_change(change: DocumentChange, session: Session) -> None:
+    if session.json:
+        write_json(
+            {
+                "revision": change.revision,
+                "kind": change.kind,
+                "key": change.key,
+                "old": change.old,
+                "new": change.new,
+            }
+        )
+        return
+    value = "" if change.kind == "deleted" else _short(text_of(change.new))
+    shown().print(f"{change.revision:>8}  {change.kind:<8} {change.key}  {value}", markup=False)
+
+
+def _short(text: str, width: int = 100) -> str:
+    return text if len(text) <= width else text[: width - 1] + "…"

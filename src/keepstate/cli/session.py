@@ -1,0 +1,87 @@
+"""What every command has: which store, in what form to show it, and which classes to load."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Annotated, Any
+
+import msgspec
+from cyclopts import Parameter
+from rich.console import Console
+
+from keepstate.engine.keepstate import Keepstate
+from keepstate.errors import InvalidError
+from keepstate.opening import DEFAULT_URL, source_of
+from keepstate.values.builtin import json_form
+
+URL_VARIABLE = "KEEPSTATE_URL"
+
+
+@Parameter(name="*")
+@dataclass(frozen=True, slots=True)
+class Session:
+    """Options of every command."""
+
+    url: Annotated[str | None, Parameter(help=f"The store; default: {URL_VARIABLE}, then {DEFAULT_URL}.")] = (
+        None
+    )
+    json: Annotated[bool, Parameter(negative="", help="Print JSON, one document or one a line.")] = False
+    app: Annotated[str | None, Parameter(help="Import this module first; it registers classes.")] = None
+
+    def chosen_url(self) -> str:
+        """Returns the URL from the option, the environment, or the default."""
+        return self.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
+
+    @asynccontextmanager
+    async def opened(self) -> AsyncGenerator[Keepstate]:
+        """Yields the store, opened, with values in builtin form."""
+        self.load()
+        async with Keepstate(source_of(self.chosen_url(), "async"), builtin=True) as ks:
+            yield ks
+
+    def load(self) -> None:
+        """Imports the application's module, which registers its classes."""
+        if self.app is None:
+            return
+        sys.path.insert(0, os.getcwd())
+        try:
+            import_module(self.app)
+        except ImportError as error:
+            raise InvalidError(f"--app {self.app} cannot be imported: {error}") from error
+
+
+def said() -> Console:
+    """Returns where messages and progress go."""
+    return Console(stderr=True, highlight=False, soft_wrap=True)
+
+
+def shown() -> Console:
+    """Returns where results go."""
+    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def write_json(value: object) -> None:
+    """Prints one JSON document on a line of its own."""
+    sys.stdout.write(text_of(value) + "\n")
+    sys.stdout.flush()
+
+
+def text_of(value: object) -> str:
+    """Returns a stored value as one line of JSON."""
+    return msgspec.json.encode(json_form(value)).decode()
+
+
+def read_value(text: str) -> Any:
+    """Returns what a user has typed: JSON, or `-` for JSON on standard input."""
+    given = sys.stdin.read() if text == "-" else text
+    try:
+        return msgspec.json.decode(given)
+    except msgspec.DecodeError as error:
+        raise InvalidError(
+            f"{given[:40]!r} is no JSON ({error}); text needs quotes: '\"like this\"'"
+        ) from error

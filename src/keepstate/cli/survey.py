@@ -1,0 +1,77 @@
+"""What the demo does with a module: read it, parse it, count what is in it."""
+
+from __future__ import annotations
+
+import ast
+import sysconfig
+from pathlib import Path
+from typing import TypedDict
+
+_LEFT_OUT = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
+
+
+class Survey(TypedDict):
+    """The document of a module."""
+
+    functions: int
+    classes: int
+    lines: int
+    imports: list[str]
+
+
+class Totals(TypedDict):
+    """The counters that all workers share."""
+
+    modules: int
+    functions: int
+    classes: int
+    lines: int
+    imports: int
+
+
+NOTHING: Totals = {"modules": 0, "functions": 0, "classes": 0, "lines": 0, "imports": 0}
+
+
+def library() -> Path:
+    """Returns the folder of this Python's standard library."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def modules(most: int | None = None) -> list[str]:
+    """Returns the library's modules, as paths in its folder; tests are left out."""
+    found = [path.relative_to(library()) for path in library().rglob("*.py")]
+    kept = sorted(str(path) for path in found if not _LEFT_OUT & set(path.parts))
+    return kept[:most]
+
+
+def survey(module: str) -> Survey:
+    """Returns what is in a module; one that cannot be parsed has lines only."""
+    source = (library() / module).read_bytes()
+    lines = source.count(b"\n")
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return {"functions": 0, "classes": 0, "lines": lines, "imports": []}
+    functions = classes = 0
+    imports: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            functions += 1
+        elif isinstance(node, ast.ClassDef):
+            classes += 1
+        elif isinstance(node, ast.Import):
+            imports.update(alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imports.add(node.module)
+    return {"functions": functions, "classes": classes, "lines": lines, "imports": sorted(imports)}
+
+
+def added(totals: Totals, found: Survey) -> Totals:
+    """Returns the counters with one more module in them."""
+    return {
+        "modules": totals["modules"] + 1,
+        "functions": totals["functions"] + found["functions"],
+        "classes": totals["classes"] + found["classes"],
+        "lines": totals["lines"] + found["lines"],
+        "imports": totals["imports"] + len(found["imports"]),
+    }

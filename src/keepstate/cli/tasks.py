@@ -1,0 +1,66 @@
+"""The tasks of a space: queue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated
+
+from cyclopts import Parameter
+from rich.table import Table
+
+from keepstate.cli import exits
+from keepstate.cli.session import Session, shown, text_of, write_json
+from keepstate.engine.tasks import TaskInfo, TaskState
+
+_PLAIN = Session()
+
+
+async def queue(
+    space: str,
+    state: TaskState | None = None,
+    *,
+    after: Annotated[str | None, Parameter(help="Go on behind the task with this cursor.")] = None,
+    limit: Annotated[int, Parameter(help="How many tasks at the most.")] = 100,
+    requeue: Annotated[str | None, Parameter(help="Give the dead task of this id another chance.")] = None,
+    session: Session = _PLAIN,
+) -> int:
+    """Count the tasks of a space by state, or list those of one state.
+
+    Args:
+        space: The space.
+        state: ready, waiting, claimed, done or dead; without it they are counted.
+    """
+    async with session.opened() as ks:
+        tasks = ks.space(space).queue
+        if requeue is not None:
+            await tasks.requeue(requeue)
+        if state is None:
+            counts = await tasks.counts()
+            if session.json:
+                write_json(counts)
+            else:
+                for name, count in counts.items():
+                    shown().print(f"{name:<8} {count:>8}")
+            return exits.OK
+        _show(await tasks.list(state, after=after, limit=limit), session)
+    return exits.OK
+
+
+def _show(found: Sequence[TaskInfo], session: Session) -> None:
+    if session.json:
+        for task in found:
+            write_json({name: getattr(task, name) for name in TaskInfo.__slots__})
+        return
+    table = Table("id", "priority", "attempt", "worker", "due", "error or result", box=None, pad_edge=False)
+    for task in found:
+        said = task.error or ("" if task.result is None else text_of(task.result))
+        table.add_row(
+            task.id,
+            str(task.priority),
+            f"{task.attempt} of {task.max_attempts}",
+            task.worker or "",
+            task.due_at.isoformat(sep=" ", timespec="seconds"),
+            said,
+        )
+    if found:
+        shown().print(table)

@@ -1,0 +1,126 @@
+"""Spaces and documents at the terminal."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+from tests.cli.conftest import COMMAND, Keepstate
+
+
+def test_what_was_put_is_got(keepstate: Keepstate) -> None:
+    put = keepstate("put", "run/42", "plan", '{"step": 1, "done": [true, null]}')
+
+    got = keepstate("get", "run/42", "plan")
+
+    assert (put.code, put.out) == (0, "1\n")
+    assert got.code == 0
+    assert got.json() == {"step": 1, "done": [True, None]}
+
+
+def test_json_output_tells_the_version(keepstate: Keepstate) -> None:
+    assert keepstate("put", "run", "plan", "1", "--json").json() == {"version": 1}
+
+    assert keepstate("get", "run", "plan", "--json").json() == {
+        "key": "plan", "version": 1, "created": 1, "value": 1,
+    }  # fmt: skip
+
+
+def test_a_value_can_come_from_standard_input(keepstate: Keepstate) -> None:
+    keepstate("put", "run", "plan", "-", stdin='["from", "a", "pipe"]')
+
+    assert keepstate("get", "run", "plan").json() == ["from", "a", "pipe"]
+
+
+def test_text_without_quotes_is_refused_with_how_to_write_it(keepstate: Keepstate) -> None:
+    put = keepstate("put", "run", "plan", "hello")
+
+    assert put.code == 2
+    assert put.err.startswith("keepstate: 'hello' is no JSON")
+    assert "quotes" in put.err
+
+
+def test_an_absent_document_is_told_on_stderr_with_code_1(keepstate: Keepstate) -> None:
+    got = keepstate("get", "run", "plan")
+
+    assert (got.code, got.out) == (1, "")
+    assert "there is no document 'plan' in 'run'" in got.err
+
+
+def test_an_expected_version_that_is_not_there_is_a_conflict(keepstate: Keepstate) -> None:
+    keepstate("put", "run", "plan", "1")
+
+    put = keepstate("put", "run", "plan", "2", "--expected-version", "7")
+
+    assert put.code == 4
+    assert "version 1" in put.err
+    assert keepstate("get", "run", "plan").json() == 1
+
+
+def test_a_document_with_a_time_to_live_expires(keepstate: Keepstate) -> None:
+    keepstate("put", "run", "plan", "1", "--ttl-s", "0.001")
+
+    assert keepstate("get", "run", "plan").code == 1
+
+
+def test_documents_are_listed_by_pattern(keepstate: Keepstate) -> None:
+    for key in ("plan", "plan/2", "note"):
+        keepstate("put", "run", key, "1")
+
+    listed = keepstate("ls", "run", "plan*", "--json")
+    table = keepstate("ls", "run")
+
+    assert [line["key"] for line in listed.lines()] == ["plan", "plan/2"]
+    assert all(key in table.out for key in ("plan", "plan/2", "note"))
+
+
+def test_spaces_are_listed_by_prefix(keepstate: Keepstate) -> None:
+    for space in ("run/1", "run/2", "team"):
+        keepstate("put", space, "k", "1")
+
+    assert keepstate("spaces", "run/").out.splitlines() == ["run/1", "run/2"]
+    assert keepstate("spaces", "--json").lines() == ["run/1", "run/2", "team"]
+
+
+def test_objects_are_shown_without_their_classes_and_with_them(keepstate: Keepstate, tmp_path: Path) -> None:
+    (tmp_path / "shop.py").write_text(
+        "import keepstate, dataclasses\n"
+        "@keepstate.register('order', version=2)\n"
+        "@dataclasses.dataclass\n"
+        "class Order:\n    item: str\n"
+    )
+    write = (
+        "import asyncio, keepstate, os, shop\n"
+        "async def main():\n"
+        "    async with keepstate.open(os.environ['KEEPSTATE_URL']) as ks:\n"
+        "        await ks.space('run').documents.put('order', shop.Order('tea'))\n"
+        "asyncio.run(main())\n"
+    )
+    subprocess.run(
+        [COMMAND[0], "-c", write],
+        cwd=tmp_path,
+        env={"KEEPSTATE_URL": f"sqlite:///{tmp_path}/cli.db", "PYTHONPATH": str(tmp_path)},
+        check=True,
+    )
+
+    assert keepstate("get", "run", "order").json() == {"@type": "order@2", "item": "tea"}
+    assert keepstate("get", "run", "order", "--app", "shop").json() == {"@type": "order@2", "item": "tea"}
+
+
+def test_a_module_that_cannot_be_imported_is_named(keepstate: Keepstate) -> None:
+    got = keepstate("get", "run", "order", "--app", "no_such_module")
+
+    assert got.code == 2
+    assert "--app no_such_module" in got.err
+
+
+def test_watching_prints_changes_as_they_are_made(keepstate: Keepstate) -> None:
+    keepstate("put", "run", "plan", "1")
+    keepstate("put", "run", "plan", "2")
+
+    watched = keepstate("watch", "run", "--after", "0", "--timeout-s", "0.2", "--json")
+
+    assert [(line["kind"], line["old"], line["new"]) for line in watched.lines()] == [
+        ("created", None, 1), ("updated", 1, 2),
+    ]  # fmt: skip
+    assert "watching * in run after revision 0" in watched.err

@@ -1,0 +1,101 @@
+"""Tasks, sweeping, the doctor, and how commands end."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import keepstate as ks_package
+from tests.cli.conftest import Keepstate
+
+
+def _queued(url: str) -> None:
+    async def main() -> None:
+        async with ks_package.open(url) as ks:
+            queue = ks.space("run").queue
+            await queue.put("fine", id="fine")
+            await queue.put("bad", id="bad", max_attempts=1, priority=1)
+            (task,) = await queue.claim("me", lease_s=60)
+            await task.fail(ValueError("no such page"))
+
+    asyncio.run(main())
+
+
+def test_tasks_are_counted_by_state(keepstate: Keepstate, url: str) -> None:
+    _queued(url)
+
+    counts = keepstate("queue", "run", "--json").json()
+
+    assert counts == {"ready": 1, "waiting": 0, "claimed": 0, "done": 0, "dead": 1}
+    assert "dead            1" in keepstate("queue", "run").out
+
+
+def test_dead_tasks_are_listed_and_requeued(keepstate: Keepstate, url: str) -> None:
+    _queued(url)
+
+    (dead,) = keepstate("queue", "run", "dead", "--json").lines()
+    requeued = keepstate("queue", "run", "--requeue", "bad", "--json").json()
+
+    assert (dead["id"], dead["error"]) == ("bad", "ValueError: no such page")
+    assert requeued["ready"] == 2
+    assert keepstate("queue", "run", "--requeue", "bad").code == 1
+
+
+def test_a_sweep_says_how_much_went(keepstate: Keepstate) -> None:
+    keepstate("put", "run", "gone", "1", "--ttl-s", "0.001")
+
+    swept = keepstate("sweep", "--json")
+
+    assert swept.json() == {"removed": 1}
+    assert keepstate("sweep").out == "0\n"
+
+
+def test_the_doctor_finds_nothing_wrong_with_a_durable_file(keepstate: Keepstate) -> None:
+    told = keepstate("doctor", "--json")
+
+    assert told.code == 0
+    assert told.json()["well"]
+    assert any(f["text"] == "a power cut" for f in told.json()["findings"])
+
+
+def test_the_doctor_shows_what_normal_durability_survives(keepstate: Keepstate, url: str) -> None:
+    told = keepstate("doctor", "--url", f"{url}?durability=normal")
+
+    assert "a crash of the process or server, not a power cut" in told.out
+
+
+def test_an_unknown_scheme_is_answered_with_the_known_ones(keepstate: Keepstate) -> None:
+    ended = keepstate("spaces", "--url", "mongodb://localhost")
+
+    assert (ended.code, ended.out) == (2, "")
+    assert "sqlite://" in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_a_server_that_is_down_is_unavailable(keepstate: Keepstate) -> None:
+    ended = keepstate("spaces", "--url", "redis://127.0.0.1:1")
+
+    assert ended.code == 3
+    assert "127.0.0.1" in ended.err
+
+
+def test_a_file_that_is_no_store_is_damaged(keepstate: Keepstate, tmp_path: Path) -> None:
+    (tmp_path / "text.db").write_text("this is no database, and long enough to be seen as none" * 40)
+
+    ended = keepstate("spaces", "--url", f"sqlite:///{tmp_path}/text.db")
+
+    assert ended.code == 5
+    assert "text.db" in ended.err
+
+
+def test_a_missing_argument_is_wrong_usage(keepstate: Keepstate) -> None:
+    assert keepstate("get").code == 2
+
+
+def test_help_names_every_command_and_the_exit_codes(keepstate: Keepstate) -> None:
+    told = keepstate("--help")
+
+    assert told.code == 0
+    for command in ("demo", "spaces", "ls", "get", "put", "watch", "queue", "sweep", "doctor"):
+        assert command in told.out
+    assert "Exit codes" in told.out
