@@ -1,0 +1,199 @@
+"""Hears what others publish: one connection a server, however many spaces are listened to.
+
+Runs in an event loop in both colours: the caller's own in the asynchronous one, and in the blocking one a
+private loop of the waiter's thread, so that waiting for several servers and for new spaces at once is written
+only once.
+
+Channels are sharded, so that in a cluster a hint goes only to the node of its space and to who listens there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from typing import cast
+
+from keepstate._runner import Colour
+from keepstate.errors import StorageError, StoreUnavailableError
+from keepstate.stores.redis.client import Client
+from keepstate.stores.redis.encoding import Place
+from keepstate.stores.redis.node import Node
+from keepstate.stores.redis.wire import Refusal, Reply, TaskWire, pack, refused
+
+_ALL_EVERY_S = 10.0
+"""How often every space is hinted, for the hints that a server may have lost."""
+
+
+class HintLines:
+    """The subscriptions of one handle.
+
+    Args:
+        client: Knows the servers.
+        place: Where a space is kept.
+        colour: Whose event loop to wait in.
+    """
+
+    def __init__(self, client: Client, place: Callable[[str], Place], colour: Colour) -> None:
+        self._client, self._place = client, place
+        self._colour = colour
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._lines: dict[Node, _Line] = {}
+        self._woken = asyncio.Event()
+        self._followed = frozenset[str]()
+        self._changed = set[str]()
+        self._all_at_s = 0.0
+        self._is_ended = False
+
+    async def hear(self, wanted: Callable[[], Collection[str]], timeout_s: float) -> Collection[str]:
+        """Returns which of the wanted spaces may have changed, at the latest after `timeout_s`.
+
+        What is wanted may grow meanwhile: `want` makes it be asked again.
+
+        Raises:
+            StoreUnavailableError: A server is gone; the next call subscribes anew.
+        """
+        if self._colour == "async":
+            self._loop = asyncio.get_running_loop()
+            return await self._hear(wanted, timeout_s)
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+        return self._loop.run_until_complete(self._hear(wanted, timeout_s))
+
+    def want(self, spaces: Collection[str]) -> None:
+        """Makes `hear` look again at what is wanted, if these are not; from any thread."""
+        if not self._followed.issuperset(spaces):
+            self._wake()
+
+    def _wake(self) -> None:
+        if self._loop is not None:
+            with suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._woken.set)
+
+    def end(self) -> None:
+        """Makes `hear` return at once, now and from now on."""
+        self._is_ended = True
+        self._wake()
+
+    async def close(self) -> None:
+        """Closes the connections."""
+        if self._colour == "async":
+            await self._drop_lines()
+        elif self._loop is not None:
+            self._loop.run_until_complete(self._drop_lines())
+            self._loop.close()
+
+    async def _hear(self, wanted: Callable[[], Collection[str]], timeout_s: float) -> Collection[str]:
+        loop = asyncio.get_running_loop()
+        until_s = loop.time() + timeout_s
+        while not self._is_ended:
+            self._woken.clear()
+            await self._follow(frozenset(wanted()))
+            if loop.time() >= self._all_at_s:
+                self._all_at_s = loop.time() + _ALL_EVERY_S
+                self._changed.update(wanted())
+            if self._changed or loop.time() >= until_s:
+                changed, self._changed = self._changed, set[str]()
+                return changed
+            with suppress(TimeoutError):
+                async with asyncio.timeout_at(until_s):
+                    await self._woken.wait()
+        await asyncio.sleep(0.001)  # whoever asks again before the handle is closed shall not spin
+        return []
+
+    async def _follow(self, wanted: frozenset[str]) -> None:
+        """Subscribes to what is wanted, at the node where each space is now, and to nothing else."""
+        self._followed = wanted
+        by_node: dict[Node, set[str]] = {node: set() for node in self._lines}
+        for space in wanted:
+            slot = self._place(space).slot
+            node = self._client.node_of(slot)
+            if node is None:
+                raise StoreUnavailableError(
+                    f"who answers for {space!r} is not known now", url=self._client.access.url
+                )
+            by_node.setdefault(node, set()).add(space)
+        for node, spaces in by_node.items():
+            line = self._lines.get(node)
+            if line is None:
+                line = self._lines[node] = _Line(node, self._client, self._place, self._tell)
+            try:
+                await line.follow(spaces)
+            except StorageError:
+                del self._lines[node]
+                await line.close()
+                raise
+
+    def _tell(self, space: str | None) -> None:
+        """Takes a hint, or None where a line has to be looked at."""
+        if space is not None:
+            self._changed.add(space)
+        self._woken.set()
+
+    async def _drop_lines(self) -> None:
+        lines, self._lines = self._lines, {}
+        for line in lines.values():
+            await line.close()
+
+
+class _Line:
+    """The connection to one server."""
+
+    def __init__(
+        self, node: Node, client: Client, place: Callable[[str], Place], tell: Callable[[str | None], None]
+    ) -> None:
+        self._client, self._place, self._tell = client, place, tell
+        self._wire = TaskWire(node.address, client.access)
+        self._spaces: dict[bytes, str] = {}
+        self._failure: StorageError | None = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def follow(self, spaces: Collection[str]) -> None:
+        """Subscribes to these spaces and to no others."""
+        if self._failure is not None:
+            raise self._failure
+        if self._reading is None:
+            if not spaces:
+                return
+            await self._wire.connect()
+            self._reading = asyncio.get_running_loop().create_task(self._read(), name="keepstate hints")
+        wanted = {self._place(space).keys[0]: space for space in spaces}
+        new, old = wanted.keys() - self._spaces.keys(), self._spaces.keys() - wanted.keys()
+        # One channel a command: those of one command have to be of one slot.
+        packet = [pack((b"SSUBSCRIBE", channel)) for channel in new]
+        packet += [pack((b"SUNSUBSCRIBE", channel)) for channel in old]
+        self._spaces = wanted
+        if packet:
+            await self._wire.send(b"".join(packet))
+
+    async def close(self) -> None:
+        """Ends the reading and disconnects."""
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+        await self._wire.close()
+
+    async def _read(self) -> None:
+        try:
+            while True:
+                self._take(await self._wire.receive())
+        except StorageError as error:
+            self._failure = error
+        self._tell(None)
+
+    def _take(self, reply: Reply) -> None:
+        if isinstance(reply, Refusal):
+            # A space of this line is elsewhere now: the client learns where, and all are subscribed to anew.
+            self._client.outdate()
+            raise refused(reply, self._client.access.url)
+        kind, channel, *_ = cast("list[bytes]", reply)
+        if kind == b"sunsubscribe":
+            if channel in self._spaces:  # by the server: the slot has moved
+                del self._spaces[channel]
+                self._client.outdate()
+                self._tell(None)
+            return
+        # A new subscription is a hint as well: the space may have changed before it was there.
+        space = self._spaces.get(channel)
+        if space is not None:
+            self._tell(space)

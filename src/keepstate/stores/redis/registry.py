@@ -1,0 +1,108 @@
+"""The names of all spaces, in sorted sets that are spread over a cluster.
+
+A space is listed before its first batch, so that none is ever missing. One that was dropped stays listed, for
+its revisions go on if it is made again; who asks for names looks at each space's state.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from typing import cast
+
+from keepstate.errors import StorageError
+from keepstate.stores.redis.client import Answer, Client, Unit
+from keepstate.stores.redis.encoding import (
+    REGISTRY_SHARDS,
+    STATE_FIELD,
+    Place,
+    State,
+    decode_state,
+    lex_range,
+    registry_key,
+    slot_of_tag,
+)
+from keepstate.stores.redis.wire import Refusal, Reply, refused
+
+_PAGE_NAMES = 512
+_REMEMBERED = 1 << 16
+
+
+class Registry:
+    """Lists spaces.
+
+    Args:
+        client: Who is asked.
+        prefix: What all keys of the store begin with.
+        place: Where a space is kept.
+    """
+
+    def __init__(self, client: Client, prefix: str, place: Callable[[str], Place]) -> None:
+        self._client, self._place = client, place
+        self._keys = [registry_key(prefix, shard) for shard in range(REGISTRY_SHARDS)]
+        self._slots = [slot_of_tag(b"%d" % shard) for shard in range(REGISTRY_SHARDS)]
+        self._lock = threading.Lock()
+        self._listed: set[str] = set()
+
+    def is_listed(self, space: str) -> bool:
+        """Whether this handle knows that the space is listed."""
+        return space in self._listed
+
+    async def enlist(self, spaces: Iterable[str]) -> dict[str, StorageError]:
+        """Lists spaces, and returns for which it could not.
+
+        A server without room refuses to list; whoever writes meets that itself, and who only deletes must
+        not.
+        """
+        names = [space for space in dict.fromkeys(spaces) if space not in self._listed]
+        if not names:
+            return {}
+        answers = await self._client.run([self._listing(self._place(space)) for space in names])
+        failed: dict[str, StorageError] = {}
+        listed: list[str] = []
+        for space, answer in zip(names, answers, strict=True):
+            reply = answer if isinstance(answer, StorageError) else answer[0]
+            if isinstance(reply, StorageError):
+                failed[space] = reply
+            elif not isinstance(reply, Refusal):
+                listed.append(space)
+            elif reply.code != "OOM":
+                failed[space] = refused(reply, self._client.access.url, space)
+        with self._lock:
+            if len(self._listed) > _REMEMBERED:
+                self._listed.clear()  # to list a space twice costs a round trip and changes nothing
+            self._listed.update(listed)
+        return failed
+
+    def _listing(self, place: Place) -> Unit:
+        shard = place.registry_shard
+        return Unit(self._slots[shard], [(b"ZADD", self._keys[shard], b"0", place.name)])
+
+    async def page(self, prefix: str, after: str | None, limit: int) -> list[tuple[str, State]]:
+        """Returns the next names in order, those of dropped spaces too, each with its state."""
+        start, end = lex_range(prefix.encode(), None if after is None else after.encode())
+        count = b"%d" % min(limit, _PAGE_NAMES)
+        asked = [
+            Unit(slot, [(b"ZRANGEBYLEX", key, start, end, b"LIMIT", b"0", count)])
+            for slot, key in zip(self._slots, self._keys, strict=True)
+        ]
+        found: list[bytes] = []
+        for answer in await self._client.run(asked):
+            found += cast("list[bytes]", self._reply(answer))
+        names = [name.decode() for name in sorted(found)[: int(count)]]
+        places = [self._place(name) for name in names]
+        states = await self._client.run(
+            [Unit(place.slot, [(b"HGET", place.keys[0], STATE_FIELD)]) for place in places]
+        )
+        return [
+            (name, decode_state(cast("bytes | None", self._reply(answer, name)), name))
+            for name, answer in zip(names, states, strict=True)
+        ]
+
+    def _reply(self, answer: Answer, space: str | None = None) -> Reply:
+        if isinstance(answer, StorageError):
+            raise answer
+        reply = answer[0]
+        if isinstance(reply, Refusal):
+            raise refused(reply, self._client.access.url, space)
+        return reply

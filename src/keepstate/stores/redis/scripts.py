@@ -1,0 +1,85 @@
+"""The Lua scripts of `scripts/`, as a server is given them: constants, then a script with its parts."""
+
+from __future__ import annotations
+
+from functools import cache
+from hashlib import sha1
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from keepstate.stores.base import SWEPT_BY_FLUSH
+from keepstate.stores.space_state import OBJECTS, RETRY_KEPT_MS, WITH_VALUES
+from keepstate.values import limits
+from keepstate.values.key import stamp_suffix
+
+FORMAT: Final = 1
+"""The layout that `space.lua` describes; it stands in each space's state."""
+
+LOG_SLACK: Final = 64
+"""By how many revisions a log may be too long before it is cut, so that not every batch cuts one."""
+
+_CHANGE_BYTES = 64
+"""What a logged change weighs beside its key and values, on every backend."""
+
+_FOLDER = Path(__file__).parent / "scripts"
+# While a slot moves, only scripts run whose keys are all there: so none names what it can do without.
+_KEYS: Final = {"read": 2, "changes": 2, "scan": 3}
+_ALL_KEYS = 5
+_texts: dict[bytes, bytes] = {}
+_CONSTANTS: Final = {
+    "FORMAT": FORMAT,
+    "STAMP_TAG": stamp_suffix(0, 0)[0],
+    "OBJECTS": OBJECTS,
+    "WITH_VALUES": WITH_VALUES,
+    "CHANGE_BYTES": _CHANGE_BYTES,
+    "RETRY_KEPT_MS": RETRY_KEPT_MS,
+    "SWEPT_BY_FLUSH": SWEPT_BY_FLUSH,
+    "VALUE_BYTES": limits.VALUE_BYTES,
+    "LOG_REVISIONS": limits.LOG_REVISIONS,
+    "LOG_BYTES": limits.LOG_BYTES,
+    "LOG_SLACK": LOG_SLACK,
+    "READ_BYTES": limits.READ_BYTES,
+    "BATCH_BYTES": limits.BATCH_BYTES,
+    "PAGE_BYTES": limits.PAGE_BYTES,
+    "PAGE_ROWS": limits.PAGE_ROWS,
+}
+
+
+class Script(NamedTuple):
+    """A script's text, and the name under which a server that has seen it knows it."""
+
+    text: bytes
+    sha: bytes
+    keys: int
+    """How many of a space's keys it works on, the first ones."""
+
+    def call(self, keys: tuple[bytes, ...], *arguments: bytes) -> tuple[bytes, ...]:
+        """Returns the command that runs it."""
+        return (b"EVALSHA", self.sha, b"%d" % self.keys, *keys[: self.keys], *arguments)
+
+
+@cache
+def script(name: str) -> Script:
+    """Returns the script `scripts/{name}.lua`, ready to run."""
+    constants = "".join(f"local {constant} = {value}\n" for constant, value in _CONSTANTS.items())
+    text = (constants + _joined("--> space\n" + (_FOLDER / f"{name}.lua").read_text())).encode()
+    made = Script(text, sha1(text, usedforsecurity=False).hexdigest().encode(), _KEYS.get(name, _ALL_KEYS))
+    _texts[made.sha] = made.text
+    return made
+
+
+def _joined(text: str) -> str:
+    """Returns a script with the parts that it names in their places, and without comments."""
+    lines: list[str] = []
+    for line in text.splitlines():
+        code, _, said = line.partition("--")
+        if said.startswith("> "):
+            lines.append(_joined((_FOLDER / "parts" / f"{said[2:]}.lua").read_text()))
+        elif code.strip():
+            lines.append(code.strip())
+    return "\n".join(lines)
+
+
+def text_of(sha: bytes) -> bytes:
+    """Returns the text of a script that was given out."""
+    return _texts[sha]

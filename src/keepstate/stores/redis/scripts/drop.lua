@@ -1,0 +1,16 @@
+-- Empties a space as its next revision, of which the state stays: no revision is ever used twice.
+--
+-- ARGV: mark, nonce. Replies: dropped REVISION NONCE · lost · format NUMBER · moving
+
+local mark, stored = ARGV[1], call('HGET', ENTRIES, 'm')
+--> state
+if revision > floor then
+  --> settled
+  --> now
+  clock, revision, nonce = now, revision + 1, ARGV[2]
+  floor, due, log_bytes = revision, 0, 0
+  for _, key in ipairs({ENTRIES, LOG, INDEX, EXPIRY}) do call('UNLINK', key) end
+  --> save
+  --> hint
+end
+return {'dropped', revision, nonce}

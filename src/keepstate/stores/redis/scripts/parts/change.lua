@@ -1,0 +1,12 @@
+-- Adds a change to a record being made, if the log keeps changes of its section. All backends weigh records alike.
+local function change(record, key, old, new, is_deleted)
+  local section = byte(key)
+  record.size = record.size + CHANGE_BYTES + (is_deleted and 0 or #key)
+  if section == OBJECTS then return end
+  if section ~= WITH_VALUES then old, new = nil, nil end
+  local n, flags = #record, (is_deleted and 1 or 0) + (old and 2 or 0) + (new and 4 or 0)
+  record[n + 1], record[n + 2], n = pack('>BI2', flags, #key), key, n + 2
+  if old then record[n + 1], record[n + 2], n = pack('>I4', #old), old, n + 2 end
+  if new then record[n + 1], record[n + 2], n = pack('>I4', #new), new, n + 2 end
+  record.count, record.size = record.count + 1, record.size + #(old or '') + #(new or '')
+end

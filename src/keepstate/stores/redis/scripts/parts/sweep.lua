@@ -1,0 +1,23 @@
+-- Removes at most `limit` expired entries, and no more than a batch may hold, as a revision of their own with
+-- `own_nonce`; says how many in `swept`. Its first write takes no memory.
+local swept = 0
+do
+  local keys = call('ZRANGEBYSCORE', EXPIRY, '-inf', now, 'LIMIT', 0, limit)
+  local fields, record, size, own_token = {}, {count = 0, size = CHANGE_BYTES}, 0, ''
+  for n, key in ipairs(keys) do
+    size = size + call('HSTRLEN', ENTRIES, key)
+    if size > BATCH_BYTES and n > 1 then break end
+    fields[#fields + 1], fields[#fields + 2] = key, 'h' .. key
+    change(record, key, byte(key) == WITH_VALUES and call('HGET', ENTRIES, key) or nil, nil, true)
+  end
+  swept = #fields / 2
+  if swept > 0 then
+    local gone = {unpack(keys, 1, swept)}
+    call('HDEL', ENTRIES, unpack(fields))
+    call('ZREM', INDEX, unpack(gone))
+    call('ZREM', EXPIRY, unpack(gone))
+    revision = revision + 1
+    --> log
+  end
+  due = tonumber(call('ZRANGE', EXPIRY, 0, 0, 'WITHSCORES')[2] or 0)
+end

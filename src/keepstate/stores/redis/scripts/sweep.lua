@@ -1,0 +1,17 @@
+-- Removes expired entries of a space as its next revision.
+--
+-- ARGV: mark, nonce, limit. Replies: swept COUNT REVISION NONCE · lost · format NUMBER · moving
+
+local mark, stored = ARGV[1], call('HGET', ENTRIES, 'm')
+--> state
+if due == 0 then return {'swept', 0, revision, nonce} end
+--> settled
+--> now
+--> change
+local own_nonce, limit = ARGV[2], tonumber(ARGV[3])
+--> sweep
+if swept > 0 then
+  --> save
+  --> hint
+end
+return {'swept', swept, revision, nonce}

@@ -1,0 +1,404 @@
+"""The Redis store: spaces on a Redis or Valkey server, or spread over a cluster of them.
+
+Every batch is one script, which judges it and applies it whole. A call carries the mark that this handle has
+seen last, and the server's answer is taken only if it still has it, so that a failover that lost writes is
+noticed by who saw them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from copy import copy
+from functools import lru_cache, partial
+from itertools import count
+from typing import ClassVar, cast
+
+from keepstate._clock import SYSTEM_CLOCK, Clock
+from keepstate._runner import Runner, Signal
+from keepstate.errors import (
+    CompactedError,
+    HistoryLostError,
+    OutcomeUnknownError,
+    StorageError,
+    StoreUnavailableError,
+)
+from keepstate.stores.admission import admit_reading
+from keepstate.stores.base import StoreBase
+from keepstate.stores.hints import HintListener
+from keepstate.stores.marks import NONCE_BYTES, Mark, Marks
+from keepstate.stores.protocol import Batch, Capabilities, Change, Changes, Entry, Outcome, Page, Reading
+from keepstate.stores.redis import answers, inspection
+from keepstate.stores.redis.client import Client, Unit
+from keepstate.stores.redis.encoding import (
+    Place,
+    State,
+    decode_changes,
+    decode_entry,
+    decode_state,
+    encode_batch,
+    encode_mark,
+    entry_fields,
+    has_lost,
+    lex_range,
+    place,
+    record_field,
+)
+from keepstate.stores.redis.hint_lines import HintLines
+from keepstate.stores.redis.node import Node
+from keepstate.stores.redis.options import CLUSTER, RedisOptions, access, addresses
+from keepstate.stores.redis.registry import Registry
+from keepstate.stores.redis.scripts import script
+from keepstate.stores.redis.wire import Refusal, Reply, Words, pack, refused
+from keepstate.stores.urls import StoreUrl
+from keepstate.values import limits
+
+_SURELY_SMALL = limits.READ_BYTES // limits.VALUE_BYTES
+"""Of how many keys the values cannot be too much for one answer."""
+
+_POLL_EVERY_S = 0.5
+"""How often watched spaces are looked at where the server lets nobody publish."""
+
+_PLACES = 8192
+_TIME = pack((b"TIME",))
+
+
+class RedisStore(StoreBase):
+    """Keeps spaces on `redis://HOST:PORT/DATABASE`, `rediss://…`, or `redis+cluster://HOST:PORT,HOST:PORT`.
+
+    Args:
+        url: Where, with the options of `RedisOptions`.
+        runner: The handle's colour.
+        clock: Time and randomness of this process.
+    """
+
+    schemes: ClassVar[Sequence[str]] = ("redis", "rediss", "redis+cluster")
+    retries: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
+
+    def __init__(self, url: StoreUrl, *, runner: Runner, clock: Clock = SYSTEM_CLOCK) -> None:
+        options = url.options_as(RedisOptions)
+        super().__init__(url=str(url), runner=runner, clock=clock, retry_for_s=options.retry_for_s)
+        self._options, self._marks = options, Marks()
+        self._place = lru_cache(maxsize=_PLACES)(partial(place, options.prefix))
+        self._client = Client(
+            addresses(url),
+            access(url, options),
+            is_cluster=url.scheme == CLUSTER,
+            runner=runner,
+            clock=clock,
+            max_connections=options.max_connections,
+        )
+        self._registry = Registry(self._client, options.prefix, self._place)
+        self._lines: HintLines | None = None
+        self._ending: list[Signal] = []
+        self._has_hints = True
+
+    @classmethod
+    def from_url(cls, url: StoreUrl, *, runner: Runner) -> RedisStore:
+        """Returns the store that the URL names, not yet opened."""
+        return cls(url, runner=runner)
+
+    # ---- opening and closing
+
+    async def _open(self) -> Capabilities:
+        try:
+            found = [
+                await inspection.inspect(
+                    node,
+                    self._probed_at(node),
+                    url=self.url,
+                    is_cluster=self._client.is_cluster,
+                    unsafe_policy=self._options.unsafe_policy,
+                )
+                for node in await self._client.masters()
+            ]
+        except OutcomeUnknownError as error:
+            await self._client.close()
+            raise StoreUnavailableError(str(error), url=self.url) from error
+        except BaseException:
+            await self._client.close()
+            raise
+        weakest = inspection.weakest(found)
+        self._has_hints = weakest.hints
+        return weakest.capabilities
+
+    def _probed_at(self, node: Node) -> Place:
+        """Returns a place, of a name too long for a space, for which this node answers."""
+        names = (f"{number:0{limits.SPACE_BYTES + 1}}" for number in count())
+        return next(where for where in map(self._place, names) if self._client.node_of(where.slot) is node)
+
+    async def close(self) -> None:
+        """Ends the waiter, lets flushes end, and lets go of connections; twice is once."""
+        if self._is_open and (lines := self._lines) is not None:
+            self._runner.check(self)
+            lines.end()
+        await super().close()
+
+    async def _close(self) -> None:
+        for ended in list(self._ending):
+            await ended.wait(self._options.timeout_s)
+        await self._client.close()
+
+    # ---- applying
+
+    async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        unlisted = [
+            batch.space for batch in batches if batch.writes and not self._registry.is_listed(batch.space)
+        ]
+        failed = await self._registry.enlist(unlisted) if unlisted else {}
+        if len(batches) == 1 and not failed:
+            return [await self._apply_one(batches[0])]
+        # A space's batches go as one unit: no passing state of the server can refuse one and pass the next.
+        by_space: dict[str, list[int]] = {}
+        for at, batch in enumerate(batches):
+            if batch.space not in failed:
+                by_space.setdefault(batch.space, []).append(at)
+        marks = {space: self._marks.of(space) for space in by_space}
+        nonces = [self._clock.random_bytes(2 * NONCE_BYTES) for _ in batches]
+        units = [
+            self._unit(space, [(batches[at], nonces[at]) for at in places], marks[space])
+            for space, places in by_space.items()
+        ]
+        outcomes: dict[int, Outcome] = {}
+        for (space, places), answer in zip(by_space.items(), await self._client.run(units), strict=True):
+            for i, at in enumerate(places):
+                reply = copy(answer) if isinstance(answer, StorageError) else answer[i]
+                outcomes[at] = self._outcome(batches[at], marks[space], nonces[at], reply)
+        return [
+            outcomes[at] if at in outcomes else copy(failed[batch.space]) for at, batch in enumerate(batches)
+        ]
+
+    async def _apply_one(self, batch: Batch) -> Outcome:
+        """Applies the flush that most are: what the other way does, with less ado."""
+        where, mark = self._place(batch.space), self._marks.of(batch.space)
+        nonces = self._clock.random_bytes(2 * NONCE_BYTES)
+        words = self._words(batch, where, mark, nonces)
+        (answer,) = await self._client.run([Unit(where.slot, (words,))])
+        reply = answer if isinstance(answer, StorageError) else answer[0]
+        return self._outcome(batch, mark, nonces, reply)
+
+    def _unit(self, space: str, batches: Sequence[tuple[Batch, bytes]], mark: Mark | None) -> Unit:
+        where, last = self._place(space), len(batches) - 1
+        return Unit(
+            where.slot,
+            [
+                self._words(batch, where, mark, nonces, sweeps=at == last)
+                for at, (batch, nonces) in enumerate(batches)
+            ],
+        )
+
+    def _words(
+        self, batch: Batch, where: Place, mark: Mark | None, nonces: bytes, *, sweeps: bool = True
+    ) -> Words:
+        is_cluster = self._client.is_cluster
+        arguments = encode_batch(batch, mark, nonces, sweeps=sweeps, is_cluster=is_cluster)
+        return script("apply").call(where.keys, *arguments)
+
+    def _outcome(
+        self, batch: Batch, mark: Mark | None, nonces: bytes, reply: Reply | StorageError
+    ) -> Outcome:
+        if isinstance(reply, StorageError):
+            return reply
+        if isinstance(reply, Refusal):
+            return refused(reply, self.url, batch.space)
+        told = cast("list[Reply]", reply)
+        if told[0] == answers.LOST and mark is not None:
+            return self._lost(batch.space, mark)
+        if told[0] == answers.APPLIED:
+            self._marks.saw(batch.space, *answers.mark_of(told, nonces[:NONCE_BYTES]))
+        return answers.outcome(batch, told, self.url)
+
+    def _lost(self, space: str, mark: Mark) -> HistoryLostError:
+        self._revisions.pop(space, None)
+        return self._marks.lost(space, mark, url=self.url)
+
+    # ---- reading
+
+    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        where, mark = self._place(space), self._marks.of(space)
+        if len(keys) <= _SURELY_SMALL:
+            reading = await self._read_small(space, where, mark, keys)
+            if reading is not None:
+                return reading
+        reply = await self._ask("read", space, mark, keys)
+        if reply[0] == answers.LARGE:
+            admit_reading(space, cast("int", reply[1]))
+        state = self._seen_state(space, reply[1])
+        now_ms = cast("int", reply[2])
+        return Reading(_entries(keys, cast("list[bytes | None]", reply[3:]), now_ms), state.revision, now_ms)
+
+    async def _read_small(
+        self, space: str, where: Place, mark: Mark | None, keys: Sequence[bytes]
+    ) -> Reading | None:
+        """Reads without a script, which takes the server half as long; None where the keys are on the move.
+
+        The time is read first: whatever changed after it tells a later one. So is the mark's record, which
+        the log can lose in between only by what moves the floor.
+        """
+        packet = [_TIME]
+        if mark is not None:
+            packet.append(pack((b"HGET", where.keys[1], record_field(mark.revision))))
+        packet.append(pack((b"HMGET", where.keys[0], *entry_fields(keys))))
+        try:
+            replies = await self._client.ask(where.slot, b"".join(packet), len(packet))
+        except OutcomeUnknownError as error:
+            raise answers.unread(error) from error
+        if replies is None:
+            return None
+        stored = cast("list[bytes | None]", replies[-1])
+        state = decode_state(stored[0], space)
+        if mark is not None and has_lost(state, mark, cast("bytes | None", replies[1])):
+            raise self._lost(space, mark)
+        self._marks.saw(space, state.revision, state.nonce)
+        now_ms = max(_time_ms(replies[0]), state.clock_ms)
+        return Reading(_entries(keys, stored[1:], now_ms), state.revision, now_ms)
+
+    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
+        mark = self._marks.of(space)
+        start, end = lex_range(prefix, after, reverse=reverse)
+        direction = b"reverse" if reverse else b"forward"
+        reply = await self._ask(
+            "scan", space, mark, (start, end, b"%d" % min(limit, limits.PAGE_ROWS), direction)
+        )
+        state = self._seen_state(space, reply[1])
+        found = cast("list[bytes]", reply[3:])
+        entries = [
+            decode_entry(key, head, value, 0)
+            for key, head, value in zip(found[::3], found[1::3], found[2::3], strict=True)
+        ]
+        return Page(cast("list[Entry]", entries), cast("bytes | None", reply[2]), state.revision)
+
+    async def _changes(self, space: str, after: int, limit: int) -> Changes:
+        mark = self._marks.of(space)
+        reply = await self._ask(
+            "changes", space, mark, (b"%d" % after, b"%d" % min(limit, limits.PAGE_BYTES))
+        )
+        state = self._seen_state(space, reply[1])
+        if after < state.floor:
+            raise CompactedError(
+                f"changes of {space!r} after revision {after} are gone; the log starts after {state.floor}: "
+                "read the present state and follow from its revision",
+                url=self.url,
+                space=space,
+                floor=state.floor,
+            )
+        if after > state.revision:
+            raise HistoryLostError(
+                f"space {space!r} is at revision {state.revision}, below {after}: "
+                "the revision is another space's, or the store lost it",
+                url=self.url,
+                space=space,
+                revision=after,
+            )
+        items: list[Change] = []
+        for revision, body in zip(reply[3::2], reply[4::2], strict=True):
+            items += decode_changes(cast("int", revision), cast("bytes", body))
+        return Changes(items, cast("int", reply[2]), state.floor)
+
+    async def _ask(self, name: str, space: str, mark: Mark | None, arguments: Sequence[bytes]) -> list[Reply]:
+        """Runs a script that changes nothing, and returns what it tells."""
+        try:
+            return await self._run(name, space, mark, arguments)
+        except OutcomeUnknownError as error:
+            raise answers.unread(error) from error
+
+    async def _run(self, name: str, space: str, mark: Mark | None, arguments: Sequence[bytes]) -> list[Reply]:
+        where = self._place(space)
+        words = script(name).call(where.keys, encode_mark(mark), *arguments)
+        (answer,) = await self._client.run([Unit(where.slot, (words,))])
+        if isinstance(answer, StorageError):
+            raise answer
+        (reply,) = answer
+        if isinstance(reply, Refusal):
+            raise refused(reply, self.url, space)
+        told = cast("list[Reply]", reply)
+        if told[0] == answers.LOST and mark is not None:
+            raise self._lost(space, mark)
+        if (error := answers.unfit(space, told, self.url)) is not None:
+            raise error
+        return told
+
+    def _seen_state(self, space: str, stored: Reply) -> State:
+        state = decode_state(cast("bytes | None", stored), space)
+        self._marks.saw(space, state.revision, state.nonce)
+        return state
+
+    # ---- hints
+
+    def listen(self, spaces: Collection[str]) -> HintListener:
+        """Returns a listener that hears every hint of these spaces from now on."""
+        listener = super().listen(spaces)
+        if (lines := self._lines) is not None:
+            lines.want(spaces)
+        return listener
+
+    async def _wait_for_others(self, ended: Signal) -> None:
+        lines = self._lines = HintLines(self._client, self._place, self._runner.colour)
+        closed = self._runner.signal()
+        self._ending.append(closed)
+        try:
+            await super()._wait_for_others(ended)
+        finally:
+            await lines.close()
+            self._ending.remove(closed)
+            closed.set()
+
+    async def _wait(self, spaces: Collection[str], timeout_s: float) -> Collection[str]:
+        if not self._has_hints or self._lines is None:
+            await self._runner.sleep(min(timeout_s, _POLL_EVERY_S))
+            return spaces
+        await self._client.masters()
+        return await self._lines.hear(self._board.spaces, timeout_s)
+
+    # ---- all spaces
+
+    async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
+        names: list[str] = []
+        while len(names) < limit:
+            page = await self._named(prefix, after, limit)
+            names += [name for name, state in page if state.exists]
+            if not page:
+                break
+            after = page[-1][0]
+        return names[:limit]
+
+    async def _named(self, prefix: str, after: str | None, limit: int) -> list[tuple[str, State]]:
+        try:
+            return await self._registry.page(prefix, after, limit)
+        except OutcomeUnknownError as error:
+            raise answers.unread(error) from error
+
+    async def _drop(self, space: str) -> None:
+        nonce = self._clock.random_bytes(NONCE_BYTES)
+        _, revision, marked = await self._run("drop", space, self._marks.of(space), (nonce,))
+        self._marks.saw(space, cast("int", revision), cast("bytes", marked))
+
+    async def _sweep(self, limit: int) -> int:
+        removed, after = 0, None
+        while page := await self._named("", after, limits.PAGE_ROWS):
+            for space, state in page:
+                while state.due_ms and removed < limit:
+                    swept = await self._sweep_space(space, min(limit - removed, limits.BATCH_WRITES))
+                    removed += swept
+                    if swept == 0:
+                        break
+            after = page[-1][0]
+        return removed
+
+    async def _sweep_space(self, space: str, limit: int) -> int:
+        arguments = (self._clock.random_bytes(NONCE_BYTES), b"%d" % limit)
+        _, count, revision, nonce = await self._run("sweep", space, self._marks.of(space), arguments)
+        self._marks.saw(space, cast("int", revision), cast("bytes", nonce))
+        return cast("int", count)
+
+
+def _time_ms(reply: Reply) -> int:
+    seconds, micros = cast("list[bytes]", reply)
+    return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _entries(keys: Sequence[bytes], stored: Sequence[bytes | None], now_ms: int) -> list[Entry | None]:
+    return [
+        decode_entry(key, head, value, now_ms)
+        for key, head, value in zip(keys, stored[::2], stored[1::2], strict=True)
+    ]

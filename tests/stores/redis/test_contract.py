@@ -1,0 +1,50 @@
+"""Redis, Valkey and a cluster under the contract of all stores, in both colours."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keepstate.stores.base import StoreBase
+from keepstate.stores.redis import RedisStore
+from keepstate.stores.urls import StoreUrl
+from keepstate.testing.store_contract import LosesReplies, Persists, SharedAcrossProcesses, StoreContract
+from tests.stores.redis.lossy_line import LossyLine
+
+
+class RedisContract(Persists, SharedAcrossProcesses, StoreContract):
+    url: str
+
+    def make_store(self, tmp_path: Path) -> RedisStore:
+        return RedisStore(StoreUrl.parse(self.url), runner=self.runner())
+
+
+class TestRedis(RedisContract):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_url: str) -> None:
+        self.url = redis_url
+
+
+class TestValkey(RedisContract):
+    @pytest.fixture(autouse=True)
+    def server(self, valkey_url: str) -> None:
+        self.url = valkey_url
+
+
+class TestRedisCluster(RedisContract):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_cluster_url: str) -> None:
+        self.url = redis_cluster_url
+
+
+class TestRedisOverALossyLine(LosesReplies):
+    @pytest.fixture(autouse=True)
+    def server(self, line: LossyLine) -> None:
+        self.line = line
+
+    def make_store(self, tmp_path: Path) -> RedisStore:
+        return RedisStore(StoreUrl.parse(self.line.url), runner=self.runner())
+
+    def lose(self, store: StoreBase, *, requests: int = 0, replies: int = 0) -> None:
+        self.line.requests, self.line.replies = requests, replies
