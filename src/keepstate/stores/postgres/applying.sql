@@ -1,0 +1,460 @@
+-- What runs on the server to change a space. A function's number is part of its name and never changes its
+-- meaning: what a released version created is called by others for as long as the store lives.
+--
+-- A plan is made once a session, often while the tables are still empty and to scan them whole looks
+-- cheap. So the functions that clients call say by `{settings}` that they, and what they call, go by
+-- indexes in their order.
+--
+-- A batch's verdict: 1 applied, 2 conflict, 3 the log no longer tells whether the first attempt applied,
+-- 4 a stamped key equals another key of the batch, 5 the space lost the caller's mark.
+
+-- name: now_1
+-- The space's time: the server's clock, or the space's own last time if that is later.
+CREATE FUNCTION {schema}.now_1(p_clock_ms bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
+    SELECT greatest(p_clock_ms, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+$$;
+
+-- name: stamped_1
+-- A key with its stamp, as `stamp_suffix` makes it, or the key alone where there is no index.
+CREATE FUNCTION {schema}.stamped_1(p_key bytea, p_revision bigint, p_index bigint) RETURNS bytea
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_index IS NULL THEN p_key
+        ELSE p_key || '\x{stamp}'::bytea || int8send(p_revision) || int2send(p_index::int2) END
+$$;
+
+-- name: lost_1
+-- Whether a space no longer has a revision as a client saw it. Below the floor nothing can be told.
+CREATE FUNCTION {schema}.lost_1(p_space {schema}.space, p_mark bigint, p_nonce bytea) RETURNS boolean
+LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    IF p_mark >= p_space.revision THEN
+        RETURN p_mark > p_space.revision OR p_nonce <> p_space.nonce;
+    END IF;
+    RETURN p_mark > p_space.floor AND NOT EXISTS (
+        SELECT FROM {schema}.log l
+        WHERE l.space_id = p_space.id AND l.revision = p_mark AND l.nonce = p_nonce
+    );
+END $$;
+
+-- name: sweep_1
+-- Removes up to `p_limit` expired entries and about `p_bytes` of values, as one revision if there are
+-- any, and returns how many, what their record weighs, and when the next entry expires.
+CREATE FUNCTION {schema}.sweep_1(
+    p_space_id bigint, p_revision bigint, p_now_ms bigint, p_limit bigint, p_bytes bigint, p_nonce bytea,
+    OUT swept bigint, OUT size_bytes bigint, OUT next_expiry_ms bigint
+) LANGUAGE plpgsql AS $$
+DECLARE
+    expired record;
+    removed_bytes bigint := 0;
+    keys bytea[] := '{}';
+    deleted boolean[] := '{}';
+    olds bytea[] := '{}';
+    news bytea[] := '{}';
+BEGIN
+    swept := 0;
+    size_bytes := 64;
+    FOR expired IN
+        SELECT e.key, e.value FROM {schema}.entry e
+        WHERE e.space_id = p_space_id AND e.expires_at_ms <= p_now_ms
+        ORDER BY e.expires_at_ms, e.key LIMIT p_limit
+    LOOP
+        removed_bytes := removed_bytes + length(expired.value);
+        EXIT WHEN removed_bytes > p_bytes AND swept > 0;
+        DELETE FROM {schema}.entry e WHERE e.space_id = p_space_id AND e.key = expired.key;
+        swept := swept + 1;
+        CONTINUE WHEN get_byte(expired.key, 0) = 0;
+        IF get_byte(expired.key, 0) = 1 THEN
+            expired.value := NULL;
+        END IF;
+        size_bytes := size_bytes + 64 + length(expired.key) + coalesce(length(expired.value), 0);
+        keys := array_append(keys, expired.key);
+        deleted := array_append(deleted, true);
+        olds := array_append(olds, expired.value);
+        news := array_append(news, NULL);
+    END LOOP;
+    IF swept > 0 THEN
+        INSERT INTO {schema}.log (space_id, revision, now_ms, size_bytes, nonce, keys, deleted, olds, news)
+        VALUES (p_space_id, p_revision, p_now_ms, sweep_1.size_bytes, p_nonce, keys, deleted, olds, news);
+    END IF;
+    next_expiry_ms := coalesce((
+        SELECT e.expires_at_ms FROM {schema}.entry e
+        WHERE e.space_id = p_space_id AND e.expires_at_ms IS NOT NULL
+        ORDER BY e.expires_at_ms, e.key LIMIT 1
+    ), 9223372036854775807);
+END $$;
+
+-- name: is_long_1
+-- Whether a log is to be cut: a little late, so that not every flush pays for it.
+CREATE FUNCTION {schema}.is_long_1(
+    p_revisions bigint, p_bytes bigint, p_most_revisions bigint, p_most_bytes bigint
+) RETURNS boolean LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_revisions > p_most_revisions + p_most_revisions / 16
+        OR p_bytes > p_most_bytes + p_most_bytes / 64
+$$;
+
+-- name: trim_1
+-- Cuts the oldest records, at most 1,000, until the log is within its limits; the newest record always stays.
+CREATE FUNCTION {schema}.trim_1(
+    p_space_id bigint, p_revision bigint, p_bytes bigint, p_most_revisions bigint, p_most_bytes bigint,
+    OUT floor bigint, OUT cut_bytes bigint
+) LANGUAGE plpgsql AS $$
+BEGIN
+    SELECT max(r.revision), sum(r.size_bytes) INTO floor, cut_bytes
+    FROM (
+        SELECT l.revision, l.size_bytes, sum(l.size_bytes) OVER (ORDER BY l.revision) - l.size_bytes AS before
+        FROM {schema}.log l
+        WHERE l.space_id = p_space_id AND l.revision < p_revision
+        ORDER BY l.revision LIMIT 1000
+    ) r
+    WHERE r.revision <= p_revision - p_most_revisions OR p_bytes - r.before > p_most_bytes;
+    DELETE FROM {schema}.log l WHERE l.space_id = p_space_id AND l.revision <= trim_1.floor;
+END $$;
+
+-- name: judge_1
+-- What stands against a batch: its verdict, or null if it may be applied.
+-- `p_check` and `p_write` are the places of its first check and its first write.
+CREATE FUNCTION {schema}.judge_1(
+    p_space {schema}.space, p_now_ms bigint, p_at bigint, p_retry_of bigint,
+    p_check_keys bytea[], p_check_versions bigint[], p_check_createds bigint[], p_check int, p_checks bigint,
+    p_keys bytea[], p_stamps bigint[], p_write int, p_collisions bigint,
+    OUT verdict bigint, OUT actual bigint, OUT conflict bytea
+) LANGUAGE plpgsql AS $$
+DECLARE
+    found_version bigint;
+    found_created bigint;
+BEGIN
+    actual := p_space.revision;
+    IF p_retry_of < p_space.floor THEN
+        verdict := 3;
+    ELSIF p_at <> p_space.revision THEN
+        verdict := 2;
+    END IF;
+    FOR c IN p_check .. p_check + p_checks - 1 LOOP
+        EXIT WHEN verdict IS NOT NULL;
+        SELECT e.version, e.created INTO found_version, found_created FROM {schema}.entry e
+        WHERE e.space_id = p_space.id AND e.key = p_check_keys[c]
+            AND (e.expires_at_ms IS NULL OR e.expires_at_ms > p_now_ms);
+        IF p_check_versions[c] IS NULL THEN
+            found_version := found_created;
+        END IF;
+        IF coalesce(found_version, 0) <> coalesce(p_check_versions[c], p_check_createds[c]) THEN
+            verdict := 2;
+            actual := coalesce(found_version, 0);
+            conflict := p_check_keys[c];
+        END IF;
+    END LOOP;
+    IF verdict IS NULL AND p_collisions > 0 AND EXISTS (
+        SELECT FROM generate_series(p_write, p_write + p_collisions - 1) stamped,
+            generate_series(p_write, p_write + p_collisions - 1) plain
+        WHERE p_stamps[stamped] IS NOT NULL AND p_stamps[plain] IS NULL
+            AND p_keys[plain] = {schema}.stamped_1(p_keys[stamped], p_space.revision + 1, p_stamps[stamped])
+    ) THEN
+        verdict := 4;
+    END IF;
+END $$;
+
+-- name: write_1
+-- Makes the writes of a batch the revision of `p_space`, and returns what their record weighs. Deletes
+-- come last.
+CREATE FUNCTION {schema}.write_1(
+    p_space {schema}.space, p_now_ms bigint, p_token bytea,
+    p_keys bytea[], p_values bytea[], p_ttls bigint[], p_stamps bigint[], p_write int, p_writes bigint
+) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    this_key bytea;
+    section int;
+    old bytea;
+    new bytea;
+    size bigint := 64;
+    keys bytea[] := '{}';
+    deleted boolean[] := '{}';
+    olds bytea[] := '{}';
+    news bytea[] := '{}';
+BEGIN
+    FOR w IN p_write .. p_write + p_writes - 1 LOOP
+        this_key := {schema}.stamped_1(p_keys[w], p_space.revision, p_stamps[w]);
+        section := get_byte(this_key, 0);
+        new := p_values[w];
+        IF new IS NULL THEN
+            DELETE FROM {schema}.entry e WHERE e.space_id = p_space.id AND e.key = this_key
+            RETURNING e.value INTO old;
+            CONTINUE WHEN NOT FOUND;
+        ELSE
+            -- What the statement finds when it returns is still the entry as it was.
+            INSERT INTO {schema}.entry AS e (space_id, version, created, expires_at_ms, key, value)
+            VALUES (p_space.id, p_space.revision, p_space.revision, p_now_ms + p_ttls[w], this_key, new)
+            ON CONFLICT (space_id, key) DO UPDATE SET
+                version = excluded.version,
+                created = CASE WHEN e.expires_at_ms <= p_now_ms THEN excluded.created ELSE e.created END,
+                expires_at_ms = excluded.expires_at_ms,
+                value = excluded.value
+            RETURNING CASE WHEN section = 2 THEN (
+                SELECT o.value FROM {schema}.entry o
+                WHERE o.space_id = p_space.id AND o.key = this_key
+                    AND (o.expires_at_ms IS NULL OR o.expires_at_ms > p_now_ms)
+            ) END INTO old;
+        END IF;
+        CONTINUE WHEN section = 0;
+        keys := array_append(keys, this_key);
+        deleted := array_append(deleted, new IS NULL);
+        IF section = 1 THEN
+            old := NULL;
+            new := NULL;
+        END IF;
+        olds := array_append(olds, old);
+        news := array_append(news, new);
+        size := size + 64 + length(this_key) + coalesce(length(old), 0) + coalesce(length(new), 0);
+    END LOOP;
+    INSERT INTO {schema}.log (space_id, revision, now_ms, size_bytes, nonce, token, keys, deleted, olds, news)
+    VALUES (p_space.id, p_space.revision, p_now_ms, size, p_space.nonce, p_token, keys, deleted, olds, news);
+    RETURN size;
+END $$;
+
+-- name: known_1
+-- The answer that a token already got: by the log, or in a retry.
+CREATE FUNCTION {schema}.known_1(
+    p_space {schema}.space, p_now_ms bigint, p_token bytea,
+    OUT verdict bigint, OUT actual bigint, OUT at_ms bigint, OUT conflict bytea
+) LANGUAGE plpgsql STABLE AS $$
+BEGIN
+    SELECT 1, l.revision, l.now_ms INTO verdict, actual, at_ms FROM {schema}.log l
+    WHERE l.token IS NOT NULL AND int8send(l.space_id) || l.token = int8send(p_space.id) || p_token;
+    IF verdict IS NULL AND p_space.kept_until_ms > p_now_ms THEN
+        SELECT r.verdict, r.actual, r.at_ms, r.key INTO verdict, actual, at_ms, conflict
+        FROM {schema}.retry r
+        WHERE r.space_id = p_space.id AND r.token = p_token AND r.kept_until_ms > p_now_ms;
+    END IF;
+END $$;
+
+-- name: keep_1
+-- Keeps what became of a retry, and forgets what was kept long enough.
+CREATE FUNCTION {schema}.keep_1(
+    p_space {schema}.space, p_now_ms bigint, p_token bytea, p_verdict bigint, p_actual bigint, p_key bytea
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM {schema}.retry r WHERE r.space_id = p_space.id AND r.kept_until_ms <= p_now_ms;
+    INSERT INTO {schema}.retry (space_id, kept_until_ms, verdict, actual, at_ms, token, key)
+    VALUES (p_space.id, p_space.kept_until_ms, p_verdict, p_actual, p_now_ms, p_token, p_key)
+    ON CONFLICT (space_id, token) DO NOTHING;
+END $$;
+
+-- name: apply_1
+-- Judges and applies the batches of one flush. Everything comes side by side in arrays: spaces in the
+-- order of their names, batches by space, checks and writes by batch, a batch's deletes after its puts
+-- (as the log tells them). A batch is judged before its first write, so that none needs a savepoint.
+CREATE FUNCTION {schema}.apply_1(
+    p_spaces bytea[], p_marks bigint[], p_mark_nonces bytea[], p_sweeps bigint[], p_sweep_nonces bytea[],
+    p_batches bigint[],
+    p_ats bigint[], p_retries bigint[], p_tokens bytea[], p_nonces bytea[], p_collisions bigint[],
+    p_soonest bigint[], p_checks bigint[], p_writes bigint[],
+    p_check_keys bytea[], p_check_versions bigint[], p_check_createds bigint[],
+    p_keys bytea[], p_values bytea[], p_ttls bigint[], p_stamps bigint[],
+    p_log_revisions bigint, p_log_bytes bigint, p_sweep_bytes bigint,
+    OUT verdicts bigint[], OUT actuals bigint[], OUT times bigint[], OUT conflicts bytea[],
+    OUT revisions bigint[], OUT nonces bytea[], OUT swept bigint[]
+) LANGUAGE plpgsql
+{settings} AS $$
+DECLARE
+    space {schema}.space;
+    was {schema}.space;
+    now_ms bigint;
+    is_lost boolean;
+    b int := 0;
+    check_place int := 1;
+    write_place int := 1;
+    verdict bigint;
+    actual bigint;
+    at_ms bigint;
+    conflict bytea;
+    size bigint;
+BEGIN
+    FOR s IN 1 .. cardinality(p_spaces) LOOP
+        LOOP
+            SELECT * INTO space FROM {schema}.space x WHERE x.name = p_spaces[s] FOR NO KEY UPDATE;
+            EXIT WHEN FOUND;
+            INSERT INTO {schema}.space (name) VALUES (p_spaces[s]) ON CONFLICT DO NOTHING;
+        END LOOP;
+        was := space;
+        now_ms := {schema}.now_1(space.clock_ms);
+        is_lost := p_marks[s] > 0 AND {schema}.lost_1(space, p_marks[s], p_mark_nonces[s]);
+        FOR _ IN 1 .. p_batches[s] LOOP
+            b := b + 1;
+            verdict := 5;
+            IF NOT is_lost THEN
+                SELECT * INTO verdict, actual, at_ms, conflict
+                FROM {schema}.known_1(space, now_ms, p_tokens[b]);
+            END IF;
+            IF verdict IS NULL THEN
+                at_ms := now_ms;
+                SELECT * INTO verdict, actual, conflict FROM {schema}.judge_1(
+                    space, now_ms, p_ats[b], p_retries[b],
+                    p_check_keys, p_check_versions, p_check_createds, check_place, p_checks[b],
+                    p_keys, p_stamps, write_place, p_collisions[b]
+                );
+                IF verdict IS NULL AND p_writes[b] > 0 THEN
+                    space.revision := space.revision + 1;
+                    space.nonce := p_nonces[b];
+                    space.log_bytes := space.log_bytes + {schema}.write_1(
+                        space, now_ms, p_tokens[b],
+                        p_keys, p_values, p_ttls, p_stamps, write_place, p_writes[b]
+                    );
+                    space.next_expiry_ms := least(space.next_expiry_ms, now_ms + p_soonest[b]);
+                    actual := space.revision;
+                END IF;
+                IF p_retries[b] IS NOT NULL AND (verdict IS NOT NULL OR p_writes[b] > 0) THEN
+                    space.kept_until_ms := now_ms + 3600000;
+                    PERFORM {schema}.keep_1(
+                        space, now_ms, p_tokens[b], coalesce(verdict, 1), actual, conflict
+                    );
+                END IF;
+                verdict := coalesce(verdict, 1);
+            END IF;
+            verdicts[b] := verdict;
+            actuals[b] := actual;
+            times[b] := at_ms;
+            conflicts[b] := conflict;
+            check_place := check_place + p_checks[b];
+            write_place := write_place + p_writes[b];
+        END LOOP;
+
+        swept[s] := 0;
+        IF (p_batches[s] = 0 OR space.revision > was.revision)
+            AND NOT is_lost AND space.next_expiry_ms <= now_ms
+        THEN
+            SELECT x.swept, x.size_bytes, x.next_expiry_ms INTO actual, size, space.next_expiry_ms
+            FROM {schema}.sweep_1(
+                space.id, space.revision + 1, now_ms, p_sweeps[s], p_sweep_bytes, p_sweep_nonces[s]
+            ) x;
+            IF actual > 0 THEN
+                swept[s] := actual;
+                space.revision := space.revision + 1;
+                space.nonce := p_sweep_nonces[s];
+                space.log_bytes := space.log_bytes + size;
+            END IF;
+        END IF;
+        size := space.revision - space.floor;
+        IF {schema}.is_long_1(size, space.log_bytes, p_log_revisions, p_log_bytes) THEN
+            SELECT coalesce(x.floor, space.floor), space.log_bytes - coalesce(x.cut_bytes, 0)
+            INTO space.floor, space.log_bytes
+            FROM {schema}.trim_1(space.id, space.revision, space.log_bytes, p_log_revisions, p_log_bytes) x;
+        END IF;
+        IF space <> was THEN
+            UPDATE {schema}.space x SET
+                revision = space.revision, floor = space.floor, clock_ms = now_ms, nonce = space.nonce,
+                log_bytes = space.log_bytes, next_expiry_ms = space.next_expiry_ms,
+                kept_until_ms = space.kept_until_ms
+            WHERE x.id = space.id;
+        END IF;
+        revisions[s] := CASE WHEN is_lost THEN -1 ELSE space.revision END;
+        nonces[s] := space.nonce;
+    END LOOP;
+END $$;
+
+-- name: put_1
+-- Applies a batch of one put with no more than one check, where nothing else is to be done: `apply_1` in
+-- one case only, at half its cost. It answers verdict 0, and has done nothing, where the space is new,
+-- has to be swept or trimmed, keeps retries, or lost the mark: `apply_1` knows what to do. Verdict 6 is
+-- a conflict of the batch's `at`. The answer is packed: eight bytes each for verdict, actual, time and
+-- the space's revision, then its nonce.
+CREATE FUNCTION {schema}.put_1(
+    p_space bytea, p_mark bigint, p_mark_nonce bytea, p_token bytea, p_nonce bytea, p_at bigint,
+    p_check_key bytea, p_check_version bigint, p_check_created bigint,
+    p_key bytea, p_value bytea, p_ttl bigint, p_stamp bigint,
+    p_log_revisions bigint, p_log_bytes bigint
+) RETURNS bytea LANGUAGE plpgsql
+{settings} AS $$
+DECLARE
+    space {schema}.space;
+    now_ms bigint;
+    at_ms bigint;
+    actual bigint;
+    found_version bigint;
+    found_created bigint;
+    this_key bytea;
+    old bytea;
+    new bytea := p_value;
+    size bigint := 64;
+    section int := get_byte(p_key, 0);
+BEGIN
+    SELECT * INTO space FROM {schema}.space x WHERE x.name = p_space FOR NO KEY UPDATE;
+    now_ms := {schema}.now_1(space.clock_ms);
+    IF space.id IS NULL OR space.next_expiry_ms <= now_ms OR space.kept_until_ms > now_ms
+        OR {schema}.is_long_1(space.revision + 1 - space.floor, space.log_bytes, p_log_revisions, p_log_bytes)
+        OR (p_mark > 0 AND {schema}.lost_1(space, p_mark, p_mark_nonce))
+    THEN
+        RETURN int8send(0) || int8send(0) || int8send(0) || int8send(0) || int8send(0);
+    END IF;
+    -- Nothing of the space has expired now.
+    SELECT l.revision, l.now_ms INTO actual, at_ms FROM {schema}.log l
+    WHERE l.token IS NOT NULL AND int8send(l.space_id) || l.token = int8send(space.id) || p_token;
+    IF FOUND THEN
+        RETURN int8send(1) || int8send(actual) || int8send(at_ms) || int8send(space.revision) || space.nonce;
+    END IF;
+    IF p_at <> space.revision THEN
+        RETURN int8send(6) || int8send(space.revision) || int8send(now_ms) || int8send(space.revision)
+            || space.nonce;
+    END IF;
+    IF p_check_key IS NOT NULL THEN
+        SELECT e.version, e.created INTO found_version, found_created FROM {schema}.entry e
+        WHERE e.space_id = space.id AND e.key = p_check_key;
+        actual := coalesce(CASE WHEN p_check_version IS NULL THEN found_created ELSE found_version END, 0);
+        IF actual <> coalesce(p_check_version, p_check_created) THEN
+            RETURN int8send(2) || int8send(actual) || int8send(now_ms) || int8send(space.revision)
+                || space.nonce;
+        END IF;
+    END IF;
+
+    space.revision := space.revision + 1;
+    this_key := {schema}.stamped_1(p_key, space.revision, p_stamp);
+    INSERT INTO {schema}.entry AS e (space_id, version, created, expires_at_ms, key, value)
+    VALUES (space.id, space.revision, space.revision, now_ms + p_ttl, this_key, new)
+    ON CONFLICT (space_id, key) DO UPDATE SET
+        version = excluded.version, expires_at_ms = excluded.expires_at_ms, value = excluded.value
+    RETURNING CASE WHEN section = 2 THEN (
+        SELECT o.value FROM {schema}.entry o WHERE o.space_id = space.id AND o.key = this_key
+    ) END INTO old;
+    IF section = 1 THEN
+        new := NULL;
+    END IF;
+    IF section > 0 THEN
+        size := size + 64 + length(this_key) + coalesce(length(old), 0) + coalesce(length(new), 0);
+    END IF;
+    INSERT INTO {schema}.log (space_id, revision, now_ms, size_bytes, nonce, token, keys, deleted, olds, news)
+    SELECT space.id, space.revision, now_ms, size, p_nonce, p_token,
+        CASE WHEN section > 0 THEN ARRAY[this_key] ELSE '{}' END,
+        CASE WHEN section > 0 THEN ARRAY[false] ELSE '{}' END,
+        CASE WHEN section > 0 THEN ARRAY[old] ELSE '{}' END,
+        CASE WHEN section > 0 THEN ARRAY[new] ELSE '{}' END;
+    UPDATE {schema}.space x SET
+        revision = space.revision, clock_ms = now_ms, log_bytes = space.log_bytes + size, nonce = p_nonce,
+        next_expiry_ms = least(space.next_expiry_ms, now_ms + p_ttl)
+    WHERE x.id = space.id;
+    RETURN int8send(1) || int8send(space.revision) || int8send(now_ms) || int8send(space.revision) || p_nonce;
+END $$;
+
+-- name: drop_1
+-- Empties a space as its next revision. Answers the space's revision and nonce; a revision of -1 is a
+-- lost mark.
+CREATE FUNCTION {schema}.drop_1(
+    p_name bytea, p_mark bigint, p_mark_nonce bytea, p_nonce bytea, OUT revision bigint, OUT nonce bytea
+) LANGUAGE plpgsql
+{settings} AS $$
+DECLARE
+    space {schema}.space;
+BEGIN
+    SELECT * INTO space FROM {schema}.space x WHERE x.name = p_name FOR NO KEY UPDATE;
+    revision := coalesce(space.revision, 0);
+    nonce := coalesce(space.nonce, '');
+    IF p_mark > 0 AND (space.id IS NULL OR {schema}.lost_1(space, p_mark, p_mark_nonce)) THEN
+        revision := -1;
+    ELSIF space.revision > space.floor THEN
+        DELETE FROM {schema}.entry e WHERE e.space_id = space.id;
+        DELETE FROM {schema}.log l WHERE l.space_id = space.id;
+        revision := space.revision + 1;
+        nonce := p_nonce;
+        UPDATE {schema}.space x SET
+            revision = drop_1.revision, floor = drop_1.revision, clock_ms = {schema}.now_1(space.clock_ms),
+            log_bytes = 0, next_expiry_ms = DEFAULT, nonce = p_nonce
+        WHERE x.id = space.id;
+    END IF;
+END $$;

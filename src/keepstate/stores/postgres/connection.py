@@ -1,0 +1,271 @@
+"""One connection to the server, in either colour, spoken to in pipelines of binary statements.
+
+The driver connects and frames; its cursors and adapters are left out, because one of them costs as much as
+the call (`wire` packs values instead). A conversation that does not come to its end leaves the connection in
+an unknown place, and so closes it.
+
+Statements are prepared only where the connection goes straight to one server process. A pooler, which may
+hand each transaction to another, gives itself away: the process number told at the start is not the one that
+answers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import select
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable, Generator, Mapping, Sequence
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from keepstate._runner import Runner
+from keepstate.stores.urls import missing_extra
+
+try:
+    import psycopg
+    from psycopg.conninfo import make_conninfo
+    from psycopg.pq import ConnStatus, DiagnosticField, ExecStatus, TransactionStatus
+except ImportError as error:
+    raise missing_extra("postgresql", "psycopg", "postgres", error) from error
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
+Driver = psycopg.Connection[tuple[object, ...]] | psycopg.AsyncConnection[tuple[object, ...]]
+
+_READ: Final = select.POLLIN
+_READ_OR_WRITE: Final = select.POLLIN | select.POLLOUT
+_CLOSED_FOR_GOOD: Final = ("FATAL", "PANIC")
+_BINARY: Final = 1
+_IS_SYNC, _IS_FAILURE, _IS_BAD = ExecStatus.PIPELINE_SYNC, ExecStatus.FATAL_ERROR, ConnStatus.BAD
+
+
+class Statement(NamedTuple):
+    """A statement and its values in binary form; one with a `name` may be kept prepared under it."""
+
+    text: bytes
+    values: Sequence[bytes | None] = ()
+    name: bytes = b""
+
+
+class RefusedStatement(Exception):  # noqa: N818  it says what the server did
+    """The server refused a statement and undid its transaction."""
+
+    def __init__(self, sqlstate: str, message: str) -> None:
+        super().__init__(message)
+        self.sqlstate, self.message = sqlstate, message
+
+
+class LostConnection(Exception):  # noqa: N818  it says what happened
+    """There is no answer, and none will come; what was sent may have been done."""
+
+    def __init__(self, message: str, sqlstate: str = "") -> None:
+        super().__init__(message)
+        self.sqlstate, self.message = sqlstate, message
+
+
+class Connection(ABC):
+    """A pipeline to the server, for one conversation at a time."""
+
+    def __init__(self, driver: Driver, timeout_s: float) -> None:
+        self._driver, self._timeout_s = driver, timeout_s
+        self._prepared: set[bytes] | None = None
+        self.used_s = 0.0
+        """When a conversation ended last, on the clock of who keeps the connection."""
+        link = self._link = driver.pgconn
+        self._poll = select.poll()
+        self._poll.register(link.socket, _READ)
+        link.nonblocking = 1
+        link.enter_pipeline_mode()
+
+    def keep_prepared(self, backend_pid: int) -> None:
+        """Prepares named statements from now on, if the process that answered is the one of the start."""
+        if self._link.backend_pid == backend_pid:
+            self._prepared = set()
+
+    async def converse(self, *statements: Statement) -> list[PGresult]:
+        """Sends statements at once and returns their results in order.
+
+        Raises:
+            RefusedStatement: The server refused one, and left out those after it.
+            LostConnection: It did not answer all.
+        """
+        link = self._link
+        results: list[PGresult] = []
+        failure: PGresult | None = None
+        try:
+            made = self._send(statements)
+            link.pipeline_sync()
+            while link.flush():
+                await self._wait(writing=True)
+                link.consume_input()  # a server that cannot get rid of its answers takes no more questions
+            while True:
+                while link.is_busy():
+                    await self._wait()
+                    link.consume_input()
+                result = link.get_result()
+                if result is None:  # between two statements, or for ever
+                    if link.status == _IS_BAD:
+                        raise psycopg.OperationalError("the server closed the connection")
+                    continue
+                status = result.status
+                if status == _IS_SYNC:
+                    break
+                if status == _IS_FAILURE and failure is None:
+                    failure = result
+                    if link.status == _IS_BAD:
+                        break
+                results.append(result)
+        except psycopg.Error as error:
+            self.close()
+            raise LostConnection(str(error).strip()) from error
+        except BaseException:
+            self.close()
+            raise
+        if failure is not None:
+            raise self._failed(failure, made)
+        return [result for place, result in enumerate(results) if place not in made] if made else results
+
+    def _send(self, statements: Sequence[Statement]) -> Sequence[int]:
+        """Queues statements, and returns at which places of the answers one was only prepared."""
+        link, prepared, made, sent = self._link, self._prepared, list[int](), 0
+        for text, values, name in statements:
+            if prepared is None or not name:
+                link.send_query_params(text, values or None, None, (_BINARY,) * len(values), _BINARY)
+            else:
+                if name not in prepared:
+                    link.send_prepare(name, text)
+                    prepared.add(name)
+                    made.append(sent)
+                    sent += 1
+                link.send_query_prepared(name, values or None, (_BINARY,) * len(values), _BINARY)
+            sent += 1
+        return made
+
+    def _failed(self, failure: PGresult, made: Sequence[int]) -> RefusedStatement | LostConnection:
+        sqlstate = (failure.error_field(DiagnosticField.SQLSTATE) or b"").decode()
+        severity = (failure.error_field(DiagnosticField.SEVERITY_NONLOCALIZED) or b"").decode()
+        primary = (
+            failure.error_field(DiagnosticField.MESSAGE_PRIMARY) or failure.error_message or b"no answer"
+        )
+        message = primary.decode(errors="replace").strip()
+        if not sqlstate or severity in _CLOSED_FOR_GOOD:
+            self.close()
+            return LostConnection(message, sqlstate)
+        if made or self._link.transaction_status != TransactionStatus.IDLE:
+            self.close()  # what is prepared is not known, or a failed transaction waits to be told its end
+        return RefusedStatement(sqlstate, message)
+
+    def is_alive(self) -> bool:
+        """Whether the server has not hung up meanwhile; asks the socket, not the server."""
+        link = self._link
+        try:
+            for _ in range(3):  # parting words and the end may come apart
+                if link.status != ConnStatus.OK:
+                    return False
+                if not self._poll.poll(0):
+                    return True
+                link.consume_input()
+                link.is_busy()
+        except psycopg.Error:
+            self.close()
+            return False
+        return link.status == ConnStatus.OK
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether there is no way to the server any more."""
+        return self._link.status == _IS_BAD
+
+    def close(self) -> None:
+        """Hangs up; twice is once."""
+        self._link.finish()
+
+    @abstractmethod
+    def _wait(self, *, writing: bool = False) -> Awaitable[None]:
+        """Returns what ends when the server sent something, or takes more."""
+
+    def _timed_out(self) -> psycopg.Error:
+        return psycopg.OperationalError(f"the server did not answer within {self._timeout_s:g} s (timeout_s)")
+
+
+class _Passed:
+    """A wait that is over: to make a coroutine for each costs a tenth of a read."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield from ()
+
+
+_PASSED = _Passed()
+
+
+class BlockingConnection(Connection):
+    """Waits in the calling thread."""
+
+    def _wait(self, *, writing: bool = False) -> Awaitable[None]:
+        if writing:
+            self._poll.modify(self._link.socket, _READ_OR_WRITE)
+        try:
+            if not self._poll.poll(self._timeout_s * 1000):
+                raise self._timed_out()
+        finally:
+            if writing:
+                self._poll.modify(self._link.socket, _READ)
+        return _PASSED
+
+
+class LoopConnection(Connection):
+    """Waits in the event loop, where its socket stays registered: to add it each time costs more."""
+
+    def __init__(self, driver: Driver, timeout_s: float) -> None:
+        super().__init__(driver, timeout_s)
+        self._loop = asyncio.get_running_loop()
+        self._socket = self._link.socket
+        self._waiter: asyncio.Future[bool] | None = None
+        self._loop.add_reader(self._socket, self._stir)
+
+    def _stir(self) -> None:
+        if self._waiter is None:
+            self.is_alive()  # nobody waits: a notice, or the end
+        elif not self._waiter.done():
+            self._waiter.set_result(True)
+
+    def _expire(self, waiter: asyncio.Future[bool]) -> None:
+        if not waiter.done():
+            waiter.set_result(False)
+
+    async def _wait(self, *, writing: bool = False) -> None:
+        waiter = self._waiter = self._loop.create_future()
+        expiry = self._loop.call_later(self._timeout_s, self._expire, waiter)
+        if writing:
+            self._loop.add_writer(self._socket, self._stir)
+        try:
+            if not await waiter:
+                raise self._timed_out()
+        finally:
+            self._waiter = None
+            expiry.cancel()
+            if writing:
+                self._loop.remove_writer(self._socket)
+
+    def close(self) -> None:
+        """Hangs up; twice is once."""
+        if not self.is_closed and not self._loop.is_closed():
+            self._loop.remove_reader(self._socket)
+        super().close()
+
+
+async def connect(parameters: Mapping[str, str], *, timeout_s: float, runner: Runner) -> Connection:
+    """Returns a new connection in the runner's colour.
+
+    Raises:
+        LostConnection: None of the hosts took it.
+    """
+    conninfo = make_conninfo(**parameters)
+    try:
+        if runner.colour == "blocking":
+            blocking = psycopg.Connection.connect(conninfo, autocommit=True, prepare_threshold=None)
+            return BlockingConnection(blocking, timeout_s)
+        waiting = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
+        return LoopConnection(waiting, timeout_s)
+    except psycopg.Error as error:
+        raise LostConnection(str(error).strip(), error.sqlstate or "") from error

@@ -1,0 +1,83 @@
+"""What the server's and the driver's errors mean to a caller: by SQLSTATE, in one place.
+
+What the server answers with an error, it has undone: nothing was written. Where the connection was lost, a
+write may have been done.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from keepstate.errors import (
+    CorruptError,
+    OutcomeUnknownError,
+    StorageError,
+    StoreFullError,
+    StoreUnavailableError,
+)
+from keepstate.stores.postgres.connection import LostConnection, RefusedStatement
+
+_NO_SCHEMA: Final = frozenset({"3F000", "42P01", "42883", "42704"})
+_NOT_PREPARED: Final = frozenset({"26000", "42P05"})
+_FOREIGN: Final = frozenset({"42P06", "42P07", "42710", "42723"})
+_READ_ONLY: Final = "25006"
+_DENIED: Final = "42501"
+_FULL: Final = frozenset({"53100"})
+_CORRUPT: Final = frozenset({"XX001", "XX002"})
+_PASSING: Final = frozenset({"40001", "40P01", "55P03", "57014"})
+"""A serialization failure, a deadlock, a lock that was not had in time, a statement that took too long."""
+_PASSING_CLASSES: Final = ("08", "53", "57", "58")
+
+
+def misses_schema(error: RefusedStatement) -> bool:
+    """Whether the statement named a table or function that is not there."""
+    return error.sqlstate in _NO_SCHEMA
+
+
+def misses_prepared(error: RefusedStatement) -> bool:
+    """Whether a prepared statement was not there, or was already: somebody shares the session."""
+    return error.sqlstate in _NOT_PREPARED
+
+
+def of_refusal(error: RefusedStatement, *, url: str, schema: str) -> StorageError:
+    """Returns what to raise for a statement that the server refused and undid."""
+    state, said = error.sqlstate, f"{error.message} ({error.sqlstate})"
+    if state in _FULL:
+        return StoreFullError(f"{url} has no room left: {said}; free some on the server", url=url)
+    if state in _CORRUPT:
+        return CorruptError(f"{url} has damaged data: {said}; stop and restore it", url=url, place=schema)
+    if state == _READ_ONLY:
+        return StoreUnavailableError(
+            f"{url} takes no writes: {said}; it is a standby or set to read-only: name the primary, "
+            "or several hosts with target_session_attrs=read-write",
+            url=url,
+        )
+    if state == _DENIED:
+        return StorageError(
+            f"{url} does not let this user work in schema {schema!r}: {said}; grant it USAGE on the schema "
+            "and SELECT, INSERT, UPDATE, DELETE on its tables, and CREATE for the first open",
+            url=url,
+        )
+    if state in _FOREIGN:
+        return StorageError(
+            f"schema {schema!r} of {url} holds something that is not keepstate's: {said}; "
+            "name another one with the option schema",
+            url=url,
+        )
+    if state in _PASSING or state[:2] in _PASSING_CLASSES:
+        return StoreUnavailableError(f"{url} gave up: {said}; nothing was written, try again", url=url)
+    return StorageError(f"{url} refused a statement of keepstate's own: {said}; report it", url=url)
+
+
+def of_loss(error: LostConnection, *, url: str, may_have_written: bool) -> StoreUnavailableError:
+    """Returns what to raise for an answer that did not come."""
+    kind = OutcomeUnknownError if may_have_written else StoreUnavailableError
+    return kind(f"{url} hung up before it answered: {error.message}", url=url)
+
+
+def of_no_connection(error: LostConnection, *, url: str) -> StoreUnavailableError:
+    """Returns what to raise where no host could be reached, or none let this user in."""
+    return StoreUnavailableError(
+        f"{url} cannot be reached: {error.message}; start the server, or correct the host, user or database",
+        url=url,
+    )

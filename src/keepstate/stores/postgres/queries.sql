@@ -1,0 +1,75 @@
+-- What the client asks. A function's answer comes as one value: a record, or bytes that are packed closer.
+
+-- name: begin
+BEGIN ISOLATION LEVEL READ COMMITTED
+
+-- name: commit
+COMMIT
+
+-- name: apply
+SELECT {schema}.apply_1(
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24
+)
+
+-- name: put
+SELECT {schema}.put_1($1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15)
+
+-- name: drop
+SELECT {schema}.drop_1($1, $2, $3, $4)
+
+-- name: get
+SELECT {schema}.get_1($1, $2, $3)
+
+-- name: read
+SELECT {schema}.read_1($1, $2, $3, $4)
+
+-- name: scan
+SELECT {schema}.scan_1($1, $2, $3, $4, $5, $6, $7, $8)
+
+-- name: changes
+SELECT {schema}.changes_1($1, $2, $3, $4, $5)
+
+-- name: expired
+SELECT {schema}.expired_1($1, $2)
+
+-- name: spaces
+-- Names that hold something, from $1 on, below $2 if given, above $3, at most $4.
+SELECT array_agg(listed.name) FROM (
+    SELECT s.name FROM {schema}.space s
+    WHERE s.revision > s.floor AND s.name >= $1::bytea AND s.name > $3::bytea
+        AND ($2::bytea IS NULL OR s.name < $2::bytea)
+    ORDER BY s.name LIMIT $4::bigint
+) listed
+
+-- name: revisions
+SELECT array_agg(s.name), array_agg(s.revision) FROM {schema}.space s WHERE s.name = ANY($1::bytea[])
+
+-- name: look
+-- Whether the schema $1 is there, whether it has the table made last, and which of the functions $2 it has.
+SELECT
+    EXISTS (SELECT FROM pg_catalog.pg_namespace n WHERE n.nspname = convert_from($1::bytea, 'UTF8')),
+    EXISTS (SELECT FROM pg_catalog.pg_class c JOIN pg_catalog.pg_namespace n ON n.oid = c.relnamespace
+        WHERE n.nspname = convert_from($1::bytea, 'UTF8') AND c.relname = 'layout'),
+    (SELECT array_agg(convert_to(p.proname::text, 'UTF8')) FROM pg_catalog.pg_proc p
+        JOIN pg_catalog.pg_namespace n ON n.oid = p.pronamespace
+        WHERE n.nspname = convert_from($1::bytea, 'UTF8')
+            AND convert_to(p.proname::text, 'UTF8') = ANY($2::bytea[]))
+
+-- name: creators
+-- Held to the end of the transaction, so that of many processes one creates and the others then find.
+SELECT pg_advisory_xact_lock(7738429601394516)
+
+-- name: create_schema
+CREATE SCHEMA {schema}
+
+-- name: layout
+SELECT max(l.version) FROM {schema}.layout l
+
+-- name: backend
+SELECT pg_backend_pid()::bigint
+
+-- name: settings
+SELECT
+    pg_is_in_recovery(), current_setting('fsync') = 'on', current_setting('synchronous_commit') <> 'off',
+    current_setting('synchronous_standby_names') = '' AND EXISTS (SELECT FROM pg_catalog.pg_stat_replication),
+    current_setting('server_version_num')::bigint

@@ -1,0 +1,101 @@
+"""Answers of the reading functions as the protocol's values. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from struct import Struct
+
+from keepstate.errors import CompactedError, HistoryLostError
+from keepstate.stores.admission import admit_reading
+from keepstate.stores.marks import Mark
+from keepstate.stores.postgres.wire import from_array, from_byteas, from_expiries, from_int8, from_int8s
+from keepstate.stores.protocol import Change, Changes, Entry, Page, Reading
+
+Fields = Sequence[bytes | None]
+_TRUE = b"\x01"
+_FOUND = Struct("!qq8s8sqqqq")
+
+
+def still_holds(mark: Mark, revision: int, floor: int, nonce: bytes | None, marked: bytes | None) -> bool:
+    """Whether a space has its mark still; `marked` is the nonce that its log has for the mark's revision."""
+    if mark.revision == revision:
+        return nonce == mark.nonce
+    return mark.revision < revision and (mark.revision <= floor or marked == mark.nonce)
+
+
+State = tuple[int, int, bytes, bytes]
+"""What answers begin with: a space's revision, floor, nonce, and what its log has for the caller's mark."""
+
+
+def one_entry(key: bytes, answer: bytes) -> tuple[Reading, State]:
+    """Returns the answer of `get_1`."""
+    revision, floor, nonce, marked, now_ms, version, created, expires_at_ms = _FOUND.unpack_from(answer)
+    entry = None
+    if version and not 0 < expires_at_ms <= now_ms:
+        entry = Entry(key, answer[_FOUND.size :], version, created, expires_at_ms or None)
+    return Reading((entry,), revision, now_ms), (revision, floor, nonce, marked)
+
+
+def entries(space: str, keys: Sequence[bytes], fields: Fields) -> Reading:
+    """Returns the answer of `read_1`, or raises `InvalidError` if the values are too many bytes."""
+    admit_reading(space, from_int8(fields[5]))
+    found: list[Entry | None] = [None] * len(keys)
+    columns = zip(
+        from_int8s(fields[6]), from_byteas(fields[7]), from_int8s(fields[8]), from_int8s(fields[9]),
+        from_expiries(fields[10]), strict=True,
+    )  # fmt: skip
+    for place, value, version, created, expires_at_ms in columns:
+        found[place - 1] = Entry(keys[place - 1], value, version, created, expires_at_ms)
+    return Reading(found, from_int8(fields[0]), from_int8(fields[4]))
+
+
+def page(fields: Fields) -> Page:
+    """Returns the answer of `scan_1`."""
+    columns = zip(
+        from_byteas(fields[5]), from_byteas(fields[6]), from_int8s(fields[7]), from_int8s(fields[8]),
+        from_expiries(fields[9]), strict=True,
+    )  # fmt: skip
+    return Page([Entry(*column) for column in columns], fields[4], from_int8(fields[0]))
+
+
+def changes(space: str, after: int, fields: Fields) -> Changes:
+    """Returns the answer of `changes_1`.
+
+    Raises:
+        CompactedError: The log begins above `after`.
+        HistoryLostError: The space ends below it.
+    """
+    revision, floor = from_int8(fields[0]), from_int8(fields[1])
+    if after < floor:
+        raise CompactedError(
+            f"changes of {space!r} after revision {after} are gone; the log starts after {floor}: "
+            "read the present state and follow from its revision",
+            space=space,
+            floor=floor,
+        )
+    if after > revision:
+        raise HistoryLostError(
+            f"space {space!r} is at revision {revision}, below {after}: "
+            "the revision is another space's, or the store lost it",
+            space=space,
+            revision=after,
+        )
+    columns = zip(
+        from_int8s(fields[5]), from_byteas(fields[6]), from_array(fields[7]), from_array(fields[8]),
+        from_array(fields[9]), strict=True,
+    )  # fmt: skip
+    items = [Change(number, key, deleted == _TRUE, old, new) for number, key, deleted, old, new in columns]
+    return Changes(items, from_int8(fields[4]), floor)
+
+
+def successor(prefix: bytes) -> bytes:
+    """Returns the least bytes above all that start with `prefix`, which holds a byte below FF."""
+    stem = prefix.rstrip(b"\xff")
+    return stem[:-1] + bytes((stem[-1] + 1,))
+
+
+def scanned(prefix: bytes, after: bytes | None, *, reverse: bool) -> tuple[bytes, bytes]:
+    """Returns the first key of a scan's range and the first one behind it."""
+    if after is None:
+        return prefix, successor(prefix)
+    return (prefix, after) if reverse else (after + b"\0", successor(prefix))

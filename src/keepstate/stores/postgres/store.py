@@ -1,0 +1,224 @@
+"""The PostgreSQL store: a space is serial by the lock on its row, and durable by the server's own log."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, ClassVar
+
+from keepstate._clock import SYSTEM_CLOCK, Clock
+from keepstate._runner import Runner
+from keepstate.errors import StoreUnavailableError, UnsupportedError
+from keepstate.stores.base import RETRY_FOR_S, SWEPT_BY_FLUSH, StoreBase
+from keepstate.stores.marks import NONCE_BYTES, Mark, Marks
+from keepstate.stores.postgres import reading
+from keepstate.stores.postgres.client import Client, Settings
+from keepstate.stores.postgres.flush import Flush
+from keepstate.stores.postgres.options import PostgresOptions, connection_parameters, read_options
+from keepstate.stores.postgres.watcher import Watcher
+from keepstate.stores.postgres.wire import byteas, from_byteas, from_int8, from_int8s, from_record, int8
+from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Outcome, Page, Reading
+from keepstate.stores.urls import StoreUrl
+from keepstate.values import limits
+
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGresult
+
+_OLDEST_SERVER = 130_000
+
+
+class PostgresStore(StoreBase):
+    """Keeps spaces in a schema of a PostgreSQL database; each handle has connections of its own.
+
+    Args:
+        url: A `postgresql://` URL in its parts.
+        options: What it says of the store itself.
+        runner: The handle's colour.
+        clock: Time and randomness of this process; the spaces' time is the server's.
+        retry_for_s: How long to try again what the server did not answer, in seconds.
+    """
+
+    schemes: ClassVar[Sequence[str]] = ("postgresql",)
+    retries: ClassVar[bool] = True
+    waits: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        url: StoreUrl,
+        options: PostgresOptions,
+        *,
+        runner: Runner,
+        clock: Clock = SYSTEM_CLOCK,
+        retry_for_s: float = RETRY_FOR_S,
+    ) -> None:
+        super().__init__(url=str(url), runner=runner, clock=clock, retry_for_s=retry_for_s)
+        self._place, self._options = url, options
+        self._client = Client(
+            url=str(url),
+            parameters=connection_parameters(url),
+            schema=options.schema,
+            max_connections=options.max_connections,
+            timeout_s=options.timeout_s,
+            runner=runner,
+            clock=clock,
+        )
+        self._watcher = Watcher(self._client, clock=clock)
+        self._marks = Marks()
+
+    @classmethod
+    def from_url(cls, url: StoreUrl, *, runner: Runner) -> PostgresStore:
+        """Returns the store that the URL names."""
+        return cls(url, read_options(url), runner=runner)
+
+    def twin(self, runner: Runner) -> PostgresStore:
+        """Returns a store on the same schema for another colour, not yet opened."""
+        return PostgresStore(
+            self._place, self._options, runner=runner, clock=self._clock, retry_for_s=self._retry_for_s
+        )
+
+    @property
+    def connections(self) -> int:
+        """Returns how many connections calls share now; a watch has one more."""
+        return self._client.connections
+
+    # ---- opening and closing
+
+    async def _open(self) -> Capabilities:
+        try:
+            settings = await self._client.prepare()
+            return self._offered(settings)
+        except BaseException:
+            self._client.close()
+            raise
+
+    async def _close(self) -> None:
+        self._watcher.close()
+        self._client.close()
+
+    def _offered(self, settings: Settings) -> Capabilities:
+        if settings.version < _OLDEST_SERVER:
+            raise UnsupportedError(
+                f"{self.url} runs PostgreSQL {settings.version // 10_000}; 13 or newer is needed"
+            )
+        if settings.is_standby:
+            raise StoreUnavailableError(
+                f"{self.url} is a standby and takes no writes; name the primary, "
+                "or several hosts with target_session_attrs=read-write",
+                url=self.url,
+            )
+        durability = Durability.POWER
+        if not settings.syncs_files:
+            durability = Durability.PROCESS
+        if not settings.syncs_commits:
+            durability = Durability.NONE  # the server's own crash loses the last commits
+        return Capabilities(durability=durability, shared=True, fails_over=settings.may_fail_over)
+
+    # ---- applying
+
+    async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        flush = Flush.of(batches, self._marks)
+        randomness = self._clock.random_bytes(NONCE_BYTES * (len(flush.spaces) + len(batches)))
+        if (put := flush.lone_put(randomness[:NONCE_BYTES])) is not None:
+            answer = await self._client.change("put", *put)
+            outcome = flush.lone_outcome(answer.get_value(0, 0) or b"", self._marks)
+            if outcome is not None:
+                return [outcome]
+        answer = await self._client.change("apply", *flush.values(randomness, swept=SWEPT_BY_FLUSH))
+        return flush.outcomes(from_record(answer.get_value(0, 0)), self._marks, self.url)
+
+    async def _drop(self, space: str) -> None:
+        mark = self._marks.of(space)
+        answer = await self._client.change(
+            "drop", space.encode(), *_marked(mark), self._clock.random_bytes(NONCE_BYTES)
+        )
+        revision, nonce = from_record(answer.get_value(0, 0))
+        if from_int8(revision) < 0 and mark is not None:
+            raise self._marks.lost(space, mark, url=self.url)
+        self._marks.saw(space, from_int8(revision), nonce or b"")
+
+    async def _sweep(self, limit: int) -> int:
+        removed = 0
+        following: bytes | None = int8(0)
+        while following is not None and removed < limit:
+            answer = await self._client.ask("expired", following, int8(limit - removed))
+            names, following = from_record(answer.get_value(0, 0))
+            for name in from_byteas(names):
+                if removed < limit:
+                    removed += await self._sweep_space(name.decode(), limit - removed)
+        return removed
+
+    async def _sweep_space(self, space: str, limit: int) -> int:
+        mark = self._marks.of(space)
+        flush = Flush((space,), (mark,), ((),), ())
+        values = flush.values(self._clock.random_bytes(NONCE_BYTES), swept=min(limit, limits.BATCH_WRITES))
+        fields = from_record((await self._client.change("apply", *values)).get_value(0, 0))
+        (revision,), (nonce,), (swept,) = from_int8s(fields[4]), from_byteas(fields[5]), from_int8s(fields[6])
+        if revision < 0 and mark is not None:
+            raise self._marks.lost(space, mark, url=self.url)
+        self._marks.saw(space, revision, nonce)
+        if swept:
+            self.hear(space)
+        return swept
+
+    # ---- reading
+
+    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        mark = self._marks.of(space)
+        revision = int8(mark.revision if mark else 0)
+        if len(keys) == 1:
+            answer = await self._client.ask("get", space.encode(), keys[0], revision)
+            found, state = reading.one_entry(keys[0], answer.get_value(0, 0) or b"")
+            if mark is None or state[0] != mark.revision or state[2] != mark.nonce:
+                self._verify(space, mark, *state)
+            return found
+        asked = self._client.ask("read", space.encode(), byteas(keys), revision, int8(limits.READ_BYTES))
+        return reading.entries(space, keys, self._verified(space, mark, await asked))
+
+    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
+        mark = self._marks.of(space)
+        low, high = reading.scanned(prefix, after, reverse=reverse)
+        answer = await self._client.ask(
+            "scan", space.encode(), low, high, int8(reverse), int8(limit), int8(limits.PAGE_ROWS),
+            int8(limits.PAGE_BYTES), int8(mark.revision if mark else 0),
+        )  # fmt: skip
+        return reading.page(self._verified(space, mark, answer))
+
+    async def _changes(self, space: str, after: int, limit: int) -> Changes:
+        mark = self._marks.of(space)
+        answer = await self._client.ask(
+            "changes", space.encode(), int8(after), int8(limit), int8(limits.PAGE_BYTES),
+            int8(mark.revision if mark else 0),
+        )  # fmt: skip
+        return reading.changes(space, after, self._verified(space, mark, answer))
+
+    def _verified(self, space: str, mark: Mark | None, answer: PGresult) -> reading.Fields:
+        """Returns the fields of a record that begins with the space's state, if the mark still holds."""
+        fields = from_record(answer.get_value(0, 0))
+        self._verify(space, mark, from_int8(fields[0]), from_int8(fields[1]), fields[2], fields[3])
+        return fields
+
+    def _verify(
+        self,
+        space: str,
+        mark: Mark | None,
+        revision: int,
+        floor: int,
+        nonce: bytes | None,
+        marked: bytes | None,
+    ) -> None:
+        if mark is not None and not reading.still_holds(mark, revision, floor, nonce, marked):
+            raise self._marks.lost(space, mark, url=self.url)
+        self._marks.saw(space, revision, nonce or b"")
+
+    async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
+        low = prefix.encode()
+        answer = await self._client.ask(
+            "spaces", low, reading.successor(low) if low else None, (after or "").encode(), int8(limit)
+        )
+        return [name.decode() for name in from_byteas(answer.get_value(0, 0))]
+
+    async def _wait(self, spaces: Collection[str], timeout_s: float) -> Collection[str]:
+        return await self._watcher.wait(spaces, timeout_s, nudge=self._nudge)
+
+
+def _marked(mark: Mark | None) -> tuple[bytes, bytes]:
+    return (int8(mark.revision), mark.nonce) if mark else (int8(0), b"")
