@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from keepstate.engine import large_values, layout
 from keepstate.errors import KeepstateError
-from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Entry, Put, Store
+from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Put, Store
 from keepstate.values import limits
 
 _BY_BATCH = limits.BATCH_CHECKS // 2
@@ -25,12 +25,14 @@ async def collect_parts(store: Store, space: str) -> int:
         raise _unexpected(epoch, space)
     named = await _named(store, space)
     removed = 0
-    garbage: list[Entry] = []
+    garbage: list[Check] = []
     after: bytes | None = None
     while True:
         page = await store.scan(space, layout.PARTS, after=after)
         garbage += [
-            entry for entry in page.entries if entry.version < epoch.revision and entry.key not in named
+            Check(entry.key, version=entry.version)
+            for entry in page.entries
+            if entry.version < epoch.revision and entry.key not in named
         ]
         while len(garbage) >= _BY_BATCH or (garbage and page.next is None):
             removed += await _delete(store, space, garbage[:_BY_BATCH])
@@ -53,11 +55,11 @@ async def _named(store: Store, space: str) -> set[bytes]:
     return named
 
 
-async def _delete(store: Store, space: str, garbage: list[Entry]) -> int:
-    left = {entry.key: entry for entry in garbage}
+async def _delete(store: Store, space: str, garbage: list[Check]) -> int:
+    left = {check.key: check for check in garbage}
     while left:
-        checks = [Check(entry.key, version=entry.version) for entry in left.values()]
-        outcome = (await store.apply([Batch(space, [Delete(key) for key in left], checks)]))[0]
+        batch = Batch(space, [Delete(key) for key in left], list(left.values()))
+        outcome = (await store.apply([batch]))[0]
         if isinstance(outcome, Applied):
             return len(left)
         if not isinstance(outcome, Conflict) or outcome.key is None:

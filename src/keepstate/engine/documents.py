@@ -227,12 +227,7 @@ class Documents:
         glob = compiled(pattern)
         async for unit, entry in self._scope.scan(layout.name_prefix(layout.DOCUMENTS, glob.prefix)):
             if layout.is_cut(layout.DOCUMENTS, entry.key):
-                try:
-                    name = (await read_record(self._scope, unit, entry)).name
-                except ConflictError:  # a large value was replaced between its manifest and its parts
-                    if (again := await self._scope.run(lambda unit, key=entry.key: unit.get(key)))[0] is None:
-                        continue
-                    raise
+                name = (await read_record(self._scope, unit, entry)).name
             else:
                 name = layout.name_of(layout.DOCUMENTS, entry.key)
             if glob.matches(name):

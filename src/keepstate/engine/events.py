@@ -126,13 +126,14 @@ class Events:
         head = _head(stream)
         if expected is ANY:
             return
-        if expected is NO_STREAM:
+        if expected is NO_STREAM and not unit.knows(head):
             unit.check(head, version=ABSENT)
             return
+        was_known = unit.knows(head)
         last = await self._last(unit, stream)
-        if (last is None) if expected is EXISTS else (last != expected):
-            if expected is not EXISTS and type(expected) is not int:
-                raise InvalidError(f"expected is {expected!r}; give ANY, NO_STREAM, EXISTS or a position")
+        if not isinstance(expected, Expected) and type(expected) is not int:
+            raise InvalidError(f"expected is {expected!r}; give ANY, NO_STREAM, EXISTS or a position")
+        if not _is_as(expected, last):
             found = "is empty" if last is None else f"ends at {last}"
             raise ConflictError(
                 f"stream {stream!r} of {self._scope.name!r} {found}, not as expected ({expected}); read it",
@@ -140,7 +141,7 @@ class Events:
                 key=head,
                 actual=last or 0,
             )
-        if expected is EXISTS:
+        if expected is EXISTS and not was_known:  # else a stricter check may stand already
             entry = await unit.get(head)
             unit.check(head, created=entry.created if entry else 0)
 
@@ -230,6 +231,12 @@ class EventStream:
     async def last(self) -> int | None:
         """Returns the position of the last event, or None if there is none."""
         return await self._events.last(self.name)
+
+
+def _is_as(expected: Expected | int, last: int | None) -> bool:
+    if isinstance(expected, Expected):
+        return (last is None) is (expected is NO_STREAM)
+    return last == expected
 
 
 def _admit_stream(name: str) -> None:

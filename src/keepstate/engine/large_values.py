@@ -121,6 +121,8 @@ async def apply_with_parts(store: Store, batch: Batch, parts: dict[bytes, bytes]
     ):
         # Stamps count a write's index in its batch: parts go behind, so that they shift none.
         return (await store.apply([msgspec.structs.replace(batch, writes=[*batch.writes, *puts])]))[0]
+    if len(batch.writes) > limits.BATCH_WRITES or own > limits.BATCH_BYTES:
+        return (await store.apply([batch]))[0]  # over a limit by itself: refused before a part has gone ahead
     outcome: Outcome = Conflict(layout.EPOCH, 0)
     for _ in range(_EPOCH_ATTEMPTS):
         epoch = (await store.read(batch.space, [layout.EPOCH])).entries[0]

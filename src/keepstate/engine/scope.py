@@ -134,9 +134,8 @@ class SpaceScope(Scope):
                         "let fewer write at once, or allow more attempts",
                         attempts=attempt,
                     ) from conflict
-            if (
-                attempt > 1
-            ):  # the first retry goes at once: most conflicts have passed by the time they are told
+            # The first retry goes at once: most conflicts have passed by the time they are told.
+            if attempt > 1:
                 longest_s = min(_FIRST_PAUSE_S * 2 ** min(attempt, 10), _LONGEST_PAUSE_S)
                 await self.runner.sleep(longest_s * self.clock.spread())
 
@@ -167,12 +166,12 @@ class TransactionScope(Scope):
         self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = None
     ) -> tuple[T, int]:
         """Lets the work join the transaction, and returns what it returned."""
-        if self.ended:
-            raise ClosedError(f"the transaction on {self.name!r} has ended; begin another")
+        self._refuse_ended()
         return await work(self.unit), 0
 
     async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
         """Yields the entries under a prefix in order, of one revision, own writes among them."""
+        self._refuse_ended()
         async for entry in self.unit.scan(prefix, after=after):
             yield self.unit, entry
 
@@ -183,6 +182,10 @@ class TransactionScope(Scope):
     def refuse_inside(self, what: str) -> None:
         """Raises: what acts at once has no place in a batch that may never apply."""
         raise InvalidError(f"{what} acts at once and cannot be part of a transaction; do it outside")
+
+    def _refuse_ended(self) -> None:
+        if self.ended:
+            raise ClosedError(f"the transaction on {self.name!r} has ended; begin another")
 
 
 def refuse_coroutine_function(function: Callable[..., Any]) -> None:

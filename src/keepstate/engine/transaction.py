@@ -53,8 +53,11 @@ async def gathering(
     try:
         applied = await scope.unit.commit()
     except ConflictError as conflict:
-        if lease is not None and conflict.key == lease.key:
-            raise lease.lost() from conflict
+        if lease is not None:
+            if conflict.key == lease.key:
+                raise lease.lost() from conflict
+            # Where the body has scanned, the next holder's own entry is the first thing that has changed.
+            await lease.check()
         raise
     if applied is not None and scope.unit.writes:
         tx.revision = applied.revision

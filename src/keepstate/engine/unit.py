@@ -47,7 +47,7 @@ class Unit:
         self._found: dict[bytes, Entry | None] = {}
         self._writes: dict[bytes, Put | Delete] = {}
         self._stamped: list[Put] = []
-        self._checks: dict[bytes, Check] = {}
+        self._checks: list[Check] = []
         self._guarded = False
         self._parts: dict[bytes, bytes] = {}
         self._whole: dict[bytes, bytes] = {}
@@ -187,7 +187,21 @@ class Unit:
 
     def check(self, key: bytes, *, version: int | None = None, created: int | None = None) -> None:
         """Lets the unit commit only if the entry is still at this version, or still the one created then."""
-        self._checks[key] = Check(key, version=version, created=created)
+        known = self._found.get(key)
+        if version is not None and key in self._found and version != (found := known.version if known else 0):
+            raise ConflictError(
+                f"{describe(key)} of {self.space!r} is at version {found}, not {version}; read it again",
+                space=self.space,
+                key=key,
+                actual=found,
+            )
+        check = Check(key, version=version, created=created)
+        if check not in self._checks:
+            self._checks.append(check)
+
+    def knows(self, key: bytes) -> bool:
+        """Whether the unit has read or written this key."""
+        return key in self._found or key in self._writes
 
     # ---- committing
 
@@ -198,16 +212,17 @@ class Unit:
 
     def batch(self) -> Batch:
         """Returns the batch that the unit is so far, without the parts of large values."""
-        checks = dict(self._checks)
-        for key, entry in self._found.items():
-            if key not in checks:
-                checks[key] = Check(key, version=entry.version if entry else 0)
+        told = {check.key for check in self._checks}
+        read = [
+            Check(key, version=entry.version if entry else 0)
+            for key, entry in self._found.items()
+            if key not in told
+        ]
         # Stamped writes stand first: a stamp holds the write's index, which tells events of one batch apart.
         writes: list[Write] = [*self._stamped, *self._writes.values()]
-        at = self.revision if self._guarded else None
-        return Batch(
-            self.space, writes, list(checks.values()) if at is None else list(self._checks.values()), at
-        )
+        if self._guarded or len(self._checks) + len(read) > limits.BATCH_CHECKS:
+            return Batch(self.space, writes, self._checks, self.revision)
+        return Batch(self.space, writes, [*self._checks, *read])
 
     async def commit(self) -> Applied | None:
         """Applies the unit, or answers None where it has nothing to write and nothing to check.

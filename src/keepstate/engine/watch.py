@@ -11,7 +11,7 @@ from keepstate.engine.describing import describe
 from keepstate.engine.document_record import decoded, name_and_value
 from keepstate.engine.glob import Glob
 from keepstate.engine.scope import Scope
-from keepstate.errors import CompactedError
+from keepstate.errors import CompactedError, CorruptError
 from keepstate.stores.protocol import Change, Listener, Store
 
 _LONGEST_WAIT_S = 5.0
@@ -63,23 +63,41 @@ class Watch:
     async def __anext__(self) -> DocumentChange:
         clock = self._scope.clock
         deadline_s = None if self._timeout_s is None else clock.monotonic_s() + self._timeout_s
+        goal: int | None = None
         while True:
             while self._ready:
-                change = self._ready.popleft()
-                # A revision is complete once its last change has been given.
-                self.revision = change.revision - 1 if self._follows(change.revision) else change.revision
-                if (told := await self._told(change)) is not None:
+                if (told := await self._next()) is not None:
                     return told
             self.revision = self._asked_to
-            if await self._ask():
-                continue
+            moved = await self._ask()
             left_s = _LONGEST_WAIT_S if deadline_s is None else deadline_s - clock.monotonic_s()
-            if left_s <= 0:
+            if left_s > 0:
+                if not moved:
+                    await self._hints.wait(min(left_s, _LONGEST_WAIT_S))
+                continue
+            # Others may write without end what this watch does not tell of: it looks as far as they are now.
+            if moved and goal is None:
+                goal = (await self._store.read(self._scope.stored_name, [])).revision
+            if not self._ready and (goal is None or self._asked_to >= goal):
+                self.revision = self._asked_to
                 raise StopAsyncIteration
-            await self._hints.wait(min(left_s, _LONGEST_WAIT_S))
 
-    def _follows(self, revision: int) -> bool:
-        return bool(self._ready) and self._ready[0].revision == revision
+    async def _next(self) -> DocumentChange | None:
+        """Takes the first change that is ready; it stays if the caller is cancelled, or the store away."""
+        change = self._ready[0]
+        try:
+            told = await self._told(change)
+        except (CompactedError, CorruptError):
+            self._take()
+            raise
+        self._take()
+        return told
+
+    def _take(self) -> None:
+        # A revision is complete once its last change has been given.
+        revision = self._ready.popleft().revision
+        follows = bool(self._ready) and self._ready[0].revision == revision
+        self.revision = revision - 1 if follows else revision
 
     async def _ask(self) -> bool:
         """Fetches the next whole revisions, and says whether there were any."""

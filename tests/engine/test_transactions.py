@@ -1,0 +1,264 @@
+"""Transactions: one batch, one revision read, nothing lost to others."""
+
+from __future__ import annotations
+
+import pytest
+
+from keepstate.engine.events import EXISTS, NO_STREAM
+from keepstate.engine.space import Space
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import (
+    AttemptsExhaustedError,
+    ClosedError,
+    ConflictError,
+    InvalidError,
+    LeaseLostError,
+)
+from tests.engine.conftest import Turned
+
+
+async def test_a_transaction_applies_everything_at_one_revision(space: Space) -> None:
+    async with space.transaction() as tx:
+        await tx.documents.put("plan", 1)
+        await tx.documents.put("notes", 2)
+        await tx.events.append("started")
+        await tx.queue.put("work", id="t")
+
+    versions = [entry.version async for entry in _entries(space, "plan", "notes")]
+    assert versions == [tx.revision, tx.revision]
+    assert [event.data for event in await space.events.read()] == ["started"]
+    assert (await space.queue.counts())["ready"] == 1
+
+
+async def _entries(space: Space, *keys: str):  # type: ignore[no-untyped-def]
+    for key in keys:
+        entry = await space.documents.entry(key)
+        assert entry is not None
+        yield entry
+
+
+async def test_a_body_that_raises_applies_nothing(space: Space) -> None:
+    with pytest.raises(ZeroDivisionError):
+        async with space.transaction() as tx:
+            await tx.documents.put("plan", 1)
+            raise ZeroDivisionError
+
+    assert await space.documents.get("plan") is None
+    assert await space.revision() == 0
+
+
+async def test_a_transaction_reads_its_own_writes(space: Space) -> None:
+    await space.documents.put("a", 1)
+    await space.documents.put("b", 2)
+
+    async with space.transaction() as tx:
+        await tx.documents.put("a", 10)
+        await tx.documents.put("c", 30)
+        await tx.documents.delete("b")
+        await tx.events.append("mine")
+        found = {key: value async for key, value in tx.documents.items()}
+        events = [event.data for event in await tx.events.read()]
+
+        assert (found, events) == ({"a": 10, "c": 30}, ["mine"])
+        assert await tx.documents.get("b") is None
+
+
+async def test_a_conflict_is_raised_at_the_exit_of_a_body_that_ran_once(space: Space) -> None:
+    runs = 0
+    with pytest.raises(ConflictError):
+        async with space.transaction() as tx:
+            runs += 1
+            value = await tx.documents.get("n", 0)
+            await space.documents.put("n", 5)
+            await tx.documents.put("n", value + 1)
+
+    assert runs == 1
+    assert await space.documents.get("n") == 5
+
+
+async def test_a_read_moves_along_with_changes_of_what_was_not_read(space: Space) -> None:
+    await space.documents.put("a", 1)
+
+    async with space.transaction() as tx:
+        await tx.documents.get("a")
+        await space.documents.put("other", 1)
+        assert await tx.documents.get("other") == 1
+        await tx.documents.put("b", 2)
+
+    assert await space.documents.get("b") == 2
+
+
+async def test_a_read_after_a_change_of_what_was_read_raises_at_once(space: Space) -> None:
+    async with space.transaction() as tx:
+        await tx.documents.get("a")
+        await space.documents.put("a", 1)
+
+        with pytest.raises(ConflictError, match="changed while a transaction was reading"):
+            await tx.documents.get("b")
+
+
+async def test_a_phantom_is_refused(space: Space) -> None:
+    await space.documents.put("item/1", 1)
+
+    with pytest.raises(ConflictError):
+        async with space.transaction() as tx:
+            count = len([key async for key in tx.documents.keys("item/*")])
+            await space.documents.put("item/2", 1)
+            await tx.documents.put("count", count)
+
+    assert await space.documents.get("count") is None
+
+
+async def test_write_skew_is_refused(space: Space) -> None:
+    await space.documents.put("alice", "on call")
+    await space.documents.put("bob", "on call")
+
+    with pytest.raises(ConflictError):
+        async with space.transaction() as first:
+            assert await first.documents.get("bob") == "on call"
+            async with space.transaction() as second:
+                assert await second.documents.get("alice") == "on call"
+                await second.documents.put("bob", "off")
+            await first.documents.put("alice", "off")
+
+    assert await space.documents.get("alice") == "on call"
+
+
+async def test_over_a_thousand_writes_raise_and_nothing_is_sent(space: Space) -> None:
+    with pytest.raises(InvalidError):
+        async with space.transaction() as tx:
+            for number in range(1001):
+                await tx.documents.put(f"d{number}", number)
+
+    assert await space.revision() == 0
+
+
+async def test_a_thousand_writes_beside_a_large_value_send_no_part_when_refused(space: Space) -> None:
+    with pytest.raises(InvalidError):
+        async with space.transaction() as tx:
+            await tx.documents.put("large", bytes(3 << 20))
+            for number in range(1000):
+                await tx.documents.put(f"d{number}", number)
+
+    assert await space.revision() == 0
+
+
+async def test_an_ended_transaction_is_closed_for_every_use(space: Space) -> None:
+    async with space.transaction() as tx:
+        await tx.documents.put("a", 1)
+
+    with pytest.raises(ClosedError):
+        await tx.documents.get("a")
+    with pytest.raises(ClosedError):
+        await tx.documents.put("a", 2)
+    with pytest.raises(ClosedError):
+        _ = [key async for key in tx.documents.keys()]
+    with pytest.raises(ClosedError):
+        await tx.events.read()
+
+
+async def test_transact_calls_again_until_there_is_no_conflict(space: Space) -> None:
+    calls = 0
+
+    async def step(tx: Transaction) -> int:
+        nonlocal calls
+        calls += 1
+        value: int = await tx.documents.get("n", 0)
+        if calls < 3:
+            await space.documents.put("n", value + 10)
+        await tx.documents.put("n", value + 1)
+        return value + 1
+
+    assert await space.transact(step) == 21
+    assert calls == 3
+
+
+async def test_transact_gives_up_after_its_attempts(space: Space) -> None:
+    async def step(tx: Transaction) -> None:
+        value = await tx.documents.get("n", 0)
+        await space.documents.put("n", value + 1)
+        await tx.documents.put("n", -1)
+
+    with pytest.raises(AttemptsExhaustedError) as caught:
+        await space.transact(step, attempts=3)
+
+    assert caught.value.attempts == 3
+    assert await space.documents.get("n") == 3
+
+
+async def test_a_version_expected_of_what_was_read_at_another_is_refused_at_once(space: Space) -> None:
+    await space.documents.put("a", 1)
+
+    async with space.transaction() as tx:
+        await tx.documents.get("a")
+        with pytest.raises(ConflictError) as caught:
+            await tx.documents.put("a", 2, expected_version=7)
+
+    assert caught.value.actual == 1
+
+
+async def test_two_versions_expected_of_one_document_never_both_hold(space: Space) -> None:
+    version = await space.documents.put("a", 1)
+
+    with pytest.raises(ConflictError):
+        async with space.transaction() as tx:
+            await tx.documents.put("a", 2, expected_version=version + 9)
+            await tx.documents.put("a", 3, expected_version=version)
+
+    assert await space.documents.get("a") == 1
+
+
+async def test_a_transaction_may_read_more_than_a_batch_has_checks(turned: Turned) -> None:
+    space = turned.space
+    async with space.transaction() as tx:
+        for number in range(1001):
+            await tx.documents.get(f"d{number}")
+        await tx.documents.put("seen", 1001)
+
+    assert await space.documents.get("seen") == 1001
+
+
+async def test_an_event_expectation_is_not_weakened_by_a_later_one(space: Space) -> None:
+    last = await space.events.append(1)
+
+    with pytest.raises(ConflictError):
+        async with space.transaction() as tx:
+            await tx.events.append(2, expected=last)
+            await tx.events.append(3, expected=EXISTS)
+            await space.events.append("between")
+
+    assert [event.data for event in await space.events.read()] == [1, "between"]
+
+
+async def test_a_stream_begun_in_a_transaction_is_one_there(space: Space) -> None:
+    async with space.transaction() as tx:
+        await tx.events.append(1, expected=NO_STREAM)
+        await tx.events.append(2, expected=EXISTS)
+        with pytest.raises(ConflictError):
+            await tx.events.append(3, expected=NO_STREAM)
+
+    assert [event.data for event in await space.events.read()] == [1, 2]
+
+
+async def test_a_stale_holder_that_has_scanned_is_told_that_its_lease_is_lost(turned: Turned) -> None:
+    space = turned.space
+    lease = await space.leases.acquire("job", 1)
+
+    with pytest.raises(LeaseLostError):
+        async with space.transaction(lease=lease) as tx:
+            _ = [key async for key in tx.documents.keys()]
+            turned.clock.advance(1001)
+            await space.leases.acquire("job", 1)
+            await tx.documents.put("a", 1)
+
+    assert await space.documents.get("a") is None
+
+
+async def test_a_renewal_does_not_refuse_the_holder(space: Space) -> None:
+    lease = await space.leases.acquire("job", 30)
+
+    async with space.transaction(lease=lease) as tx:
+        await lease.renew()
+        await tx.documents.put("a", 1)
+
+    assert await space.documents.get("a") == 1
