@@ -89,11 +89,9 @@ def _of_store(url: str, offers: Capabilities) -> list[Finding]:
 
 
 def _of_sqlite() -> list[Finding]:
-    import apsw
+    from keepstate.stores.sqlite.library import is_safe, library_version
 
-    found = tuple(int(part) for part in apsw.sqlite_lib_version().split("."))
-    fixed = found >= (3, 51, 3)
-    text = apsw.sqlite_lib_version()
+    fixed, text = is_safe(), library_version()
     if not fixed:
         text += (
             " may lose commits when two checkpoints race; keepstate's own way of checkpointing avoids that"

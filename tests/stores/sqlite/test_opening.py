@@ -17,6 +17,7 @@ from keepstate.errors import CorruptError, InvalidError, StoreUnavailableError, 
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Batch, Durability, Put
 from keepstate.stores.sqlite import SqliteStore, filesystem, schema
+from keepstate.stores.sqlite.library import is_safe, library_version
 from keepstate.stores.urls import StoreUrl, store_class
 from tests.stores.sqlite.conftest import Opens
 
@@ -275,3 +276,8 @@ def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     mounts = tmp_path / "mountinfo"
     monkeypatch.setattr(filesystem, "MOUNTS", str(mounts))
     return mounts
+
+
+def test_the_library_in_use_is_free_of_the_checkpoint_fault() -> None:
+    assert is_safe()
+    assert library_version().startswith("3.")

@@ -1,0 +1,22 @@
+"""Which SQLite is in use, and whether it has the fault that loses commits when two checkpoints race."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import apsw
+
+_MENDED: Final = (3, 51, 3)
+"""The first release without the fault; 3.7.0 and all between have it (and 3.44.6 and 3.50.7 do not)."""
+_MENDED_EARLIER: Final = ((3, 44, 6), (3, 50, 7))
+
+
+def library_version() -> str:
+    """Returns the version of the SQLite library that the stores use."""
+    return apsw.sqlite_lib_version()
+
+
+def is_safe() -> bool:
+    """Whether that version is free of the fault; with it, the stores' own way of checkpointing avoids it."""
+    found = tuple(int(part) for part in library_version().split("."))
+    return found >= _MENDED or any(found[:2] == line[:2] and found >= line for line in _MENDED_EARLIER)
