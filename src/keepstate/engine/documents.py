@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
-from typing import Any, Final, Generic, TypeVar, cast, overload
+from typing import Any, Final, Generic, TypeVar, overload
 
 import msgspec
 
@@ -146,11 +146,11 @@ class Documents:
             NotFoundError: It is absent, and there is no default.
             InvalidError: A dict patch meets a value that is no dict.
         """
-        if isinstance(patch, Mapping):
-            fields = cast("Patch", patch)
-            return await self._changed(key, lambda old: _merged(key, old, fields), default)
-        self._scope.refuse_coroutine(patch)
-        return await self._changed(key, patch, default)
+        if callable(patch):
+            self._scope.refuse_coroutine(patch)
+            return await self._changed(key, patch, default)
+        _admit_patch(key, patch)
+        return await self._changed(key, lambda old: _merged(key, old, patch), default)
 
     async def update_typed(self, key: str, change: Change, default: object, type: type[T]) -> T:
         """Changes a document whose value must be a `type` before and after; for `Document`."""
@@ -264,7 +264,9 @@ def _expect(unit: Unit, place: bytes, key: str, version: int) -> None:
 
 def _admit_patch(key: str, patch: object) -> None:
     if not isinstance(patch, Mapping):
-        raise InvalidError(f"document {key!r} cannot be updated by {type(patch).__name__}; give a dict or a function")
+        raise InvalidError(
+            f"document {key!r} is updated by a dict or a function, not by {type(patch).__name__}"
+        )
 
 
 def _merged(key: str, value: object, patch: Patch) -> dict[Any, Any]:
