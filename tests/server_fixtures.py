@@ -1,4 +1,4 @@
-"""Real servers for whatever tests need one, one of each kind a session (with xdist a worker), started on demand.
+"""Real servers for tests, one of each kind a session (with xdist a worker), started on demand.
 
 They run without durability, because these tests ask about semantics; who kills a server starts one of its
 own. A test takes `postgres_url`, `redis_url`, `valkey_url` or `redis_cluster_url` and finds nothing there.

@@ -152,7 +152,7 @@ async def test_an_ended_transaction_is_closed_for_every_use(space: Space) -> Non
     with pytest.raises(ClosedError):
         await tx.documents.put("a", 2)
     with pytest.raises(ClosedError):
-        _ = [key async for key in tx.documents.keys()]
+        _ = [key async for key in tx.documents.keys("*")]
     with pytest.raises(ClosedError):
         await tx.events.read()
 
@@ -246,7 +246,7 @@ async def test_a_stale_holder_that_has_scanned_is_told_that_its_lease_is_lost(tu
 
     with pytest.raises(LeaseLostError):
         async with space.transaction(lease=lease) as tx:
-            _ = [key async for key in tx.documents.keys()]
+            _ = [key async for key in tx.documents.keys("*")]
             turned.clock.advance(1001)
             await space.leases.acquire("job", 1)
             await tx.documents.put("a", 1)

@@ -1,0 +1,156 @@
+"""A queue: at least once to run, exactly once to complete."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from keepstate.engine.queue import Task
+from keepstate.engine.space import Space
+from keepstate.errors import LeaseLostError, NotFoundError
+from tests.engine.conftest import Turned
+
+
+async def take(space: Space, worker: str = "w", **options: object) -> Task:
+    (task,) = await space.queue.claim(worker, lease_s=10, **options)  # type: ignore[arg-type]
+    return task
+
+
+async def test_tasks_are_claimed_by_priority_and_then_in_order_of_coming(space: Space) -> None:
+    for name, priority in (("a", 0), ("b", 5), ("c", 0), ("d", -1), ("e", 5)):
+        await space.queue.put(name, id=name, priority=priority)
+
+    found = await space.queue.claim("w", lease_s=10, count=9)
+
+    assert [task.id for task in found] == ["b", "e", "a", "c", "d"]
+
+
+async def test_an_id_put_twice_is_one_task(space: Space) -> None:
+    await space.queue.put(1, id="t")
+    await space.queue.put(2, id="t")
+
+    assert (await space.queue.counts())["ready"] == 1
+    assert (await take(space)).payload == 1
+
+
+async def test_a_completed_task_keeps_its_result_and_takes_no_second_one(space: Space) -> None:
+    await space.queue.put(1, id="t")
+    task = await take(space)
+    await task.complete({"n": 1})
+    await task.complete({"n": 2})
+
+    info = await space.queue.get("t")
+    assert info is not None and (info.state, info.result) == ("done", {"n": 1})
+    assert await space.queue.claim("w", lease_s=10) == []
+
+
+async def test_a_match_takes_only_what_it_accepts(space: Space) -> None:
+    for number in range(40):
+        await space.queue.put(number, id=f"t{number}")
+
+    task = await take(space, match=lambda _, payload: payload == 37)
+
+    assert task.id == "t37"
+    assert (await space.queue.counts())["ready"] == 39
+
+
+async def test_a_released_task_is_as_if_it_had_not_been_claimed(space: Space) -> None:
+    await space.queue.put(1, id="t")
+    first = await take(space)
+    await first.release()
+    second = await take(space, "v")
+
+    assert (second.attempt, second.token) == (1, 2)
+    with pytest.raises(LeaseLostError):
+        await first.complete()
+
+
+async def test_a_task_that_has_had_its_attempts_is_dead_until_it_is_requeued(space: Space) -> None:
+    await space.queue.put(1, id="t", max_attempts=2)
+    await (await take(space)).fail("first", retry_in_s=0)
+    await (await take(space)).fail(ValueError("second"), retry_in_s=0)
+
+    (dead,) = await space.queue.dead()
+    assert (dead.id, dead.error) == ("t", "ValueError: second")
+    await space.queue.requeue("t")
+    assert (await take(space)).attempt == 1
+    with pytest.raises(NotFoundError):
+        await space.queue.requeue("t")
+
+
+async def test_a_failed_task_waits_longer_each_time(turned: Turned) -> None:
+    queue = turned.space.queue
+    await queue.put(1, id="t")
+    for wait_ms in (1000, 2000):
+        await (await take(turned.space)).fail("no")
+        turned.clock.advance(wait_ms - 1)
+        assert await queue.claim("w", lease_s=10) == []
+        turned.clock.advance(1)
+
+
+async def test_a_delayed_task_comes_when_it_is_due(turned: Turned) -> None:
+    await turned.space.queue.put(1, id="t", delay_s=3)
+    assert await turned.space.queue.claim("w", lease_s=10) == []
+    turned.clock.advance(3000)
+
+    assert (await take(turned.space)).id == "t"
+
+
+async def test_a_lease_that_ran_out_lets_another_take_over(turned: Turned) -> None:
+    await turned.space.queue.put(1, id="t")
+    former = await take(turned.space, "a")
+    turned.clock.advance(10_000)
+    later = await take(turned.space, "b")
+
+    assert (later.attempt, later.token > former.token) == (2, True)
+    for call in (former.complete, former.heartbeat, former.release):
+        with pytest.raises(LeaseLostError):
+            await call()
+    await later.complete()
+
+
+async def test_a_heartbeat_holds_a_task(turned: Turned) -> None:
+    await turned.space.queue.put(1, id="t")
+    task = await take(turned.space)
+    for _ in range(3):
+        turned.clock.advance(9_000)
+        await task.heartbeat()
+
+    assert await turned.space.queue.claim("v", lease_s=1) == []
+    await task.complete()
+
+
+async def test_a_lease_that_ran_out_at_the_last_attempt_leaves_the_task_dead(turned: Turned) -> None:
+    await turned.space.queue.put(1, id="t", max_attempts=1)
+    await take(turned.space)
+    turned.clock.advance(10_000)
+
+    assert await turned.space.queue.claim("v", lease_s=1) == []
+    assert [task.id for task in await turned.space.queue.dead()] == ["t"]
+
+
+async def test_a_listing_goes_on_behind_a_cursor(space: Space) -> None:
+    for number in range(5):
+        await space.queue.put(number, id=f"t{number}")
+
+    first = await space.queue.list("ready", limit=2)
+    rest = await space.queue.list("ready", after=first[-1].cursor)
+
+    assert [task.id for task in (*first, *rest)] == [f"t{number}" for number in range(5)]
+
+
+async def test_a_hundred_tasks_to_eight_workers_are_each_completed_once(space: Space) -> None:
+    for number in range(100):
+        await space.queue.put(number, id=f"t{number}")
+    done: list[int] = []
+
+    async def work(name: str) -> None:
+        async for task in space.queue.work(name, wait_s=0):
+            await task.complete()
+            done.append(task.payload)
+
+    await asyncio.gather(*(work(f"w{number}") for number in range(8)))
+
+    assert sorted(done) == list(range(100))
+    assert (await space.queue.counts())["done"] == 100

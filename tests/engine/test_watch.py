@@ -1,0 +1,86 @@
+"""Watching documents: every change, in order, from a fixed start."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import suppress
+
+import pytest
+
+from keepstate.engine.space import Space
+from keepstate.engine.watch import DocumentChange
+from keepstate.errors import CompactedError
+
+
+def told(change: DocumentChange) -> tuple[str, str, object, object]:
+    return change.key, change.kind, change.old, change.new
+
+
+async def test_a_watch_starts_where_the_space_stands_on_entering(space: Space) -> None:
+    await space.documents.put("a", 1)
+
+    async with space.documents.watch(timeout_s=0) as changes:
+        await space.documents.put("a", 2)
+        await space.documents.put("b", None)
+        await space.documents.delete("a")
+        found = [told(change) async for change in changes]
+
+    assert found == [("a", "updated", 1, 2), ("b", "created", None, None), ("a", "deleted", 2, None)]
+
+
+async def test_a_watch_goes_on_where_another_has_ended(space: Space) -> None:
+    async with space.documents.watch(timeout_s=0) as changes:
+        await space.documents.put("a", 1)
+        assert [change.new async for change in changes] == [1]
+        reached = changes.revision
+    await space.documents.put("a", 2)
+
+    async with space.documents.watch(after=reached, timeout_s=0) as changes:
+        assert [change.new async for change in changes] == [2]
+
+
+async def test_a_watch_of_a_pattern_ends_in_time_while_others_write(space: Space) -> None:
+    async def write() -> None:
+        while True:
+            await space.documents.put("other", 1)
+            await asyncio.sleep(0)
+
+    writer = asyncio.create_task(write())
+    try:
+        async with asyncio.timeout(10), space.documents.watch("x*", timeout_s=0.1) as changes:
+            found = [change async for change in changes]
+    finally:
+        writer.cancel()
+        with suppress(asyncio.CancelledError):
+            await writer
+
+    assert found == []
+
+
+async def test_a_watch_wakes_for_a_change_made_while_it_waits(space: Space) -> None:
+    async with space.documents.watch("a", timeout_s=10) as changes:
+        waiting = asyncio.create_task(anext(changes))
+        await asyncio.sleep(0)
+        await space.documents.put("a", 1)
+
+        assert told(await waiting) == ("a", "created", None, 1)
+
+
+async def test_a_watch_gives_large_and_long_named_documents_whole(space: Space) -> None:
+    name, value = "n" * 440 + "é" * 30, bytes(2 << 20)
+
+    async with space.documents.watch(timeout_s=0) as changes:
+        await space.documents.put(name, value)
+        found = [told(change) async for change in changes]
+
+    assert found == [(name, "created", None, value)]
+
+
+async def test_a_watch_below_the_floor_of_the_log_is_refused(space: Space) -> None:
+    await space.documents.put("a", 1)
+    await space._home.drop("run/1")  # type: ignore[attr-defined]
+    await space.documents.put("a", 2)
+
+    with pytest.raises(CompactedError):
+        async with space.documents.watch(after=0, timeout_s=0) as changes:
+            _ = [change async for change in changes]
