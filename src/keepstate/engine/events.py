@@ -28,6 +28,8 @@ from keepstate.values.key import Stamp, stamp_suffix, unpack
 _LONGEST_WAIT_S = 5.0
 _INDEX_BITS = 16
 _EVENTS_BY_APPEND = 990
+_STAMP_TAG = stamp_suffix(0, 0)[:1]
+"""Follows a stream's own name in the keys of its events; what follows in the keys of `a\\0` is no stamp."""
 
 
 class Expected(Enum):
@@ -166,7 +168,7 @@ class Events:
         limits.admit_count("limit", limit)
         found: list[Event] = []
         place = _after(stream, after)
-        async for unit, entry in self._scope.scan(_prefix(stream), after=place):
+        async for unit, entry in self._scope.scan(_prefix(stream) + _STAMP_TAG, after=place):
             found.append(await self._event(unit, entry, stream))
             if len(found) == limit:
                 return found

@@ -1,0 +1,122 @@
+"""Documents: named values that are updated and never lose an update."""
+
+from __future__ import annotations
+
+import asyncio
+from fnmatch import fnmatchcase
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keepstate.engine.glob import compiled, escaped
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space import Space
+from keepstate.errors import ConflictError, InvalidError, NotFoundError
+from tests.engine.conftest import Turned
+
+NAMES = ["🙂", "a\0b", "a/b:c", "x" * 300, "y" * 512, "z" * 440 + "1" * 72, "z" * 440 + "2", "é" * 256]
+
+
+async def test_names_of_any_text_are_kept_apart(space: Space) -> None:
+    for name in NAMES:
+        await space.documents.put(name, name)
+
+    assert {key: value async for key, value in space.documents.items()} == {name: name for name in NAMES}
+    for name in NAMES:
+        assert [key async for key in space.documents.keys(escaped(name))] == [name]
+
+
+async def test_a_document_that_is_none_is_there(space: Space) -> None:
+    await space.documents.put("a", None)
+
+    assert await space.documents.get("a", 7) is None
+    assert await space.documents.entry("a") is not None
+    assert await space.documents.delete("a") is True
+    assert await space.documents.delete("a") is False
+
+
+async def test_an_expected_version_guards_a_document(space: Space) -> None:
+    first = await space.documents.put("a", 1, expected_version=0)
+    with pytest.raises(ConflictError) as caught:
+        await space.documents.put("a", 2, expected_version=0)
+    second = await space.documents.put("a", 2, expected_version=first)
+
+    assert (caught.value.actual, second > first) == (first, True)
+
+
+async def test_an_update_changes_neither_default_nor_copy(space: Space) -> None:
+    default: dict[str, list[int]] = {"n": []}
+
+    def grow(value: dict[str, list[int]]) -> dict[str, list[int]]:
+        value["n"].append(1)
+        return value
+
+    await space.documents.update("a", grow, default=default)
+    read = await space.documents.get("a")
+    read["n"].append(2)
+
+    assert default == {"n": []}
+    assert await space.documents.get("a") == {"n": [1]}
+
+
+async def test_a_patch_merges_top_level_keys(space: Space) -> None:
+    with pytest.raises(NotFoundError):
+        await space.documents.update("a", {"x": 1})
+    await space.documents.update("a", {"x": {"y": 1}}, default={"k": 1})
+
+    assert await space.documents.update("a", {"x": 2}) == {"k": 1, "x": 2}
+
+
+async def test_an_update_keeps_the_time_to_live(turned: Turned) -> None:
+    await turned.space.documents.put("a", 1, ttl_s=10)
+    turned.clock.advance(6_000)
+    await turned.space.documents.update("a", lambda value: value + 1)
+    turned.clock.advance(3_999)
+    assert await turned.space.documents.get("a") == 2
+    turned.clock.advance(1)
+
+    assert await turned.space.documents.get("a") is None
+
+
+async def test_what_cannot_come_back_equal_is_refused_by_its_path(space: Space) -> None:
+    with pytest.raises(InvalidError) as caught:
+        await space.documents.put("a", {"plan": [1, object()]})
+
+    assert "plan" in f"{caught.value.path} {caught.value}"
+    assert await space.revision() == 0
+
+
+async def test_four_tasks_lose_none_of_800_increments(space: Space) -> None:
+    async def count() -> None:
+        for _ in range(200):
+            await space.documents.update("n", lambda n: n + 1, default=0)
+
+    await asyncio.gather(*(count() for _ in range(4)))
+
+    assert await space.documents.get("n") == 800
+
+
+async def test_namespaces_see_nothing_of_one_another(ks: Keepstate) -> None:
+    other = Keepstate(ks._source, namespace="b/")
+    await ks.space("a/x").documents.put("k", 1)
+    await other.space("x").documents.put("k", 2)
+
+    assert [name async for name in other.spaces()] == ["x"]
+    assert await ks.space("b/x").documents.get("k") == 2
+    await other.drop("x")
+    assert [name async for name in ks.spaces()] == ["a/x"]
+
+
+@given(name=st.text("ab/[]*?\\", max_size=8))
+def test_an_escaped_name_fits_only_itself(name: str) -> None:
+    assert compiled(escaped(name)).matches(name)
+    assert not compiled(escaped(name)).matches(name + "a")
+
+
+@given(pattern=st.text("ab*?", max_size=6), name=st.text("ab\n", max_size=6))
+def test_a_pattern_fits_what_a_naive_matcher_fits(pattern: str, name: str) -> None:
+    glob = compiled(pattern)
+
+    assert glob.matches(name) == fnmatchcase(name, pattern)
+    assert not glob.matches(name) or name.startswith(glob.prefix)

@@ -1,0 +1,62 @@
+"""Leases: one holder at a time, fenced by a token."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from keepstate.engine.space import Space
+from keepstate.errors import ConflictError, LeaseLostError
+from tests.engine.conftest import Turned
+
+
+async def test_a_held_lease_is_refused_to_another(space: Space) -> None:
+    await space.leases.acquire("job", 30)
+
+    with pytest.raises(ConflictError, match="is held by"):
+        await space.leases.acquire("job", 30)
+
+
+async def test_each_holder_has_a_higher_token(space: Space) -> None:
+    first = await space.leases.acquire("job", 30)
+    assert await first.release() is True
+    second = await space.leases.acquire("job", 30)
+
+    assert second.token > first.token
+    assert await first.release() is False
+    await second.check()
+
+
+async def test_a_lease_that_is_let_go_wakes_who_waits_for_it(space: Space) -> None:
+    first = await space.leases.acquire("job", 30)
+    waiting = asyncio.create_task(space.leases.acquire("job", 30, wait_s=10))
+    await asyncio.sleep(0.02)
+    await first.release()
+
+    assert (await waiting).is_held()
+
+
+async def test_a_lease_believes_in_nine_tenths_of_its_time(turned: Turned) -> None:
+    lease = await turned.space.leases.acquire("job", 10)
+    turned.clock.advance(8_999)
+    assert lease.is_held()
+    turned.clock.advance(1)
+    assert not lease.is_held()
+
+    await lease.renew()
+    assert lease.is_held()
+
+
+async def test_a_lease_that_ran_out_is_lost_to_every_call(turned: Turned) -> None:
+    lease = await turned.space.leases.acquire("job", 1)
+    turned.clock.advance(1_000)
+
+    with pytest.raises(LeaseLostError):
+        await lease.check()
+    with pytest.raises(LeaseLostError):
+        await lease.renew()
+    with pytest.raises(LeaseLostError):
+        async with turned.space.transaction(lease=lease) as tx:
+            await tx.documents.put("a", 1)
+    assert await turned.space.documents.get("a") is None
