@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -10,7 +11,8 @@ import pytest
 
 import keepstate
 
-COUNTING = Path(__file__).with_name("counting.py")
+HERE = Path(__file__).parent
+COUNTING = HERE / "counting.py"
 
 
 @pytest.mark.slow
@@ -22,3 +24,28 @@ async def test_four_processes_lose_none_of_2000_increments(shared_url: str) -> N
     async with keepstate.open(shared_url) as ks:
         assert await ks.space("shared").documents.get("n") == 2000
     print(f"{shared_url.split(':', 1)[0]}: the longest update took {longest_s * 1000:.0f} ms")
+
+
+@pytest.mark.slow
+async def test_eight_processes_complete_each_of_a_hundred_tasks_once(shared_url: str) -> None:
+    async with keepstate.open(shared_url) as ks:
+        queue = ks.space("shared").queue
+        for number in range(100):
+            await queue.put(number, id=f"t{number}")
+        command = [sys.executable, str(HERE / "working.py"), shared_url]
+        workers = [subprocess.Popen([*command, f"w{n}"], stdout=subprocess.PIPE, text=True) for n in range(8)]
+        done = [name for worker in workers for name in worker.communicate(timeout=100)[0].split()]
+
+        assert sorted(done) == sorted(f"t{number}" for number in range(100))
+        assert (await queue.counts())["done"] == 100
+
+
+@pytest.mark.slow
+async def test_a_kill_between_parts_and_their_entry_leaves_nothing_visible(shared_url: str) -> None:
+    killed = subprocess.run([sys.executable, str(HERE / "dying.py"), shared_url], timeout=60, check=False)
+
+    async with keepstate.open(shared_url) as ks:
+        assert killed.returncode == -signal.SIGKILL
+        assert await ks.space("run/1").documents.get("large") is None
+        assert [key async for key in ks.space("run/1").documents.keys("*")] == []
+        assert await ks.sweep() == 20

@@ -1,7 +1,5 @@
 """Transactions: one batch, one revision read, nothing lost to others."""
 
-# ruff: noqa: PT012 (a transaction raises where its block ends, so the block stands under `raises`)
-
 from __future__ import annotations
 
 import pytest

@@ -1,0 +1,16 @@
+"""A process that completes tasks until there are none: `python working.py URL NAME`."""
+
+import asyncio
+import sys
+
+import keepstate
+
+
+async def main(url: str, name: str) -> None:
+    async with keepstate.open(url) as ks:
+        async for task in ks.space("shared").queue.work(name, wait_s=0.2):
+            await task.complete(name)
+            print(task.id)
+
+
+asyncio.run(main(*sys.argv[1:]))
