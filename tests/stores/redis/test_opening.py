@@ -135,6 +135,17 @@ class TestOpening(RedisStage):
         await one.close()
         await two.close()
 
+    async def test_a_twin_of_another_colour_is_on_the_same_spaces(self, redis_url: str, space: str) -> None:
+        store = await self.open(redis_url + "?prefix=other")
+        await applied(store, space, Put(DOC, b"1"))
+
+        twin = store.twin(ThreadRunner())
+
+        finish(twin.open())
+        assert finish(value_of(twin, space, DOC)) == b"1"
+        finish(twin.close())
+        await store.close()
+
     async def test_two_databases_of_one_server_are_two_stores(self, redis_server: Redis, space: str) -> None:
         one = await self.open(f"redis://127.0.0.1:{redis_server.port}")
         two = await self.open(f"redis://127.0.0.1:{redis_server.port}/1")

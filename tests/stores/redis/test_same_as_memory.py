@@ -91,8 +91,10 @@ def expire_one(dice: random.Random, *stores: StoreBase) -> None:
     """Lets an entry expire that then is judged, written over, deleted or swept by what follows."""
     key = dice.choice(KEYS)
     for store in stores:
-        finish(store.apply([Batch("s", [Put(key, b"short", ttl_ms=1)])]))
-    time.sleep(0.004)
+        (done,) = finish(store.apply([Batch("s", [Put(key, b"short", ttl_ms=1)])]))
+        assert isinstance(done, Applied)
+        while finish(store.read("s", ())).now_ms <= done.now_ms:
+            time.sleep(0.001)
 
 
 def observed(store: StoreBase) -> Any:

@@ -1,4 +1,4 @@
-"""How spaces, batches and answers look on the wire: the Python side of what `scripts/space.lua` describes.
+"""How spaces, batches and answers look on the wire: the Python side of `scripts/parts/space.lua`.
 
 Pure. Everything here is frozen by `scripts.FORMAT`.
 """

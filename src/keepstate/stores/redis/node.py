@@ -64,16 +64,20 @@ class Node:
         await self._close_idle()
 
     async def _close_idle(self) -> None:
+        for wire in self._take_idle():
+            await wire.close()
+
+    def _take_idle(self) -> list[Wire]:
         with self._lock:
             idle, self._idle = self._idle, []
             self._room += len(idle)
-        for wire, _ in idle:
-            await wire.close()
+        return [wire for wire, _ in idle]
 
     async def _discard(self, wire: Wire) -> None:
         """Closes a connection that failed, and the idle ones, which most likely fail as well."""
-        await wire.close()
-        await self._close_idle()
+        await wire.drop()
+        for idle in self._take_idle():
+            await idle.drop()
 
     async def _take(self) -> Wire:
         wire = await self._take_any()
@@ -85,7 +89,7 @@ class Node:
         except BaseException:
             self._give(None)
             if wire is not None:
-                await wire.close()
+                await wire.drop()
             raise
         return wire
 
@@ -109,7 +113,7 @@ class Node:
             if self._clock.monotonic_s() - since_s < _LOOK_AFTER_S or not await wire.is_stale():
                 return wire
             self._give(None)
-            await wire.close()
+            await wire.drop()
 
     async def _wait_for(self, request: _Request) -> Wire | None:
         try:

@@ -13,7 +13,7 @@ from keepstate.values import limits
 from keepstate.values.key import stamp_suffix
 
 FORMAT: Final = 1
-"""The layout that `space.lua` describes; it stands in each space's state."""
+"""The layout that `parts/space.lua` describes; it stands in each space's state."""
 
 LOG_SLACK: Final = 64
 """By how many revisions a log may be too long before it is cut, so that not every batch cuts one."""

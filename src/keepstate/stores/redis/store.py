@@ -78,7 +78,7 @@ class RedisStore(StoreBase):
     def __init__(self, url: StoreUrl, *, runner: Runner, clock: Clock = SYSTEM_CLOCK) -> None:
         options = url.options_as(RedisOptions)
         super().__init__(url=str(url), runner=runner, clock=clock, retry_for_s=options.retry_for_s)
-        self._options, self._marks = options, Marks()
+        self._url, self._options, self._marks = url, options, Marks()
         self._place = lru_cache(maxsize=_PLACES)(partial(place, options.prefix))
         self._client = Client(
             addresses(url),
@@ -97,6 +97,10 @@ class RedisStore(StoreBase):
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> RedisStore:
         """Returns the store that the URL names, not yet opened."""
         return cls(url, runner=runner)
+
+    def twin(self, runner: Runner) -> RedisStore:
+        """Returns a store on the same server for another colour, not yet opened."""
+        return RedisStore(self._url, runner=runner, clock=self._clock)
 
     # ---- opening and closing
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import msgspec
@@ -100,7 +101,11 @@ class Wire(Protocol):
         ...
 
     async def close(self) -> None:
-        """Disconnects; twice is once."""
+        """Disconnects in order; twice is once."""
+        ...
+
+    async def drop(self) -> None:
+        """Disconnects without waiting for anything, also while the caller is being cancelled."""
         ...
 
 
@@ -155,6 +160,10 @@ class BlockingWire:
 
     async def close(self) -> None:
         """Disconnects; twice is once."""
+        self._connection.disconnect()
+
+    async def drop(self) -> None:
+        """Disconnects: here that waits for nothing."""
         self._connection.disconnect()
 
 
@@ -215,7 +224,12 @@ class TaskWire:
             return True
 
     async def close(self) -> None:
-        """Disconnects; twice is once."""
+        """Disconnects and lets TLS say goodbye; twice is once."""
+        with suppress(RedisError, OSError):
+            await self._connection.disconnect()
+
+    async def drop(self) -> None:
+        """Disconnects without waiting for anything, also while the caller is being cancelled."""
         await self._connection.disconnect(nowait=True)
 
 
