@@ -41,6 +41,8 @@ def test_text_without_quotes_is_refused_with_how_to_write_it(keepstate: Keepstat
 
 
 def test_an_absent_document_is_told_on_stderr_with_code_1(keepstate: Keepstate) -> None:
+    keepstate("put", "run", "note", "1")
+
     got = keepstate("get", "run", "plan")
 
     assert (got.code, got.out) == (1, "")
@@ -61,6 +63,23 @@ def test_a_document_with_a_time_to_live_expires(keepstate: Keepstate) -> None:
     keepstate("put", "run", "plan", "1", "--ttl-s", "0.001")
 
     assert keepstate("get", "run", "plan").code == 1
+
+
+def test_a_store_that_is_not_there_is_told_and_not_made(keepstate: Keepstate, tmp_path: Path) -> None:
+    got = keepstate("ls", "run")
+
+    assert got.code == 1
+    assert "there is no store at" in got.err
+    assert not (tmp_path / "cli.db").exists()
+
+
+def test_brackets_and_control_characters_are_shown_as_they_are(keepstate: Keepstate) -> None:
+    keepstate("put", "run", "[red]key[/red]\x1b[2J", '"[bold]"')
+
+    listed = keepstate("ls", "run")
+
+    assert "[red]key[/red]\\x1b[2J" in listed.out
+    assert '"[bold]"' in listed.out
 
 
 def test_documents_are_listed_by_pattern(keepstate: Keepstate) -> None:

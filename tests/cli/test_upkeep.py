@@ -51,6 +51,8 @@ def test_a_sweep_says_how_much_went(keepstate: Keepstate) -> None:
 
 
 def test_the_doctor_finds_nothing_wrong_with_a_durable_file(keepstate: Keepstate) -> None:
+    keepstate("put", "run", "plan", "1")
+
     told = keepstate("doctor", "--json")
 
     assert told.code == 0
@@ -59,8 +61,12 @@ def test_the_doctor_finds_nothing_wrong_with_a_durable_file(keepstate: Keepstate
 
 
 def test_the_doctor_shows_what_normal_durability_survives(keepstate: Keepstate, url: str) -> None:
+    keepstate("put", "run", "plan", "1")
+
     told = keepstate("doctor", "--url", f"{url}?durability=normal")
 
+    assert told.code == 1
+    assert "durability=full" in told.out
     assert "a crash of the process or server, not a power cut" in told.out
 
 

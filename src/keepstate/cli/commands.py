@@ -48,7 +48,7 @@ def run(arguments: Sequence[str]) -> int:
             answer = asyncio.run(answer)
         return answer if isinstance(answer, int) else exits.OK
     except KeepstateError as error:
-        said().print(f"keepstate: {error}", markup=False)
+        said().print(f"keepstate: {' '.join(str(error).split())}", markup=False)
         return exits.code_of(error)
     except KeyboardInterrupt:
         return exits.INTERRUPTED

@@ -6,7 +6,7 @@ import asyncio
 import json
 import signal
 import sys
-from asyncio.subprocess import DEVNULL, PIPE, Process
+from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -41,6 +41,7 @@ class Outcome:
     seconds: float = 0.0
     transactions: int = 0
     conflicts: int = 0
+    wanted_kills: int = 0
     kills: int = 0
     taken_over: int = 0
     documents: int = 0
@@ -49,9 +50,18 @@ class Outcome:
     recounted: Totals = field(default_factory=lambda: NOTHING)
 
     @property
+    def has_killed(self) -> bool:
+        """Whether as many workers were killed as should be."""
+        return self.kills == self.wanted_kills
+
+    @property
     def is_whole(self) -> bool:
-        """Whether nothing is missing and nothing was done twice."""
-        return self.counted == self.recounted and self.modules == self.documents == self.events
+        """Whether nothing is missing, nothing was done twice, and the workers were really killed."""
+        return (
+            self.counted == self.recounted
+            and self.modules == self.documents == self.events
+            and self.has_killed
+        )
 
 
 async def demo(
@@ -79,7 +89,7 @@ async def demo(
             )
         name = f"demo/{uuid4().hex[:8]}"
         said().print(f"{len(names)} modules, {workers} processes, one store: {ks.url}", markup=False)
-        outcome = Outcome(len(names))
+        outcome = Outcome(len(names), wanted_kills=kill)
         try:
             await _run(ks.space(name), url, workers, kill, names, outcome)
         finally:
@@ -120,8 +130,15 @@ async def _started(url: str, space: str, workers: int) -> AsyncGenerator[list[Pr
     processes: list[Process] = []
     try:
         for number in range(workers):
-            words = (sys.executable, "-m", "keepstate.cli.demo_worker", url, space, f"worker {number + 1}")
-            processes.append(await asyncio.create_subprocess_exec(*words, stdin=DEVNULL, stdout=PIPE))
+            words = (sys.executable, "-m", "keepstate.cli.demo_worker", space, f"worker {number + 1}")
+            # A session of its own keeps Ctrl-C from it: it is ended below. The URL may hold a password.
+            process = await asyncio.create_subprocess_exec(
+                *words, stdin=PIPE, stdout=PIPE, start_new_session=True
+            )
+            processes.append(process)
+            assert process.stdin is not None
+            process.stdin.write(url.encode())
+            process.stdin.close()
         yield processes
     finally:
         for process in processes:

@@ -1,6 +1,7 @@
 """A worker of the demo, a process of its own: claims modules, and does each in one transaction.
 
-`python -m keepstate.cli.demo_worker URL SPACE NAME`; at its end it prints what it has done as JSON.
+`python -m keepstate.cli.demo_worker SPACE NAME` reads the URL from standard input; at its end it prints
+what it has done as JSON.
 """
 
 from __future__ import annotations
@@ -76,4 +77,4 @@ def _adding(found: Survey) -> Callable[[Totals], Totals]:
 
 
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asyncio.run(work(*sys.argv[1:4]))) + "\n")
+    sys.stdout.write(json.dumps(asyncio.run(work(sys.stdin.read(), *sys.argv[1:3]))) + "\n")

@@ -8,7 +8,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from keepstate.cli import exits
-from keepstate.cli.session import Session, read_value, said, shown, text_of, write_json
+from keepstate.cli.session import Session, plain, read_value, said, shown, text_of, write_json
 from keepstate.engine.watch import DocumentChange
 
 _PLAIN = Session()
@@ -22,7 +22,7 @@ async def spaces(prefix: str = "", *, session: Session = _PLAIN) -> int:
     """
     async with session.opened() as ks:
         async for name in ks.spaces(prefix):
-            write_json(name) if session.json else shown().print(name, markup=False)
+            write_json(name) if session.json else shown().print(plain(name))
     return exits.OK
 
 
@@ -45,7 +45,7 @@ async def ls(space: str, pattern: str = "*", *, session: Session = _PLAIN) -> in
                     {"key": key, "version": entry.version, "created": entry.created, "value": entry.value}
                 )
             else:
-                table.add_row(key, str(entry.version), _short(text_of(entry.value)))
+                table.add_row(plain(key), str(entry.version), plain(_short(text_of(entry.value))))
         if not session.json and table.row_count:
             shown().print(table)
     return exits.OK
@@ -90,7 +90,7 @@ async def put(
         key: The document's name.
         value: JSON, or - to read JSON from standard input.
     """
-    async with session.opened() as ks:
+    async with session.opened(makes=True) as ks:
         version = await ks.space(space).documents.put(
             key, read_value(value), expected_version=expected_version, ttl_s=ttl_s
         )
@@ -113,7 +113,7 @@ async def watch(
         pattern: Names that fit, as for ls.
     """
     async with (
-        session.opened() as ks,
+        session.opened(makes=True) as ks,
         ks.space(space).documents.watch(pattern, after=after, timeout_s=timeout_s) as changes,
     ):
         said().print(f"watching {pattern} in {space} after revision {changes.revision}", markup=False)
@@ -135,7 +135,7 @@ def _show_change(change: DocumentChange, session: Session) -> None:
         )
         return
     value = "" if change.kind == "deleted" else _short(text_of(change.new))
-    shown().print(f"{change.revision:>8}  {change.kind:<8} {change.key}  {value}", markup=False)
+    shown().print(plain(f"{change.revision:>8}  {change.kind:<8} {change.key}  {value}"))
 
 
 def _short(text: str, width: int = 100) -> str:

@@ -5,14 +5,15 @@ from __future__ import annotations
 from typing import Final
 
 from keepstate.errors import (
+    AttemptsExhaustedError,
     ConflictError,
-    CorruptError,
-    HistoryLostError,
     InvalidError,
     KeepstateError,
     MissingExtraError,
     NotFoundError,
+    StorageError,
     StoreUnavailableError,
+    UnsupportedError,
 )
 
 OK: Final = 0
@@ -25,7 +26,7 @@ INTERRUPTED: Final = 130
 
 HELP: Final = (
     "Exit codes: 0 done, 1 not found or failed, 2 wrong usage, 3 store not reached, 4 conflict, "
-    "5 damaged or lost, 130 interrupted."
+    "5 store full, damaged or lost, 130 interrupted."
 )
 
 _CODES: Final[tuple[tuple[type[KeepstateError], int], ...]] = (
@@ -33,8 +34,9 @@ _CODES: Final[tuple[tuple[type[KeepstateError], int], ...]] = (
     (MissingExtraError, USAGE),
     (StoreUnavailableError, UNAVAILABLE),
     (ConflictError, CONFLICT),
-    (CorruptError, DAMAGED),
-    (HistoryLostError, DAMAGED),
+    (AttemptsExhaustedError, CONFLICT),
+    (UnsupportedError, USAGE),
+    (StorageError, DAMAGED),
     (NotFoundError, FAILED),
 )
 

@@ -8,18 +8,23 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
+from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
 from cyclopts import Parameter
 from rich.console import Console
+from rich.text import Text
 
 from keepstate.engine.keepstate import Keepstate
-from keepstate.errors import InvalidError
+from keepstate.errors import InvalidError, NotFoundError
 from keepstate.opening import DEFAULT_URL, source_of
+from keepstate.stores.urls import StoreUrl
+from keepstate.values import codec
 from keepstate.values.builtin import json_form
 
 URL_VARIABLE = "KEEPSTATE_URL"
+_FILES = ("sqlite", "file")
 
 
 @Parameter(name="*")
@@ -38,10 +43,20 @@ class Session:
         return self.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
     @asynccontextmanager
-    async def opened(self) -> AsyncGenerator[Keepstate]:
-        """Yields the store, opened, with values in builtin form."""
+    async def opened(self, *, makes: bool = False) -> AsyncGenerator[Keepstate]:
+        """Yields the store, opened, with values in builtin form.
+
+        Args:
+            makes: Whether the command may make a store where there is none. Otherwise a slip of the pen in a
+                URL would look like an empty store.
+        """
         self.load()
-        async with Keepstate(source_of(self.chosen_url(), "async"), builtin=True) as ks:
+        url = self.chosen_url()
+        parsed = StoreUrl.parse(url)
+        if not makes and parsed.scheme in _FILES and not Path(parsed.path).exists():
+            raise NotFoundError(f"there is no store at {parsed}; `keepstate put` would make one")
+        read = codec.to_builtin if self.app is None else _brought_up_to_date
+        async with Keepstate(source_of(url, "async"), read=read) as ks:
             yield ks
 
     def load(self) -> None:
@@ -51,8 +66,15 @@ class Session:
         sys.path.insert(0, os.getcwd())
         try:
             import_module(self.app)
-        except ImportError as error:
-            raise InvalidError(f"--app {self.app} cannot be imported: {error}") from error
+        except Exception as error:  # whatever the application's own module raises
+            raise InvalidError(
+                f"--app {self.app} cannot be imported: {type(error).__name__}: {error}"
+            ) from error
+
+
+def _brought_up_to_date(encoded: bytes) -> Any:
+    """Returns the builtin form after the application's upcasters."""
+    return codec.to_builtin(codec.encode(codec.decode(encoded)))
 
 
 def said() -> Console:
@@ -63,6 +85,16 @@ def said() -> Console:
 def shown() -> Console:
     """Returns where results go."""
     return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+
+
+def plain(text: str) -> Text:
+    """Returns stored text for a table: its brackets are no markup, its control characters harmless."""
+    return Text(visible(text))
+
+
+def visible(text: str) -> str:
+    """Returns text without characters that would move the cursor."""
+    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
 
 
 def write_json(value: object) -> None:

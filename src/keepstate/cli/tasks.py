@@ -9,7 +9,7 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from keepstate.cli import exits
-from keepstate.cli.session import Session, shown, text_of, write_json
+from keepstate.cli.session import Session, plain, shown, text_of, write_json
 from keepstate.engine.tasks import TaskInfo, TaskState
 
 _PLAIN = Session()
@@ -55,12 +55,12 @@ def _show(found: Sequence[TaskInfo], session: Session) -> None:
     for task in found:
         said = task.error or ("" if task.result is None else text_of(task.result))
         table.add_row(
-            task.id,
+            plain(task.id),
             str(task.priority),
             f"{task.attempt} of {task.max_attempts}",
-            task.worker or "",
+            plain(task.worker or ""),
             task.due_at.isoformat(sep=" ", timespec="seconds"),
-            said,
+            plain(said),
         )
     if found:
         shown().print(table)

@@ -6,8 +6,10 @@ import platform
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 
+from rich.text import Text
+
 from keepstate.cli import exits
-from keepstate.cli.session import Session, shown, write_json
+from keepstate.cli.session import Session, plain, shown, write_json
 from keepstate.stores.protocol import Capabilities, Durability
 from keepstate.stores.urls import StoreUrl
 
@@ -18,6 +20,16 @@ _SURVIVES = {
     Durability.NONE: "nothing: acknowledged writes are gone when the process or server ends",
     Durability.PROCESS: "a crash of the process or server, not a power cut",
     Durability.POWER: "a power cut",
+}
+
+
+_MENDS = {
+    "memory": "use sqlite:/// to keep anything",
+    "sqlite": "open it with durability=full to survive that too",
+    "redis": "set appendonly yes and appendfsync always to survive that too",
+    "rediss": "set appendonly yes and appendfsync always to survive that too",
+    "redis+cluster": "set appendonly yes and appendfsync always on every node to survive that too",
+    "postgresql": "set fsync and synchronous_commit on to survive that too",
 }
 
 
@@ -52,8 +64,8 @@ async def doctor(*, session: Session = _PLAIN) -> int:
         )
     else:
         for finding in findings:
-            mark = "[green]ok  [/]" if finding.is_well else "[bold red]risk[/]"
-            shown().print(f"{mark} {finding.subject}: {finding.text}")
+            mark = Text("ok  ", "green") if finding.is_well else Text("risk", "bold red")
+            shown().print(mark, plain(f"{finding.subject}: {finding.text}"))
     return exits.OK if well else exits.FAILED
 
 
@@ -69,10 +81,12 @@ def _of_machine() -> list[Finding]:
 
 def _of_store(url: str, offers: Capabilities) -> list[Finding]:
     scheme = StoreUrl.parse(url).scheme
-    kept = offers.durability is not Durability.NONE or scheme == "memory"
+    text = _SURVIVES[offers.durability]
+    if offers.durability is not Durability.POWER:
+        text += f"; {_MENDS.get(scheme, 'choose a durable store')}"
     found = [
         Finding("store", True, url),
-        Finding("an acknowledged write survives", kept, _SURVIVES[offers.durability]),
+        Finding("an acknowledged write survives", offers.durability is Durability.POWER, text),
         Finding("processes", True, "several may share it" if offers.shared else "one at a time"),
     ]
     if offers.fails_over:

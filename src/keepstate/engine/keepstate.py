@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Generator
+from collections.abc import AsyncIterator, Callable, Generator
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
@@ -69,9 +69,14 @@ class Keepstate:
     """
 
     def __init__(
-        self, source: Source, *, namespace: str = "", author: str | None = None, builtin: bool = False
+        self,
+        source: Source,
+        *,
+        namespace: str = "",
+        author: str | None = None,
+        read: Callable[[bytes], Any] = codec.decode,
     ) -> None:
-        self._source, self.namespace, self.author, self._builtin = source, namespace, author, builtin
+        self._source, self.namespace, self.author, self._read = source, namespace, author, read
         self._twins: dict[str, tuple[Keepstate, BlockingKeepstate]] = {}
 
     def __repr__(self) -> str:
@@ -79,7 +84,7 @@ class Keepstate:
         return f"<Keepstate {self._source.url}{f' in {self.namespace!r}' if self.namespace else ''} {state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"namespace": self.namespace, "author": self.author, "builtin": self._builtin}
+        options = {"namespace": self.namespace, "author": self.author, "read": self._read}
         return _again, (self._source.pickled(), options)
 
     # ---- opening and closing
@@ -116,7 +121,7 @@ class Keepstate:
     def in_colour(self, colour: Colour) -> Keepstate:
         """Returns a handle on the same data for the other colour; it is closed by who asked for it."""
         return Keepstate(
-            self._source.twin(colour), namespace=self.namespace, author=self.author, builtin=self._builtin
+            self._source.twin(colour), namespace=self.namespace, author=self.author, read=self._read
         )
 
     @property
@@ -194,10 +199,8 @@ class Keepstate:
         return self._source.now() or await self._source.opened()
 
     def decode(self, encoded: bytes, type: Any = None) -> Any:
-        """Returns a stored value, as objects of registered classes or in builtin form."""
-        if self._builtin and type is None:
-            return codec.to_builtin(encoded)
-        return codec.decode(encoded) if type is None else codec.decode(encoded, type=type)
+        """Returns a stored value in the form that the handle reads; a `type` is asked for by its class."""
+        return self._read(encoded) if type is None else codec.decode(encoded, type=type)
 
 
 def _again(source: tuple[Any, ...], options: dict[str, Any]) -> Keepstate:
