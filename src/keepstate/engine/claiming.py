@@ -58,6 +58,7 @@ class Claims:
     ) -> list[Claimed]:
         found: list[Claimed] = []
         refused: set[bytes] = set()
+        missed: set[bytes] = set()
         crowded = False
         await self._wake(store, force=False)
         after: bytes | None = None
@@ -76,10 +77,11 @@ class Claims:
             entry = candidates[pick]
             claimed = await self._take(entry, worker, lease_ms, match)
             crowded = claimed is None
-            if isinstance(claimed, bool):
-                refused.add(entry.key)
-                crowded = False
-            elif claimed is not None:
+            if claimed is False or (claimed is None and entry.key in missed):
+                refused.add(entry.key)  # twice somebody else's, or an index entry whose task is gone
+            elif claimed is None:
+                missed.add(entry.key)
+            elif not isinstance(claimed, bool):
                 found.append(claimed)
         return found
 

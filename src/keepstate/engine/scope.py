@@ -22,7 +22,7 @@ T = TypeVar("T")
 ATTEMPTS = 64
 """How often one operation of a part is tried when others keep changing what it works on."""
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.1
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
 
 
 class Home(Protocol):
