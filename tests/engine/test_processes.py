@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import keepstate
+from keepstate.engine.watch import DocumentChange
 
 HERE = Path(__file__).parent
 COUNTING = HERE / "counting.py"
@@ -49,3 +51,39 @@ async def test_a_kill_between_parts_and_their_entry_leaves_nothing_visible(share
         assert await ks.space("run/1").documents.get("large") is None
         assert [key async for key in ks.space("run/1").documents.keys("*")] == []
         assert await ks.sweep() == 20
+
+
+@pytest.mark.slow
+async def test_a_watch_misses_nothing_of_what_another_process_changes_in_three_seconds(
+    shared_url: str,
+) -> None:
+    found: list[DocumentChange] = []
+    async with keepstate.open(shared_url) as ks, ks.space("shared").documents.watch() as changes:
+        command = [sys.executable, str(HERE / "writing.py"), shared_url, "3"]
+        writer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        async with asyncio.timeout(60):
+            async for change in changes:
+                found.append(change)
+                if change.key == "end":
+                    break
+        steps = int(writer.communicate(timeout=30)[0])
+        reached = changes.revision
+
+    expected = [change for step in range(steps) for change in changes_of(step)]
+    end = DocumentChange("end", "created", None, steps, steps + 1)
+    assert sorted(found[:-1], key=lambda change: (change.revision, change.key)) == expected
+    assert [change.revision for change in found] == [change.revision for change in [*expected, end]]
+    assert (found[-1], reached) == (end, steps + 1)
+
+
+def changes_of(step: int) -> list[DocumentChange]:
+    """Returns what a watch must say of a step of the writing process."""
+    revision, before = step + 1, step - 2 if step % 3 == 0 else step - 1
+    if step % 3 == 2:
+        return [DocumentChange("b", "deleted", step - 2, None, revision)]
+    a = (
+        DocumentChange("a", "updated", before, step, revision)
+        if step
+        else DocumentChange("a", "created", None, 0, 1)
+    )
+    return [a] if step % 3 else [a, DocumentChange("b", "created", None, step, revision)]

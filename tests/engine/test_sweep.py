@@ -1,0 +1,37 @@
+"""Sweeping a store: what has expired goes, and is counted."""
+
+from __future__ import annotations
+
+import asyncio
+
+from keepstate.engine.keepstate import Keepstate
+from tests.engine.conftest import Turned
+
+
+async def test_a_sweep_removes_expired_documents_of_all_spaces_and_counts_them(turned: Turned) -> None:
+    for name in ("one", "two"):
+        async with turned.ks.space(name).transaction() as tx:
+            await tx.documents.put("kept", 1)
+            await tx.documents.put("later", 1, ttl_s=60)
+            for number in range(600):
+                await tx.documents.put(f"brief{number}", number, ttl_s=1)
+    turned.clock.advance(1000)
+
+    assert await turned.ks.sweep() == 1200
+    assert await turned.ks.sweep() == 0
+    assert [key async for key in turned.ks.space("two").documents.keys("*")] == ["kept", "later"]
+
+
+async def test_a_sweep_removes_what_has_expired_by_the_clock_of_the_store(ks: Keepstate) -> None:
+    documents = ks.space("run/1").documents
+    async with ks.space("run/1").transaction() as tx:
+        for number in range(20):
+            await tx.documents.put(f"brief{number}", number, ttl_s=0.05)
+        await tx.documents.put("kept", 1)
+    async with asyncio.timeout(60):
+        while [key async for key in documents.keys("*")] != ["kept"]:
+            await asyncio.sleep(0.02)
+
+    assert await ks.sweep() == 20
+    assert await ks.sweep() == 0
+    assert await documents.get("kept") == 1
