@@ -12,10 +12,13 @@ answers.
 from __future__ import annotations
 
 import asyncio
+import os
 import select
+import threading
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Generator, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
+from weakref import ref
 
 from keepstate._runner import Runner
 from keepstate.stores.urls import missing_extra
@@ -37,6 +40,10 @@ _READ_OR_WRITE: Final = select.POLLIN | select.POLLOUT
 _CLOSED_FOR_GOOD: Final = ("FATAL", "PANIC")
 _BINARY: Final = 1
 _IS_SYNC, _IS_FAILURE, _IS_BAD = ExecStatus.PIPELINE_SYNC, ExecStatus.FATAL_ERROR, ConnStatus.BAD
+
+
+_drivers: set[Driver] = set()
+"""Those that are open: dropped while open, each would give a warning beside that of its store."""
 
 
 class Statement(NamedTuple):
@@ -67,7 +74,8 @@ class Connection(ABC):
     """A pipeline to the server, for one conversation at a time."""
 
     def __init__(self, driver: Driver, timeout_s: float) -> None:
-        self._driver, self._timeout_s = driver, timeout_s
+        self._driver, self._timeout_s, self._pid = driver, timeout_s, os.getpid()
+        _drivers.add(driver)
         self._prepared: set[bytes] | None = None
         self.used_s = 0.0
         """When a conversation ended last, on the clock of who keeps the connection."""
@@ -117,7 +125,7 @@ class Connection(ABC):
                 results.append(result)
         except psycopg.Error as error:
             self.close()
-            raise LostConnection(str(error).strip()) from error
+            raise LostConnection(_line(error)) from error
         except BaseException:
             self.close()
             raise
@@ -178,7 +186,11 @@ class Connection(ABC):
 
     def close(self) -> None:
         """Hangs up; twice is once."""
-        self._link.finish()
+        _hang_up(self._driver)
+
+    def __del__(self) -> None:
+        if getattr(self, "_pid", None) == os.getpid():  # a forked child leaves its parent's connection alone
+            self.close()
 
     @abstractmethod
     def _wait(self, *, writing: bool = False) -> Awaitable[None]:
@@ -218,12 +230,14 @@ class LoopConnection(Connection):
 
     def __init__(self, driver: Driver, timeout_s: float) -> None:
         super().__init__(driver, timeout_s)
-        self._loop = asyncio.get_running_loop()
+        self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
         self._socket = self._link.socket
         self._waiter: asyncio.Future[bool] | None = None
-        self._loop.add_reader(self._socket, self._stir)
+        myself: ref[LoopConnection] = ref(self)  # a loop does not keep a dropped store
+        self._loop.add_reader(self._socket, _stir, myself)
 
-    def _stir(self) -> None:
+    def stir(self) -> None:
+        """Hears that the socket has something to read, or takes more."""
         if self._waiter is None:
             self.is_alive()  # nobody waits: a notice, or the end
         elif not self._waiter.done():
@@ -237,7 +251,7 @@ class LoopConnection(Connection):
         waiter = self._waiter = self._loop.create_future()
         expiry = self._loop.call_later(self._timeout_s, self._expire, waiter)
         if writing:
-            self._loop.add_writer(self._socket, self._stir)
+            self._loop.add_writer(self._socket, self.stir)
         try:
             if not await waiter:
                 raise self._timed_out()
@@ -249,9 +263,30 @@ class LoopConnection(Connection):
 
     def close(self) -> None:
         """Hangs up; twice is once."""
-        if not self.is_closed and not self._loop.is_closed():
+        if self.is_closed:
+            return
+        if self._loop.is_closed():
+            _hang_up(self._driver)
+        elif threading.get_ident() == self._thread:
             self._loop.remove_reader(self._socket)
-        super().close()
+            _hang_up(self._driver)
+        else:  # dropped while open, and found by another thread's collector
+            self._loop.call_soon_threadsafe(self._loop.remove_reader, self._socket)
+            self._loop.call_soon_threadsafe(_hang_up, self._driver)
+
+
+def _stir(connection: ref[LoopConnection]) -> None:
+    if (found := connection()) is not None:
+        found.stir()
+
+
+def _hang_up(driver: Driver) -> None:
+    driver.pgconn.finish()
+    _drivers.discard(driver)
+
+
+def _line(error: psycopg.Error) -> str:
+    return " ".join(str(error).split())
 
 
 async def connect(parameters: Mapping[str, str], *, timeout_s: float, runner: Runner) -> Connection:
@@ -268,4 +303,4 @@ async def connect(parameters: Mapping[str, str], *, timeout_s: float, runner: Ru
         waiting = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)
         return LoopConnection(waiting, timeout_s)
     except psycopg.Error as error:
-        raise LostConnection(str(error).strip(), error.sqlstate or "") from error
+        raise LostConnection(_line(error), error.sqlstate or "") from error

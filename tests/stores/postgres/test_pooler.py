@@ -1,0 +1,89 @@
+"""Behind a pooler nothing may be left in a session: each transaction may find another one."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from keepstate._finish import finish
+from keepstate._runner import TaskRunner
+from keepstate.stores.postgres import PostgresStore
+from keepstate.stores.postgres.connection import Statement
+from keepstate.stores.protocol import ABSENT, Applied, Batch, Check, Put
+from keepstate.stores.urls import StoreUrl
+from tests.stores.postgres.conftest import Rows, applied, opened, outcome_of, value_of
+from tests.stores.postgres.pooler import Pooler
+
+KEY = b"\x02doc"
+
+
+@pytest.fixture(params=[False, True], ids=["own number", "the backend's number"])
+def pooler(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Pooler]:
+    with Pooler(postgres_url, tells_backend=request.param) as pooler:
+        yield pooler
+
+
+def test_handles_behind_a_transaction_pooler_lose_no_increment(pooler: Pooler) -> None:
+    stores = [opened(pooler.url) for _ in range(4)]
+
+    def increment(store: PostgresStore) -> None:
+        for _ in range(30):
+            while True:
+                (entry,) = finish(store.read("s", [KEY])).entries
+                value = b"%d" % (int(entry.value) + 1 if entry else 1)
+                check = Check(KEY, version=entry.version if entry else ABSENT)
+                if isinstance(outcome_of(store, "s", Put(KEY, value), checks=(check,)), Applied):
+                    break
+
+    threads = [threading.Thread(target=increment, args=(store,)) for store in stores]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+    assert value_of(stores[0], "s", KEY) == b"120"
+    assert finish(stores[1].read("s", ())).revision == 120
+    assert pooler.turns > 240
+    for store in stores:
+        finish(store.close())
+
+
+def test_the_asynchronous_colour_works_behind_a_pooler_too(pooler: Pooler) -> None:
+    async def run() -> list[int]:
+        store = PostgresStore.from_url(StoreUrl.parse(pooler.url), runner=TaskRunner())
+        await store.open()
+        outcomes = await asyncio.gather(
+            *(store.apply([Batch(f"s{i % 3}", [Put(KEY, b"%d" % i)])]) for i in range(30))
+        )
+        assert all(isinstance(outcome, Applied) for (outcome,) in outcomes)
+        revisions = [(await store.read(f"s{i}", [KEY])).revision for i in range(3)]
+        await store.close()
+        return revisions
+
+    assert asyncio.run(run()) == [10, 10, 10]
+
+
+def test_nothing_is_prepared_behind_a_pooler_that_numbers_its_own(postgres_url: str, admin: Rows) -> None:
+    with Pooler(postgres_url, sessions=1) as pooler:
+        store = opened(pooler.url)
+        applied(store, "s", Put(KEY, b"1"))
+        session = store._client._pool._idle[0]
+
+        assert session._prepared is None
+        finish(store.close())
+
+
+@pytest.mark.parametrize("word", ["DISCARD ALL", "DEALLOCATE ALL"])
+def test_a_session_that_was_cleaned_in_between_works_on(store: PostgresStore, word: str) -> None:
+    applied(store, "s", Put(KEY, b"1"))
+    assert value_of(store, "s", KEY) == b"1"
+    (session,) = store._client._pool._idle
+    assert session._prepared
+    finish(session.converse(Statement(word.encode())))
+
+    assert applied(store, "s", Put(KEY, b"2")).revision == 2
+    assert value_of(store, "s", KEY) == b"2"
+    assert not any(connection._prepared for connection in store._client._pool._idle)
