@@ -43,7 +43,9 @@ def test_a_coroutine_function_is_refused(space: sync.Space, use: str, function: 
 
 @pytest.mark.parametrize("use", USES)
 def test_what_cannot_be_called_is_refused(space: sync.Space, use: str) -> None:
-    with pytest.raises(InvalidError, match="7 cannot be called; give a function|a dict or a function, not by int"):
+    with pytest.raises(
+        InvalidError, match=r"7 cannot be called; give a function|a dict or a function, not by int"
+    ):
         USES[use](space, 7)
 
 

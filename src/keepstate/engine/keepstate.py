@@ -74,7 +74,7 @@ class Keepstate:
         *,
         namespace: str = "",
         author: str | None = None,
-        read: Callable[[bytes], Any] = codec.decode,
+        read: Callable[[bytes], Any] | None = None,
     ) -> None:
         self._source, self.namespace, self.author, self._read = source, namespace, author, read
         self._twins: dict[str, tuple[Keepstate, BlockingKeepstate]] = {}
@@ -200,7 +200,9 @@ class Keepstate:
 
     def decode(self, encoded: bytes, type: Any = None) -> Any:
         """Returns a stored value in the form that the handle reads; a `type` is asked for by its class."""
-        return self._read(encoded) if type is None else codec.decode(encoded, type=type)
+        if type is not None:
+            return codec.decode(encoded, type=type)
+        return codec.decode(encoded) if self._read is None else self._read(encoded)
 
 
 def _again(source: tuple[Any, ...], options: dict[str, Any]) -> Keepstate:
