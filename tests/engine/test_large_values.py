@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import pytest
 
-from keepstate.engine import layout
+from keepstate.engine import large_values, layout
 from keepstate.engine.collecting import collect_parts
 from keepstate.engine.space import Space
 from keepstate.errors import CorruptError
-from keepstate.stores.protocol import Batch, Delete, Outcome, Store
+from keepstate.stores.protocol import Batch, Check, Delete, Outcome
 from tests.engine.conftest import Turned
 
 
@@ -62,21 +62,41 @@ async def test_a_sweep_between_parts_and_their_entry_takes_nothing_from_the_valu
     turned: Turned, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     value = random.Random(4).randbytes(12 << 20)
-    store = turned.ks._source._made  # type: ignore[attr-defined]
-    plain, swept = store.apply, 0
-
-    async def apply(batches: Sequence[Batch]) -> list[Outcome]:
-        nonlocal swept
-        if not swept and any(check.key == layout.EPOCH for check in batches[0].checks):
-            swept += 1
-            swept += await collect(store)
-        return await plain(batches)
-
-    async def collect(store: Store) -> int:
-        return await collect_parts(store, "run/1")
-
-    monkeypatch.setattr(store, "apply", apply)
+    swept = sweep_before_entry(turned, monkeypatch)
     await turned.space.documents.put("large", value)
 
-    assert swept > 1
+    assert swept[0] > 0
     assert await turned.space.documents.get("large") == value
+
+
+async def test_without_the_check_of_the_epoch_such_a_sweep_would_break_the_value(
+    turned: Turned, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def check_of_another_key(key: bytes, version: int) -> Check:
+        assert (key, version) == (layout.EPOCH, 0)
+        return Check(key + b"another", version=0)
+
+    swept = sweep_before_entry(turned, monkeypatch)
+    monkeypatch.setattr(large_values, "Check", check_of_another_key)
+    await turned.space.documents.put("large", random.Random(4).randbytes(12 << 20))
+
+    assert swept[0] > 0
+    with pytest.raises(CorruptError, match="large"):
+        await turned.space.documents.get("large")
+
+
+def sweep_before_entry(turned: Turned, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Sweeps once before a batch that writes a document; the list then says how many parts went."""
+    store = turned.ks._source._made  # type: ignore[attr-defined]
+    plain = store.apply
+    swept: list[int] = []
+
+    async def apply(batches: Sequence[Batch]) -> list[Outcome]:
+        if not swept and any(write.key.startswith(layout.DOCUMENTS) for write in batches[0].writes):
+            swept.append(0)  # the sweep's own batches come by here too
+            swept[0] = await collect_parts(store, "run/1")
+        outcomes: list[Outcome] = await plain(batches)
+        return outcomes
+
+    monkeypatch.setattr(store, "apply", apply)
+    return swept
