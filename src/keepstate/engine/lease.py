@@ -84,18 +84,19 @@ class Lease:
         Raises:
             LeaseLostError: It ran out, or was released, and somebody else may hold it.
         """
-        self.ttl_s = self.ttl_s if ttl_s is None else ttl_s
+        ttl_s = self.ttl_s if ttl_s is None else ttl_s
+        ttl_ms = milliseconds("ttl_s", ttl_s)
         since_s = self._scope.clock.awake_or_asleep_s()
 
         async def work(unit: Unit) -> None:
             unit.check(self.key, created=self.token)
-            unit.put(self.key, _held_by(self._scope), ttl_ms=milliseconds("ttl_s", self.ttl_s))
+            unit.put(self.key, _held_by(self._scope), ttl_ms=ttl_ms)
 
         try:
             await self._scope.run(work, attempts=1)
         except ConflictError as conflict:
             raise self.lost() from conflict
-        self._until_s = since_s + self.ttl_s * _SAFE_SHARE
+        self.ttl_s, self._until_s = ttl_s, since_s + ttl_s * _SAFE_SHARE
 
     async def release(self) -> bool:
         """Lets go of it, and returns whether it was still held."""

@@ -103,6 +103,7 @@ class Handles(Stage):
     async def test_a_store_dropped_while_open_warns_once(self, tmp_path: Path) -> None:
         store = await self.make_store(tmp_path).open()
         url = store.url
+        told: list[str] = []
 
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
