@@ -39,8 +39,9 @@ class Lease:
 
     def __init__(self, scope: Scope, name: str, token: int, ttl_s: float, *, since_s: float) -> None:
         self._scope = scope
-        self.name, self.token, self.ttl_s = name, token, ttl_s
-        self._until_s = since_s + ttl_s * _SAFE_SHARE
+        self.name, self.token = name, token
+        self.ttl_s: float = ttl_s
+        self._until_s: float = since_s + ttl_s * _SAFE_SHARE
 
     def __repr__(self) -> str:
         state = "held" if self.is_held() else "over"
@@ -96,7 +97,8 @@ class Lease:
             await self._scope.run(work, attempts=1)
         except ConflictError as conflict:
             raise self.lost() from conflict
-        self.ttl_s, self._until_s = ttl_s, since_s + ttl_s * _SAFE_SHARE
+        self.ttl_s = ttl_s
+        self._until_s = since_s + ttl_s * _SAFE_SHARE
 
     async def release(self) -> bool:
         """Lets go of it, and returns whether it was still held."""
