@@ -6,8 +6,9 @@ import asyncio
 
 import pytest
 
+import keepstate
 from keepstate.engine.space import Space
-from keepstate.errors import ConflictError, LeaseLostError
+from keepstate.errors import ConflictError, InvalidError, LeaseLostError
 from tests.engine.conftest import Turned
 
 
@@ -60,3 +61,18 @@ async def test_a_lease_that_ran_out_is_lost_to_every_call(turned: Turned) -> Non
         async with turned.space.transaction(lease=lease) as tx:
             await tx.documents.put("a", 1)
     assert await turned.space.documents.get("a") is None
+
+
+def test_a_lease_of_another_store_is_no_fence_although_the_space_has_the_same_name() -> None:
+    async def main() -> object:
+        async with keepstate.open("memory://") as here, keepstate.open("memory://") as elsewhere:
+            lease = await elsewhere.space("run").leases.acquire("job", 60)
+            await here.space("run").leases.acquire("job", 60)
+
+            with pytest.raises(InvalidError, match="of another space"):
+                async with here.space("run").transaction(lease=lease) as tx:
+                    await tx.documents.put("plan", 1)
+
+            return await here.space("run").documents.get("plan")
+
+    assert asyncio.run(main()) is None

@@ -57,9 +57,10 @@ class Lease:
         """Returns the key of the entry that is the lease."""
         return layout.named_key(layout.LEASES, self.name)
 
-    def guards(self, scope: Scope) -> bool:
-        """Whether it can fence writes of this scope's space."""
-        return scope.stored_name == self._scope.stored_name
+    async def guards(self, scope: Scope) -> bool:
+        """Whether it can fence writes of this scope's space: of the same name in the same opened store."""
+        same_name = scope.stored_name == self._scope.stored_name
+        return same_name and await scope.store() is await self._scope.store()
 
     def is_held(self) -> bool:
         """Whether it is certainly still held, by this machine's clock; asks nobody, and waits for nothing."""

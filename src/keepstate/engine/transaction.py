@@ -42,7 +42,7 @@ async def gathering(
     """Yields a transaction, and applies what it has gathered unless its block raises."""
     scope = TransactionScope(outer, Unit(await outer.store(), outer.stored_name))
     if lease is not None:
-        if not lease.guards(outer):
+        if not await lease.guards(outer):
             raise InvalidError(f"{lease!r} is of another space and cannot guard {outer.name!r}")
         scope.unit.check(lease.key, created=lease.token)
     tx = Transaction(scope, message=message)
