@@ -78,7 +78,7 @@ class MeasuredStore:
         begun_s = self._clock.monotonic_s()
         try:
             outcomes = await self._store.apply(batches)
-        except Exception as error:
+        except Exception as error:  # told, and raised again
             self._failed("apply", begun_s, error)
             raise
         failures = [outcome for outcome in outcomes if isinstance(outcome, Exception)]
@@ -142,7 +142,7 @@ class MeasuredStore:
         begun_s = self._clock.monotonic_s()
         try:
             answer = await work
-        except Exception as error:
+        except Exception as error:  # told, and raised again
             self._failed(operation, begun_s, error)
             raise
         self._ended(operation, begun_s, count=count(answer))
