@@ -52,8 +52,7 @@ def test_flush_removes_the_data_of_all_masters(cluster: RedisCluster) -> None:
 
 def test_a_replica_takes_over_from_a_killed_master(cluster: RedisCluster) -> None:
     killed = cluster.master_of("a")
-    killed.command("SET", "a", "value")
-    assert killed.command("WAIT", "1", "5000") == 1
+    assert killed.commands(("SET", "a", "value"), ("WAIT", "1", "5000")) == ["OK", 1]
 
     killed.kill()
     successor = cluster.master_of("a")

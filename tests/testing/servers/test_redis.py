@@ -74,6 +74,20 @@ def test_flush_removes_all_databases(server: Redis) -> None:
     assert not [name for name in server.info() if name.startswith("db")]
 
 
+def test_several_commands_share_one_connection(server: Redis) -> None:
+    replies = server.commands(("SELECT", "3"), ("SET", "key", "value"), ("GET", "key"))
+
+    assert replies == ["OK", "OK", "value"]
+    assert server.command("GET", "key") is None
+
+
+def test_a_refused_command_ends_the_conversation(server: Redis) -> None:
+    with pytest.raises(StorageError, match="the server refuses"):
+        server.commands(("NONSENSE",), ("SET", "key", "value"))
+
+    assert server.command("GET", "key") is None
+
+
 def test_settings_reach_the_server() -> None:
     with Redis(settings={"maxmemory": "2mb"}) as server:
         assert server.command("CONFIG", "GET", "maxmemory") == ["maxmemory", "2097152"]

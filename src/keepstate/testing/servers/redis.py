@@ -9,7 +9,7 @@ from typing import Literal
 from keepstate.errors import StorageError
 from keepstate.testing.servers.binaries import find_redis, find_valkey
 from keepstate.testing.servers.server import HOST, Server, refuse_reserved
-from keepstate.testing.servers.wire import Reply, ask, read_fields
+from keepstate.testing.servers.wire import Reply, ask, ask_each, read_fields
 
 _RESERVED = {
     "port": "the server finds a free one itself",
@@ -64,6 +64,10 @@ class Redis(Server):
     def command(self, *words: str) -> Reply:
         """Runs one command on a connection of its own: `redis.command("CONFIG", "REWRITE")`."""
         return ask(HOST, self.port, *words)
+
+    def commands(self, *commands: Sequence[str]) -> list[Reply]:
+        """Runs commands in order on one connection: `redis.commands(("SELECT", "3"), ("DBSIZE",))`."""
+        return ask_each(HOST, self.port, *commands)
 
     def info(self) -> dict[str, str]:
         """Returns all fields of INFO."""

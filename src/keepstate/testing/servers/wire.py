@@ -1,11 +1,12 @@
 """A few words with a Redis or Valkey server, for starting and tending it; no driver is needed for that.
 
-One connection a conversation, one command at a time, RESP2. Not for the tests' own data.
+One connection a conversation, RESP2. Not for the tests' own data.
 """
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Sequence
 from typing import BinaryIO
 
 from keepstate.errors import StorageError, StoreUnavailableError
@@ -21,15 +22,32 @@ def ask(host: str, port: int, *words: str, timeout_s: float = 10.0) -> Reply:
         StoreUnavailableError: Nobody answers there.
         StorageError: The server answers with an error, or is another kind of server.
     """
+    (reply,) = ask_each(host, port, words, timeout_s=timeout_s)
+    return reply
+
+
+def ask_each(host: str, port: int, *commands: Sequence[str], timeout_s: float = 10.0) -> list[Reply]:
+    """Sends commands on one connection of their own, each when the one before is answered.
+
+    So a command is about the writes before it (WAIT knows only those of its own connection).
+
+    Raises:
+        StoreUnavailableError: Nobody answers there.
+        StorageError: The server answers one with an error, or is another kind of server.
+    """
     try:
         with (
             socket.create_connection((host, port), timeout_s) as connection,
             connection.makefile("rb") as answers,
         ):
-            connection.sendall(_encoded(words))
-            return _read_reply(answers)
+            replies: list[Reply] = []
+            for words in commands:
+                connection.sendall(_encoded(words))
+                replies.append(_read_reply(answers))
+            return replies
     except OSError as error:
-        raise StoreUnavailableError(f"no answer from {host}:{port} to {words[0]}: {error}") from error
+        asked = ", ".join(words[0] for words in commands)
+        raise StoreUnavailableError(f"no answer from {host}:{port} to {asked}: {error}") from error
 
 
 def read_fields(reply: Reply) -> dict[str, str]:
@@ -38,7 +56,7 @@ def read_fields(reply: Reply) -> dict[str, str]:
     return {name: value for name, colon, value in lines if colon}
 
 
-def _encoded(words: tuple[str, ...]) -> bytes:
+def _encoded(words: Sequence[str]) -> bytes:
     parts = [f"*{len(words)}\r\n".encode()]
     for word in words:
         encoded = word.encode()
