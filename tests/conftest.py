@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-pytest_plugins = ["tests.server_fixtures"]
+pytest_plugins = ["tests.server_fixtures", "tests.tally"]
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared"
 IN_CI = os.environ.get("CI", "") not in {"", "0", "false"}

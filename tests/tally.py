@@ -1,0 +1,91 @@
+"""The record of a proof: what each test did and found, gathered over all processes of a run.
+
+A test takes `tally` and calls it once a subject. `--record` writes docs/reliability.json and its table, if
+everything passed; without it the sums are printed at the end.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections import Counter
+from typing import Protocol
+
+import pytest
+
+from tools.reliability import describe, refuse_unknown, render, total, write
+
+PROPERTY = "tally"
+
+
+class Tally(Protocol):
+    """Adds counts to the subject's row: `tally("SQLite: chaos", operations=9, lost=0)`."""
+
+    def __call__(self, subject: str, /, **counts: int) -> None: ...
+
+
+class Gathering:
+    """Collects the rows of every report that reaches the process that a person started."""
+
+    def __init__(self, seed: int) -> None:
+        self.rows: dict[str, Counter[str]] = {}
+        self._seed = seed
+        self._began = time.monotonic()
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when != "call":
+            return
+        for name, value in report.user_properties:
+            if name == PROPERTY:
+                subject, counts = value  # type: ignore[misc]  # a property is any JSON value
+                self.rows.setdefault(subject, Counter()).update(counts)
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.rows and exitstatus == 0 and session.config.getoption("--record"):
+            write(self._described())
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.rows:
+            return
+        terminalreporter.section("what the proof did and found")
+        if terminalreporter.config.getoption("--record"):
+            terminalreporter.write_line(render(self._described()))
+        else:
+            sums = total(self.rows.values()).items()
+            terminalreporter.write_line(", ".join(f"{count:,} {name}" for name, count in sums))
+
+    def _described(self) -> dict[str, object]:
+        # A counter's sum drops no zero, and a verdict of zero is what a row is for.
+        return describe(
+            self.rows,
+            date=time.strftime("%Y-%m-%d"),
+            duration_s=time.monotonic() - self._began,
+            seed=self._seed,
+        )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--record", action="store_true", help="write docs/reliability.json from this run, if it passes"
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    if not hasattr(config, "workerinput"):
+        config.pluginmanager.register(Gathering(first_seed()), "tally-gathering")
+
+
+def first_seed() -> int:
+    """Returns the seed from which a proof makes its random choices: KEEPSTATE_SEED, or 0."""
+    return int(os.environ.get("KEEPSTATE_SEED", "0"))
+
+
+@pytest.fixture
+def tally(request: pytest.FixtureRequest) -> Tally:
+    """Adds a row to the record of this run."""
+
+    def add(subject: str, /, **counts: int) -> None:
+        refuse_unknown(counts)
+        request.node.user_properties.append((PROPERTY, (subject, counts)))
+
+    return add
