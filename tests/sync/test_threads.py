@@ -6,6 +6,7 @@ import asyncio
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from time import sleep
 
 import keepstate
 from keepstate import sync
@@ -34,6 +35,28 @@ def test_threads_share_one_space_and_its_parts(space: sync.Space) -> None:
         )
 
     assert sorted(task.payload for tasks in claimed for task in tasks) == list(range(40))
+
+
+def test_no_update_of_threads_in_one_transaction_is_lost(space: sync.Space) -> None:
+    def slow(count: int) -> int:
+        sleep(0)  # hands the interpreter to another thread between reading and writing
+        return count + 1
+
+    with space.transaction() as tx, ThreadPoolExecutor(THREADS) as threads:
+        list(threads.map(lambda _: tx.documents.update("count", slow, default=0), range(THREADS * 10)))
+        list(threads.map(lambda number: tx.events.append(number), range(THREADS)))
+
+    assert space.documents.get("count") == THREADS * 10
+    assert sorted(event.data for event in space.events.read()) == list(range(THREADS))
+    assert space.revision() == 1
+
+
+def test_a_function_that_updates_may_use_its_transaction(space: sync.Space) -> None:
+    with space.transaction() as tx:
+        tx.documents.put("a", 1)
+        tx.documents.update("b", lambda b: b + tx.documents.update("a", lambda a: a + 1), default=0)
+
+    assert dict(space.documents.items()) == {"a": 2, "b": 2}
 
 
 def test_a_lazy_handle_is_opened_once_by_whichever_thread_comes_first(tmp_path: Path) -> None:

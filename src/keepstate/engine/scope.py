@@ -13,9 +13,10 @@ from typing import Any, Protocol, TypeVar
 
 from keepstate._clock import Clock
 from keepstate._runner import Runner
+from keepstate.engine.turns import Turns
 from keepstate.engine.unit import Unit
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
-from keepstate.stores.protocol import Entry, Store
+from keepstate.stores.protocol import Applied, Entry, Store
 
 T = TypeVar("T")
 
@@ -156,23 +157,37 @@ class SpaceScope(Scope):
 
 
 class TransactionScope(Scope):
-    """All work joins one unit."""
+    """All work joins one unit, one piece after the other, whoever calls at once."""
 
     def __init__(self, outer: SpaceScope, unit: Unit) -> None:
         super().__init__(outer.home, outer.name, outer.author)
         self.unit, self.ended = unit, False
+        self._turns = Turns(outer.runner)
 
     async def run(
         self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = None
     ) -> tuple[T, int]:
-        """Lets the work join the transaction, and returns what it returned."""
-        self._refuse_ended()
-        return await work(self.unit), 0
+        """Lets the work join the transaction when its turn comes, and returns what it returned."""
+
+        async def joined() -> T:
+            self._refuse_ended()
+            return await work(self.unit)
+
+        return await self._turns.run(joined), 0
+
+    async def commit(self) -> Applied | None:
+        """Applies the transaction, after the work that is still joining it."""
+        return await self._turns.run(self.unit.commit)
 
     async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
         """Yields the entries under a prefix in order, of one revision, own writes among them."""
-        self._refuse_ended()
-        async for entry in self.unit.scan(prefix, after=after):
+        entries = self.unit.scan(prefix, after=after)
+
+        async def following() -> Entry | None:
+            self._refuse_ended()
+            return await anext(entries, None)
+
+        while (entry := await self._turns.run(following)) is not None:
             yield self.unit, entry
 
     def appended(self, prefix: bytes) -> list[bytes]:

@@ -16,6 +16,8 @@ class Transaction(Parts):
     """What is done through it applies together when its block ends.
 
     It reads what it has itself written, and all else as of one revision. What it appends gets its place then.
+    Tasks and threads may share it: their calls follow one another, and those still waiting at the end are
+    refused. A function that it calls may use it in turn, in the same thread.
 
     Attributes:
         space: The name of the space.
@@ -51,7 +53,7 @@ async def gathering(
     finally:
         scope.ended = True
     try:
-        applied = await scope.unit.commit()
+        applied = await scope.commit()
     except ConflictError as conflict:
         if lease is not None:
             if conflict.key == lease.key:
