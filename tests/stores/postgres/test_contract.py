@@ -2,37 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from keepstate.errors import OutcomeUnknownError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.postgres import PostgresStore
-from keepstate.stores.postgres.options import read_options
-from keepstate.stores.protocol import Batch, Outcome
 from keepstate.stores.urls import StoreUrl
+from keepstate.testing.faults import CutReply, CutRequest, Proxy, having
+from keepstate.testing.servers import Postgres
 from keepstate.testing.store_contract import LosesReplies, Persists, SharedAcrossProcesses, StoreContract
 
 
-class LossyStore(PostgresStore):
-    """Loses the requests and replies that a test tells it to."""
-
-    requests = replies = 0
-
-    async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        if self.requests:
-            self.requests -= 1
-            raise OutcomeUnknownError(f"{self.url} hung up", url=self.url)
-        outcomes = await super()._apply(batches)
-        if self.replies:
-            self.replies -= 1
-            raise OutcomeUnknownError(f"{self.url} hung up", url=self.url)
-        return outcomes
-
-
-class TestPostgres(LosesReplies, Persists, SharedAcrossProcesses, StoreContract):
+class TestPostgres(Persists, SharedAcrossProcesses, StoreContract):
     _url: str
 
     @pytest.fixture(autouse=True)
@@ -40,9 +23,19 @@ class TestPostgres(LosesReplies, Persists, SharedAcrossProcesses, StoreContract)
         self._url = postgres_url
 
     def make_store(self, tmp_path: Path) -> PostgresStore:
-        url = StoreUrl.parse(self._url)
-        return LossyStore(url, read_options(url), runner=self.runner())
+        return PostgresStore.from_url(StoreUrl.parse(self._url), runner=self.runner())
+
+
+class TestPostgresOverALossyLine(LosesReplies):
+    @pytest.fixture(autouse=True)
+    def database(self, postgres_server: Postgres, postgres_url: str) -> Iterator[None]:
+        with Proxy(postgres_server.port) as self.line:
+            self.url = self.line.url(postgres_url)
+            yield
+
+    def make_store(self, tmp_path: Path) -> PostgresStore:
+        return PostgresStore.from_url(StoreUrl.parse(self.url), runner=self.runner())
 
     def lose(self, store: StoreBase, *, requests: int = 0, replies: int = 0) -> None:
-        assert isinstance(store, LossyStore)
-        store.requests, store.replies = requests, replies
+        losses = [CutRequest()] * requests + [CutReply()] * replies
+        self.line.spoil(*losses, chosen=having(b"_apply\0", b"_put\0"))

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
+from keepstate.testing.faults import Proxy
 from keepstate.testing.servers import Redis
 from tests.server_fixtures import running
-from tests.stores.redis.lossy_line import LossyLine
 
 
 @pytest.fixture
@@ -18,8 +18,8 @@ def own_server() -> Iterator[Redis]:
 
 
 @pytest.fixture
-def line(redis_server: Redis) -> Iterator[LossyLine]:
+def line(redis_server: Redis) -> Iterator[Proxy]:
     """A line to the shared server, emptied."""
     redis_server.flush()
-    with LossyLine(redis_server.port) as line:
+    with Proxy(redis_server.port) as line:
         yield line

@@ -9,8 +9,9 @@ import pytest
 from keepstate.stores.base import StoreBase
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.urls import StoreUrl
+from keepstate.testing.faults import CutReply, CutRequest, Proxy, having
+from keepstate.testing.servers import Redis
 from keepstate.testing.store_contract import LosesReplies, Persists, SharedAcrossProcesses, StoreContract
-from tests.stores.redis.lossy_line import LossyLine
 
 
 class RedisContract(Persists, SharedAcrossProcesses, StoreContract):
@@ -40,11 +41,12 @@ class TestRedisCluster(RedisContract):
 
 class TestRedisOverALossyLine(LosesReplies):
     @pytest.fixture(autouse=True)
-    def server(self, line: LossyLine) -> None:
-        self.line = line
+    def server(self, line: Proxy, redis_server: Redis) -> None:
+        self.line, self.url = line, line.url(redis_server.url)
 
     def make_store(self, tmp_path: Path) -> RedisStore:
-        return RedisStore(StoreUrl.parse(self.line.url), runner=self.runner())
+        return RedisStore(StoreUrl.parse(self.url), runner=self.runner())
 
     def lose(self, store: StoreBase, *, requests: int = 0, replies: int = 0) -> None:
-        self.line.requests, self.line.replies = requests, replies
+        losses = [CutRequest()] * requests + [CutReply()] * replies
+        self.line.spoil(*losses, chosen=having(b"EVALSHA"))
