@@ -84,7 +84,9 @@ class Client:
             connection = await connect(self._parameters, timeout_s=self._timeout_s, runner=self._runner)
             if self._prepares:
                 (answer,) = await connection.converse(self._statement("backend"))
-                connection.keep_prepared(from_int8(answer.get_value(0, 0)))
+                if connection.is_of(from_int8(answer.get_value(0, 0))):
+                    await connection.converse(self._statement("plan"))
+                    connection.keep_prepared()
             return connection
         except LostConnection as error:
             raise faults.of_no_connection(error, url=self._url) from error
@@ -121,8 +123,8 @@ class Client:
         return answer
 
     def _statement(self, name: str, values: Sequence[bytes | None] = ()) -> Statement:
-        text, prepared_name = self._sql.queries[name]
-        return Statement(text, values, prepared_name)
+        text, prepared_name, kept = self._sql.queries[name]
+        return Statement(text, values, prepared_name, kept)
 
     async def _converse(self, may_write: bool, *statements: Statement, again: bool = True) -> list[PGresult]:
         """Returns the answers; once more where the schema was missing, or a pooler took what was prepared."""

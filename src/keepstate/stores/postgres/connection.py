@@ -47,11 +47,12 @@ _drivers: set[Driver] = set()
 
 
 class Statement(NamedTuple):
-    """A statement and its values in binary form; one with a `name` may be kept prepared under it."""
+    """A statement and its values in binary form; where it has a `name`, `kept` may stand prepared under it."""
 
     text: bytes
     values: Sequence[bytes | None] = ()
     name: bytes = b""
+    kept: bytes = b""
 
 
 class RefusedStatement(Exception):  # noqa: N818  it says what the server did
@@ -85,10 +86,13 @@ class Connection(ABC):
         link.nonblocking = 1
         link.enter_pipeline_mode()
 
-    def keep_prepared(self, backend_pid: int) -> None:
-        """Prepares named statements from now on, if the process that answered is the one of the start."""
-        if self._link.backend_pid == backend_pid:
-            self._prepared = set()
+    def is_of(self, backend_pid: int) -> bool:
+        """Whether the process that answers is the one of the start, with no pooler between."""
+        return self._link.backend_pid == backend_pid
+
+    def keep_prepared(self) -> None:
+        """Prepares named statements from now on."""
+        self._prepared = set()
 
     async def converse(self, *statements: Statement) -> list[PGresult]:
         """Sends statements at once and returns their results in order.
@@ -136,12 +140,12 @@ class Connection(ABC):
     def _send(self, statements: Sequence[Statement]) -> Sequence[int]:
         """Queues statements, and returns at which places of the answers one was only prepared."""
         link, prepared, made, sent = self._link, self._prepared, list[int](), 0
-        for text, values, name in statements:
+        for text, values, name, kept in statements:
             if prepared is None or not name:
                 link.send_query_params(text, values or None, None, (_BINARY,) * len(values), _BINARY)
             else:
                 if name not in prepared:
-                    link.send_prepare(name, text)
+                    link.send_prepare(name, kept or text)
                     prepared.add(name)
                     made.append(sent)
                     sent += 1

@@ -19,10 +19,11 @@ _SETTINGS = (
 
 
 class Query(NamedTuple):
-    """A statement's text, and the name under which a connection may keep it prepared, if it is sent often."""
+    """A statement; one that is sent often has a name under which a connection may keep `kept` prepared."""
 
     text: bytes
     name: bytes
+    kept: bytes
 
 
 class Statements(NamedTuple):
@@ -36,9 +37,14 @@ class Statements(NamedTuple):
 @cache
 def statements_of(schema: str) -> Statements:
     """Returns the statements for a schema."""
+    texts = _read("queries.sql", schema)
     queries = {
-        name: Query(text, f"keepstate_{schema}_{name}"[:63].encode() if name in _OFTEN else b"")
-        for name, text in _read("queries.sql", schema).items()
+        name: Query(
+            text,
+            f"keepstate_{schema}_{name}"[:63].encode() if name in _OFTEN else b"",
+            texts.get(f"{name}, kept", text),
+        )
+        for name, text in texts.items()
     }
     return Statements(
         queries, _read("schema.sql", schema), {**_read("applying.sql", schema), **_read("asking.sql", schema)}
