@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,28 @@ class Ended:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-Keepstate = Callable[..., Ended]
+@dataclass(frozen=True, slots=True)
+class Keepstate:
+    """The command: `keepstate("get", "run", "plan")`."""
+
+    url: str
+    folder: Path
+
+    def __call__(self, *words: str, stdin: str = "", **environment: str) -> Ended:
+        done = subprocess.run(
+            [*COMMAND, *words],
+            cwd=self.folder,
+            env=_environment(self.url, environment),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+
+Started = Callable[..., "subprocess.Popen[str]"]
 
 
 @pytest.fixture
@@ -43,17 +64,32 @@ def url(tmp_path: Path) -> str:
 
 @pytest.fixture
 def keepstate(url: str, tmp_path: Path) -> Keepstate:
-    def run(*words: str, stdin: str = "", **environment: str) -> Ended:
-        done = subprocess.run(
-            [*COMMAND, *words],
-            cwd=tmp_path,
-            env={**os.environ, "KEEPSTATE_URL": url, "COLUMNS": "200", "NO_COLOR": "1", **environment},
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-        return Ended(done.returncode, done.stdout, done.stderr)
+    return Keepstate(url, tmp_path)
 
-    return run
+
+@pytest.fixture
+def started(url: str, tmp_path: Path) -> Iterator[Started]:
+    """Starts a command and does not wait for it."""
+    processes: list[subprocess.Popen[str]] = []
+
+    def start(*words: str, command: Sequence[str] = COMMAND) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [*command, *words],
+            cwd=tmp_path,
+            env=_environment(url, {}),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        processes.append(process)
+        return process
+
+    yield start
+    for process in processes:
+        with process:
+            process.kill()
+
+
+def _environment(url: str, more: dict[str, str]) -> dict[str, str]:
+    return {**os.environ, "KEEPSTATE_URL": url, "COLUMNS": "200", "NO_COLOR": "1", **more}

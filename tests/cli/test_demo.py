@@ -2,21 +2,87 @@
 
 from __future__ import annotations
 
+import re
+import sys
+
 import pytest
 
-from tests.cli.conftest import Keepstate
+from keepstate.testing.servers import Redis
+from tests.cli.conftest import Keepstate, Started
+
+WORKER = (sys.executable, "-m", "keepstate.cli.demo_worker", "demo", "worker 1")
 
 
 @pytest.mark.slow
-def test_nothing_is_lost_or_done_twice_when_a_worker_is_killed(keepstate: Keepstate) -> None:
-    ended = keepstate("demo", "--workers", "2", "--most", "150", "--json")
+@pytest.mark.parametrize("store", ["url", "redis_url", "postgres_url"])
+def test_nothing_is_lost_or_done_twice_when_a_worker_is_killed(
+    keepstate: Keepstate, store: str, request: pytest.FixtureRequest
+) -> None:
+    url = request.getfixturevalue(store)
+
+    ended = keepstate("demo", "--workers", "2", "--most", "100", "--json", "--url", url)
 
     assert ended.code == 0, ended.err
     told = ended.json()
     assert told["equal"]
-    assert (told["modules"], told["workers_killed"]) == (150, 1)
+    assert (told["modules"], told["workers_killed"]) == (100, 1)
     assert told["modules_taken_over"] >= 1
     assert told["counted"] == told["recounted"]
+    # One for each module, the killed worker's too, and a claim for each four of them.
+    assert told["transactions"] >= 100 + 100 / 4
+    assert told["transactions_per_second"] == pytest.approx(
+        told["transactions"] / told["seconds"], rel=0.01, abs=0.1
+    )
+    assert keepstate("spaces", "--url", url).out == ""
+
+
+@pytest.mark.slow
+def test_people_see_a_table_with_every_counter_twice(keepstate: Keepstate) -> None:
+    ended = keepstate("demo", "--workers", "2", "--most", "100")
+
+    assert ended.code == 0, ended.err
+    rows = re.findall(r"^(\w+) +([\d,]+) +([\d,]+) +equal$", ended.out, re.MULTILINE)
+    assert [name for name, *_ in rows] == [
+        "modules", "functions", "classes", "lines", "imports", "documents", "events",
+    ]  # fmt: skip
+    assert all(counted == again for _, counted, again in rows)
+    assert re.search(r"100 modules in [\d.]+ s: \d+ transactions a second, \d+ conflicts resolved", ended.out)
+    assert "1 killed in mid-run" in ended.out
+    assert re.search(r"worker \d \(process \d+\) is killed while it holds modules", ended.err)
+
+
+def test_a_worker_that_could_not_be_killed_in_time_is_told(keepstate: Keepstate) -> None:
+    ended = keepstate("demo", "--workers", "2", "--most", "1")
+
+    assert ended.code == 1
+    assert "0 of 1 workers were killed before all was done: take more modules" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("url", "code", "words"),
+    [
+        ("sqlite:////no/such/folder/demo.db", 3, "the folder /no/such/folder of"),
+        ("redis://127.0.0.1:1/0?retry_for_s=0", 3, "127.0.0.1:1"),
+        ("nowhere", 2, "nowhere"),
+    ],
+)
+def test_a_worker_that_fails_says_why_in_one_line(started: Started, url: str, code: int, words: str) -> None:
+    worker = started(command=WORKER)
+
+    out, err = worker.communicate(url, timeout=30)
+
+    assert (worker.returncode, err) == (code, "")
+    assert words in out
+    assert len(out.splitlines()) == 1
+
+
+def test_the_demo_ends_with_what_a_worker_says_when_it_fails(keepstate: Keepstate) -> None:
+    with Redis(settings={"maxclients": "2"}) as server:
+        ended = keepstate("demo", "--url", f"{server.url}?retry_for_s=0", "--workers", "3", "--most", "400")
+
+    assert ended.code == 3
+    assert re.search(r"keepstate: worker \d failed: .*max number of clients", ended.err)
+    assert "Traceback" not in ended.err
 
 
 def test_a_store_of_one_process_is_refused(keepstate: Keepstate) -> None:

@@ -1,4 +1,4 @@
-"""Tasks, sweeping, the doctor, and how commands end."""
+"""Tasks, sweeping, and how commands end."""
 
 from __future__ import annotations
 
@@ -41,6 +41,36 @@ def test_dead_tasks_are_listed_and_requeued(keepstate: Keepstate, url: str) -> N
     assert keepstate("queue", "run", "--requeue", "bad").code == 1
 
 
+def test_tasks_are_listed_in_pages(keepstate: Keepstate, url: str) -> None:
+    async def main() -> None:
+        async with ks_package.open(url) as ks:
+            for number in range(5):
+                await ks.space("run").queue.put(number, id=f"task {number}")
+
+    asyncio.run(main())
+
+    first = keepstate("queue", "run", "ready", "--limit", "2", "--json").lines()
+    second = keepstate(
+        "queue", "run", "ready", "--limit", "2", "--json", "--after", first[-1]["cursor"]
+    ).lines()
+    last = keepstate("queue", "run", "ready", "--after", second[-1]["cursor"])
+
+    assert [[task["id"] for task in page] for page in (first, second)] == [
+        ["task 0", "task 1"], ["task 2", "task 3"],
+    ]  # fmt: skip
+    assert "task 4" in last.out
+    assert "task 3" not in last.out
+
+
+def test_a_cursor_that_no_listing_gave_is_refused(keepstate: Keepstate, url: str) -> None:
+    _queued(url)
+
+    listed = keepstate("queue", "run", "ready", "--after", "beyond")
+
+    assert (listed.code, listed.out) == (2, "")
+    assert "beyond" in listed.err
+
+
 def test_a_sweep_says_how_much_went(keepstate: Keepstate) -> None:
     keepstate("put", "run", "gone", "1", "--ttl-s", "0.001")
 
@@ -48,26 +78,6 @@ def test_a_sweep_says_how_much_went(keepstate: Keepstate) -> None:
 
     assert swept.json() == {"removed": 1}
     assert keepstate("sweep").out == "0\n"
-
-
-def test_the_doctor_finds_nothing_wrong_with_a_durable_file(keepstate: Keepstate) -> None:
-    keepstate("put", "run", "plan", "1")
-
-    told = keepstate("doctor", "--json")
-
-    assert told.code == 0
-    assert told.json()["well"]
-    assert any(f["text"] == "a power cut" for f in told.json()["findings"])
-
-
-def test_the_doctor_shows_what_normal_durability_survives(keepstate: Keepstate, url: str) -> None:
-    keepstate("put", "run", "plan", "1")
-
-    told = keepstate("doctor", "--url", f"{url}?durability=normal")
-
-    assert told.code == 1
-    assert "durability=full" in told.out
-    assert "a crash of the process or server, not a power cut" in told.out
 
 
 def test_an_unknown_scheme_is_answered_with_the_known_ones(keepstate: Keepstate) -> None:

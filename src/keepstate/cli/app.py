@@ -8,10 +8,18 @@ import sys
 def main() -> None:
     """Runs one command and exits with its code."""
     try:
+        code = _ended()
+    except KeyboardInterrupt:
+        code = 130
+    sys.exit(code)
+
+
+def _ended() -> int:
+    try:
         from keepstate.cli.commands import run
     except ImportError as error:
         sys.stderr.write(
             f"keepstate: the command line needs a package ({error}): pip install 'keepstate[cli]'\n"
         )
-        sys.exit(2)
-    sys.exit(run(sys.argv[1:]))
+        return 2
+    return run(sys.argv[1:])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 
@@ -10,6 +12,7 @@ from cyclopts import App, CycloptsError
 
 from keepstate.cli import documents, exits, tasks, upkeep
 from keepstate.cli.demo import demo
+from keepstate.cli.doctor import doctor
 from keepstate.cli.session import said
 from keepstate.errors import KeepstateError
 
@@ -31,7 +34,7 @@ for command in (
     documents.watch,
     tasks.queue,
     upkeep.sweep,
-    upkeep.doctor,
+    doctor,
 ):
     app.command(command)
 
@@ -46,11 +49,11 @@ def run(arguments: Sequence[str]) -> int:
         answer = command(*bound.args, **bound.kwargs)
         if asyncio.iscoroutine(answer):
             answer = asyncio.run(answer)
+        sys.stdout.flush()
         return answer if isinstance(answer, int) else exits.OK
     except KeepstateError as error:
         said().print(f"keepstate: {' '.join(str(error).split())}", markup=False)
         return exits.code_of(error)
-    except KeyboardInterrupt:
-        return exits.INTERRUPTED
-    except BrokenPipeError:  # who read the output has had enough
+    except BrokenPipeError:  # who read the output has had enough; what is left of it goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return exits.OK

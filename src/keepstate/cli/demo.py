@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -12,7 +11,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from tempfile import TemporaryDirectory
 from time import perf_counter
-from typing import Annotated, Any
+from typing import Annotated
 from uuid import uuid4
 
 from cyclopts import Parameter
@@ -30,6 +29,8 @@ from keepstate.opening import open as open_store
 _PLAIN = Session()
 _BY_BATCH = 100
 _LOOK_EVERY_S = 0.1
+_AIM_EVERY_S = 0.02
+"""How often to look while a worker is still to be killed: a short run is soon over."""
 _LONGEST_S = 300.0
 
 
@@ -40,6 +41,7 @@ class Outcome:
     modules: int
     seconds: float = 0.0
     transactions: int = 0
+    """Applied batches: claims too, and those of a worker that was killed."""
     conflicts: int = 0
     wanted_kills: int = 0
     kills: int = 0
@@ -62,6 +64,14 @@ class Outcome:
             and self.modules == self.documents == self.events
             and self.has_killed
         )
+
+
+class _WorkerFailed(Exception):  # noqa: N818  it says what happened
+    """A worker ended by itself and left work undone."""
+
+    def __init__(self, number: int, code: int, said: str) -> None:
+        super().__init__(f"worker {number} failed: {said}")
+        self.code = code
 
 
 async def demo(
@@ -92,6 +102,9 @@ async def demo(
         outcome = Outcome(len(names), wanted_kills=kill)
         try:
             await _run(ks.space(name), url, workers, kill, names, outcome)
+        except _WorkerFailed as failure:
+            said().print(f"keepstate: {failure}", markup=False)
+            return failure.code
         finally:
             await ks.drop(name)
     _show(outcome, session)
@@ -100,16 +113,11 @@ async def demo(
 
 async def _run(run: Space, url: str, workers: int, kill: int, names: Sequence[str], outcome: Outcome) -> None:
     await _enqueue(run, names)
-    begun = perf_counter()
+    before, begun = await run.revision(), perf_counter()
     async with _started(url, run.name, workers) as processes:
         await _follow(run, processes, kill, outcome)
-        for process in processes:
-            printed, _ = await process.communicate()
-            if printed:
-                told: dict[str, Any] = json.loads(printed)
-                outcome.transactions += told["transactions"]
-                outcome.conflicts += told["conflicts"]
     outcome.seconds = perf_counter() - begun
+    outcome.transactions = await run.revision() - before  # revisions are dense: one for each
     await _count(run, outcome)
     for module in names:
         outcome.recounted = added(outcome.recounted, survey(module))
@@ -154,6 +162,7 @@ async def _follow(run: Space, processes: Sequence[Process], kill: int, outcome: 
     with Progress(*columns, console=said(), transient=True) as progress:
         bar = progress.add_task("surveying", total=outcome.modules)
         while any(process.returncode is None for process in processes):
+            await _look_after(processes)
             totals: Totals = await run.documents.get("totals") or NOTHING
             progress.update(bar, completed=totals["modules"])
             if outcome.kills < kill and totals["modules"] >= outcome.modules * (outcome.kills + 1) / (
@@ -164,8 +173,18 @@ async def _follow(run: Space, processes: Sequence[Process], kill: int, outcome: 
                 raise KeepstateError(
                     f"the demo did not end within {_LONGEST_S:.0f} s; its workers were stopped"
                 )
-            await asyncio.sleep(_LOOK_EVERY_S)
+            await asyncio.sleep(_AIM_EVERY_S if outcome.kills < kill else _LOOK_EVERY_S)
+        await _look_after(processes)
         progress.update(bar, completed=outcome.modules)
+
+
+async def _look_after(processes: Sequence[Process]) -> None:
+    """Raises what a worker said when it failed."""
+    for number, process in enumerate(processes, 1):
+        if process.returncode not in (None, exits.OK, -signal.SIGKILL):
+            assert process.stdout is not None
+            told = (await process.stdout.read()).decode().strip() or f"exit code {process.returncode}"
+            raise _WorkerFailed(number, max(process.returncode, exits.FAILED), told)
 
 
 async def _kill_one(run: Space, processes: Sequence[Process]) -> bool:
@@ -190,6 +209,7 @@ async def _count(run: Space, outcome: Outcome) -> None:
     position: int | None = None
     while events := await run.events.read(after=position, limit=1000):
         outcome.events += len(events)
+        outcome.conflicts += sum(event.data["tries"] - 1 for event in events)
         position = events[-1].position
     cursor: str | None = None
     while done := await run.queue.list("done", after=cursor, limit=500):
@@ -198,12 +218,18 @@ async def _count(run: Space, outcome: Outcome) -> None:
 
 
 def _show(outcome: Outcome, session: Session) -> None:
-    by_second = outcome.modules / outcome.seconds
+    if not outcome.has_killed:
+        said().print(
+            f"{outcome.kills} of {outcome.wanted_kills} workers were killed before all was done: "
+            "take more modules"
+        )
+    by_second = outcome.transactions / outcome.seconds
     if session.json:
         write_json(
             {
                 "modules": outcome.modules,
                 "seconds": round(outcome.seconds, 3),
+                "transactions": outcome.transactions,
                 "transactions_per_second": round(by_second, 1),
                 "conflicts_resolved": outcome.conflicts,
                 "workers_killed": outcome.kills,

@@ -1,22 +1,22 @@
 """A worker of the demo, a process of its own: claims modules, and does each in one transaction.
 
-`python -m keepstate.cli.demo_worker SPACE NAME` reads the URL from standard input; at its end it prints
-what it has done as JSON.
+`python -m keepstate.cli.demo_worker SPACE NAME` reads the URL from standard input. What it has done stands in
+the store; only if it fails does it print why, and its exit code is that of the error.
 """
 
 from __future__ import annotations
 
 import asyncio
-import json
 import sys
 from collections.abc import Callable
-from time import perf_counter
+from contextlib import suppress
 
+from keepstate.cli import exits
 from keepstate.cli.survey import NOTHING, Survey, Totals, added, survey
 from keepstate.engine.queue import Task
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import LeaseLostError
+from keepstate.errors import KeepstateError, LeaseLostError
 from keepstate.opening import open as open_store
 
 LEASE_S = 2.0
@@ -24,18 +24,13 @@ _ATTEMPTS = 1_000
 _AT_ONCE = 4
 
 
-async def work(url: str, space: str, name: str) -> dict[str, float]:
-    """Does modules until none is left; returns how many transactions, conflicts and seconds that took."""
-    done = conflicts = 0
-    begun = perf_counter()
+async def work(url: str, space: str, name: str) -> None:
+    """Does modules until none is left."""
     async with open_store(url, author=name) as ks:
         run = ks.space(space)
         while tasks := await _claimed(run, name):
             for task in tasks:
-                tries = await _do(run, task)
-                done += tries > 0
-                conflicts += max(tries - 1, 0)
-    return {"transactions": done, "conflicts": conflicts, "seconds": perf_counter() - begun}
+                await _do(run, task)
 
 
 async def _claimed(run: Space, name: str) -> list[Task]:
@@ -48,8 +43,8 @@ async def _claimed(run: Space, name: str) -> list[Task]:
             return []
 
 
-async def _do(run: Space, task: Task) -> int:
-    """Returns how often the transaction was tried; 0 if somebody else has taken the module over."""
+async def _do(run: Space, task: Task) -> None:
+    """Does a module, unless somebody else has taken it over."""
     module = str(task.payload)
     found = survey(module)
     tries = 0
@@ -59,14 +54,11 @@ async def _do(run: Space, task: Task) -> int:
         tries += 1
         await tx.queue.complete(task, found["lines"])
         await tx.documents.put(f"module/{module}", found)
-        await tx.events.append({"type": "surveyed", "module": module, "worker": task.worker})
+        await tx.events.append({"type": "surveyed", "module": module, "worker": task.worker, "tries": tries})
         await tx.documents.update("totals", _adding(found), default=NOTHING)
 
-    try:
+    with suppress(LeaseLostError):
         await run.transact(record, attempts=_ATTEMPTS)
-    except LeaseLostError:
-        return 0
-    return tries
 
 
 def _adding(found: Survey) -> Callable[[Totals], Totals]:
@@ -76,5 +68,18 @@ def _adding(found: Survey) -> Callable[[Totals], Totals]:
     return change
 
 
+def main() -> int:
+    """Returns the exit code of a worker."""
+    try:
+        asyncio.run(work(sys.stdin.read(), *sys.argv[1:3]))
+    except KeepstateError as error:
+        sys.stdout.write(" ".join(str(error).split()))
+        return exits.code_of(error)
+    except Exception as error:  # noqa: BLE001  whatever it is, one line says it
+        sys.stdout.write(f"{type(error).__name__}: {error}")
+        return exits.FAILED
+    return exits.OK
+
+
 if __name__ == "__main__":
-    sys.stdout.write(json.dumps(asyncio.run(work(sys.stdin.read(), *sys.argv[1:3]))) + "\n")
+    sys.exit(main())

@@ -82,9 +82,16 @@ def said() -> Console:
     return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
+class _Output(Console):
+    """Standard output, which leaves it to `commands.run` that nobody reads it any more."""
+
+    def on_broken_pipe(self) -> None:
+        raise BrokenPipeError
+
+
 def shown() -> Console:
     """Returns where results go."""
-    return Console(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return _Output(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def plain(text: str) -> Text:

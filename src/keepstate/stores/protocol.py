@@ -276,6 +276,37 @@ class Coloured(Protocol):
         ...
 
 
+class Setting(msgspec.Struct, frozen=True):
+    """A setting of what stands under a store: its value (None if it is not told), and what it can lose."""
+
+    name: str
+    value: str | None
+    loses: str | None
+    """Which acknowledged writes, and when; None if it loses nothing."""
+    mend: str
+    """What to do about it."""
+    where: str = ""
+    """Which server, where a store has several."""
+
+
+@runtime_checkable
+class Inspected(Protocol):
+    """The extra ability of a store to tell which settings beneath it decide what it keeps."""
+
+    async def settings(self) -> Sequence[Setting]:
+        """Returns the settings as they are now."""
+        ...
+
+
+@runtime_checkable
+class NamesObjects(Protocol):
+    """The extra ability of a store to name what is named by its content, where a digest would tell it."""
+
+    def object_name(self, space: str, content: bytes) -> bytes:
+        """Returns the name: the same for the same content in one space, as long as a digest."""
+        ...
+
+
 TOKEN_RANDOM_BYTES: Final = 16
 _TOKEN_MARK: Final = b"ks1"
 

@@ -14,9 +14,19 @@ from keepstate.stores.postgres import reading
 from keepstate.stores.postgres.client import Client, Settings
 from keepstate.stores.postgres.flush import Flush
 from keepstate.stores.postgres.options import PostgresOptions, connection_parameters, read_options
+from keepstate.stores.postgres.settings import Told, judged
 from keepstate.stores.postgres.watcher import Watcher
 from keepstate.stores.postgres.wire import byteas, from_byteas, from_int8, from_int8s, from_record, int8
-from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Outcome, Page, Reading
+from keepstate.stores.protocol import (
+    Batch,
+    Capabilities,
+    Changes,
+    Durability,
+    Outcome,
+    Page,
+    Reading,
+    Setting,
+)
 from keepstate.stores.urls import StoreUrl
 from keepstate.values import limits
 
@@ -111,6 +121,17 @@ class PostgresStore(StoreBase):
         if not settings.syncs_commits:
             durability = Durability.NONE  # the server's own crash loses the last commits
         return Capabilities(durability=durability, shared=True, fails_over=settings.may_fail_over)
+
+    async def settings(self) -> list[Setting]:
+        """Returns the server's settings that decide what it keeps, as they are for this connection."""
+        self._check_open()
+        answer = await self._client.ask("told")
+        names, values, sources = (from_byteas(answer.get_value(0, place)) for place in range(3))
+        told = {
+            name.decode(): Told(value.decode(), source.decode())
+            for name, value, source in zip(names, values, sources, strict=True)
+        }
+        return judged(told, has_standby=answer.get_value(0, 3) == b"\x01")
 
     # ---- applying
 

@@ -26,7 +26,17 @@ from keepstate.stores.admission import admit_reading
 from keepstate.stores.base import StoreBase
 from keepstate.stores.hints import HintListener
 from keepstate.stores.marks import NONCE_BYTES, Mark, Marks
-from keepstate.stores.protocol import Batch, Capabilities, Change, Changes, Entry, Outcome, Page, Reading
+from keepstate.stores.protocol import (
+    Batch,
+    Capabilities,
+    Change,
+    Changes,
+    Entry,
+    Outcome,
+    Page,
+    Reading,
+    Setting,
+)
 from keepstate.stores.redis import answers, inspection
 from keepstate.stores.redis.client import Client, Unit
 from keepstate.stores.redis.encoding import (
@@ -48,6 +58,7 @@ from keepstate.stores.redis.node import Node
 from keepstate.stores.redis.options import CLUSTER, RedisOptions, access, addresses
 from keepstate.stores.redis.registry import Registry
 from keepstate.stores.redis.scripts import script
+from keepstate.stores.redis.settings import settings_of
 from keepstate.stores.redis.wire import Refusal, Reply, Words, pack, refused
 from keepstate.stores.urls import StoreUrl
 from keepstate.values import limits
@@ -130,6 +141,11 @@ class RedisStore(StoreBase):
         """Returns a place, of a name too long for a space, for which this node answers."""
         names = (f"{number:0{limits.SPACE_BYTES + 1}}" for number in count())
         return next(where for where in map(self._place, names) if self._client.node_of(where.slot) is node)
+
+    async def settings(self) -> list[Setting]:
+        """Returns the settings of each server that decide what it keeps, as they are now."""
+        self._check_open()
+        return await settings_of(await self._client.masters(), is_cluster=self._client.is_cluster)
 
     async def close(self) -> None:
         """Ends the waiter, lets flushes end, and lets go of connections; twice is once."""

@@ -1,0 +1,121 @@
+"""What a store really offers: doctor."""
+
+from __future__ import annotations
+
+import platform
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+
+import msgspec
+from rich.text import Text
+
+from keepstate.cli import exits
+from keepstate.cli.session import Session, plain, shown, write_json
+from keepstate.stores.protocol import Capabilities, Durability, Inspected, Setting, Store
+from keepstate.stores.urls import StoreUrl
+
+_PLAIN = Session()
+_PACKAGES = ("keepstate", "apsw", "redis", "psycopg", "msgspec", "ormsgpack")
+
+_SURVIVES = {
+    Durability.NONE: "nothing: acknowledged writes are gone when the process or server ends",
+    Durability.PROCESS: "a crash of the process or server, not a power cut",
+    Durability.POWER: "a power cut",
+}
+
+_MENDS = {
+    "memory": "use sqlite:/// to keep anything",
+    "sqlite": "open it with durability=full to survive that too",
+}
+
+
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Something that doctor says of a store."""
+
+    subject: str
+    well: bool
+    text: str
+    value: str | None = None
+    mend: str = ""
+
+    def __str__(self) -> str:
+        subject = self.subject if self.value is None else f"{self.subject} = {self.value}"
+        return f"{subject}: {self.text}{f'; {self.mend}' if self.mend else ''}"
+
+
+async def doctor(*, session: Session = _PLAIN) -> int:
+    """Say what the store really offers; exit 1 if something in its settings could lose data."""
+    async with session.opened() as ks:
+        findings = [*_of_machine(), *await _of_store(ks.url, ks.store)]
+    well = all(finding.well for finding in findings)
+    if session.json:
+        write_json({"well": well, "findings": msgspec.to_builtins(findings)})
+    else:
+        for finding in findings:
+            mark = Text("ok  ", "green") if finding.well else Text("risk", "bold red")
+            shown().print(mark, plain(str(finding)))
+    return exits.OK if well else exits.FAILED
+
+
+def _of_machine() -> list[Finding]:
+    found = [Finding("Python", True, platform.python_version())]
+    for package in _PACKAGES:
+        try:
+            found.append(Finding(package, True, version(package)))
+        except PackageNotFoundError:
+            found.append(Finding(package, True, "not installed"))
+    return found
+
+
+async def _of_store(url: str, store: Store) -> list[Finding]:
+    offers, scheme = store.capabilities, StoreUrl.parse(url).scheme
+    found = [
+        Finding("store", True, url),
+        _of_durability(offers, scheme),
+        Finding("processes", True, "several may share it" if offers.shared else "one at a time"),
+    ]
+    if offers.fails_over:
+        found.append(
+            Finding(
+                "replicas",
+                False,
+                "one that missed acknowledged writes may take over; the loss is detected, not prevented",
+            )
+        )
+    if isinstance(store, Inspected):
+        found += _of_settings(await store.settings())
+    if scheme == "sqlite":
+        found += _of_sqlite()
+    return found
+
+
+def _of_durability(offers: Capabilities, scheme: str) -> Finding:
+    is_durable = offers.durability is Durability.POWER
+    mend = "" if is_durable else _MENDS.get(scheme, "the settings below say why")
+    return Finding("an acknowledged write survives", is_durable, _SURVIVES[offers.durability], mend=mend)
+
+
+def _of_settings(settings: Sequence[Setting]) -> list[Finding]:
+    found: list[Finding] = []
+    for setting in settings:
+        subject = f"{setting.where} {setting.name}".strip()
+        value = "not told" if setting.value is None else setting.value or "''"
+        if setting.loses is None:
+            found.append(Finding(subject, True, "loses nothing", value))
+        else:
+            found.append(Finding(subject, False, setting.loses, value, setting.mend))
+    return found
+
+
+def _of_sqlite() -> list[Finding]:
+    from keepstate.stores.sqlite.library import is_safe, library_version
+
+    text = "no fault known that loses commits"
+    if not is_safe():
+        text = "may lose commits when two checkpoints race; keepstate's own way of checkpointing avoids that"
+    return [
+        Finding("SQLite", True, text, library_version()),
+        Finding(
+            "other programs", True, "must not open the file: their library may drop the locks of this one"
+        ),
+    ]

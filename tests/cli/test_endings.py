@@ -1,0 +1,91 @@
+"""Ctrl-C and a closed pipe end a command quietly, and leave nothing running."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import subprocess
+import sys
+
+import psutil
+import pytest
+
+import keepstate as ks_package
+from tests.cli.conftest import Keepstate, Started
+
+INTERRUPTED = 130
+INTERRUPTED_AT_ONCE = """
+import signal
+from keepstate.cli.app import main
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+signal.setitimer(signal.ITIMER_REAL, 0.02)
+main()
+"""
+
+
+def _filled(url: str, *, documents: int) -> None:
+    async def main() -> None:
+        async with ks_package.open(url) as ks, ks.space("run").transaction() as tx:
+            for number in range(documents):
+                await tx.documents.put(f"plan/{number:04}", "x" * 1000)
+
+    asyncio.run(main())
+
+
+def _closed_after_one_line(process: subprocess.Popen[str]) -> tuple[int, str, str]:
+    assert process.stdout is not None
+    assert process.stderr is not None
+    line = process.stdout.readline()
+    process.stdout.close()
+    return process.wait(30), line, process.stderr.read()
+
+
+def test_ctrl_c_ends_a_watch_quietly(keepstate: Keepstate, started: Started) -> None:
+    keepstate("put", "run", "plan", "1")
+    process = started("watch", "run")
+    assert process.stderr is not None
+    assert process.stderr.readline().startswith("watching * in run")
+
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+
+    assert (process.returncode, out, err) == (INTERRUPTED, "", "")
+
+
+def test_ctrl_c_while_it_still_starts_is_as_quiet(started: Started) -> None:
+    process = started("spaces", command=(sys.executable, "-c", INTERRUPTED_AT_ONCE))
+
+    out, err = process.communicate(timeout=30)
+
+    assert (process.returncode, out, err) == (INTERRUPTED, "", "")
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_demo_with_its_workers_and_its_space(keepstate: Keepstate, started: Started) -> None:
+    keepstate("put", "mine", "note", "1")
+    process = started("demo", "--workers", "2", "--url", keepstate.url)
+    assert process.stderr is not None
+    while "is killed" not in process.stderr.readline():
+        assert process.poll() is None
+    workers = psutil.Process(process.pid).children(recursive=True)
+    assert workers
+
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+
+    assert (process.returncode, out) == (INTERRUPTED, "")
+    assert "Traceback" not in err
+    assert not any(worker.is_running() for worker in workers)
+    assert keepstate("spaces").out == "mine\n"
+
+
+@pytest.mark.parametrize("form", [(), ("--json",)], ids=["table", "json"])
+def test_who_reads_only_the_first_line_gets_it_and_no_complaint(
+    keepstate: Keepstate, started: Started, form: tuple[str, ...]
+) -> None:
+    _filled(keepstate.url, documents=500)
+
+    code, line, err = _closed_after_one_line(started("ls", "run", *form))
+
+    assert (code, err) == (0, "")
+    assert ("plan/0000" if form else "document") in line
