@@ -90,11 +90,22 @@ class Combiner:
     # ---- with threads: who holds the lead flushes for all that wait
 
     async def _apply_here(self, request: _Request) -> list[Outcome]:
-        self._queue.append(request)
-        # The lock is held across an await that cannot suspend: in this colour no coroutine does.
-        with self._lead:
-            while not request.answered:
-                await self._flush_together(self._drain())
+        try:
+            self._queue.append(request)
+            # The lock is held across an await that cannot suspend: in this colour no coroutine does.
+            with self._lead:
+                while not request.answered:
+                    if not self._queue:  # who led was interrupted with this request in hand
+                        request.fail(_interrupted(request.batches[0]))
+                        break
+                    await self._flush_together(self._drain())
+        except BaseException:
+            # What its caller gave up must not be applied at some later time.
+            try:  # noqa: SIM105  a second interrupt could come first
+                self._queue.remove(request)
+            except ValueError:
+                pass
+            raise
         return request.result()
 
     # ---- with tasks: alone, or one flusher as long as something waits

@@ -71,6 +71,7 @@ class SpaceState:
         "_log_bytes",
         "_retries",
         "_tokens",
+        "_unfinished",
         "clock_ms",
         "entries",
         "floor",
@@ -88,6 +89,7 @@ class SpaceState:
         self._tokens: dict[bytes, Applied] = {}
         self._retries: dict[bytes, tuple[Outcome, int]] = {}
         self._expiry: list[tuple[int, bytes]] = []
+        self._unfinished: tuple[Record | None, Sequence[bytes | None]] | None = None
 
     @property
     def exists(self) -> bool:
@@ -109,6 +111,8 @@ class SpaceState:
 
     def apply(self, batch: Batch, clock_ms: int) -> tuple[Outcome, Record | None]:
         """Judges the batch and applies it; the record is None where no revision was taken."""
+        if self._unfinished is not None:
+            self._mend()
         if clock_ms > self.clock_ms:
             self.clock_ms = clock_ms
         now_ms = self.clock_ms
@@ -201,9 +205,18 @@ class SpaceState:
 
     def sweep(self, clock_ms: int, limit: int) -> Record | None:
         """Removes up to `limit` expired entries, and no more than a batch may hold, as the next revision."""
+        if self._unfinished is not None:
+            self._mend()
         if not self._expiry or self._expiry[0][0] > max(clock_ms, self.clock_ms):
             return None
-        now_ms = self.now_ms(clock_ms)
+        try:
+            return self._swept(self.now_ms(clock_ms), limit)
+        except BaseException:
+            if self._unfinished is None:
+                self._unfinished = None, ()  # the heap may have lost what was not removed
+            raise
+
+    def _swept(self, now_ms: int, limit: int) -> Record | None:
         expired: dict[bytes, None] = {}
         size_bytes = 0
         while self._expiry and self._expiry[0][0] <= now_ms:
@@ -225,6 +238,8 @@ class SpaceState:
 
     def drop(self, clock_ms: int) -> Record:
         """Empties the space as its next revision, below which nothing can be asked for."""
+        if self._unfinished is not None:
+            self._mend()
         record = Record(self.revision + 1, self.now_ms(clock_ms), [], [], dropped=True)
         self.install(record)
         return record
@@ -240,8 +255,10 @@ class SpaceState:
         try:
             self._mutate(record)
             self._keep_in_log(record, olds)
-        except BaseException:  # an interrupt: a batch applies whole, also then
-            self._mend(record, olds)
+        except BaseException:
+            # An interrupt, and a second one may follow at once: so only this is sure to be done here. A batch
+            # applies whole, also then: who comes next completes it.
+            self._unfinished = record, olds
             raise
 
     def _replaced(self, record: Record) -> Sequence[bytes | None]:
@@ -301,27 +318,38 @@ class SpaceState:
         heapify(expiring)
         return expiring
 
-    def _mend(self, record: Record, olds: Sequence[bytes | None]) -> None:
-        """Completes a record whose installing was interrupted anywhere."""
-        for entry in record.entries:
-            self.entries[entry.key] = entry
-        for key in record.deleted:
-            self.entries.pop(key, None)
+    def _mend(self) -> None:
+        """Completes what was interrupted anywhere; to be interrupted in here does no harm."""
+        record, olds = self._unfinished or (None, ())
+        if record is not None:
+            for entry in record.entries:
+                self.entries[entry.key] = entry
+            for key in record.deleted:
+                self.entries.pop(key, None)
+            if not self._log or self._log[-1][0].revision != record.revision:
+                self._log.append(_logged(record, olds))
+            self.clock_ms = max(self.clock_ms, record.now_ms)
+            self.revision = record.revision
         self._index = KeyIndex()
         for key in sorted(self.entries):
             self._index.add(key)
         self._expiry = self._expiring()
-        if not self._log or self._log[-1][0].revision != record.revision:
-            self._keep_in_log(record, olds)
         self._log_bytes = sum(weight for _, _, weight in self._log)
-        self.revision = record.revision
+        logged = [each for each, _, _ in self._log]
+        self._tokens = {each.token: Applied(each.revision, each.now_ms) for each in logged if each.token}
+        if self._log:
+            self.floor = self._log[0][0].revision - 1
+        self._unfinished = None
 
     def _forget(self, record: Record) -> None:
-        self.revision, self.clock_ms = record.revision, max(record.now_ms, self.clock_ms)
-        self.floor = self.revision
-        self.entries, self._index, self._expiry = {}, KeyIndex(), []
-        self._log, self._log_bytes = deque(), 0
-        self._tokens = {}
+        log = deque[_Logged]()
+        index = KeyIndex()
+        if record.now_ms > self.clock_ms:
+            self.clock_ms = record.now_ms
+        # Assignments alone: an interrupt comes before or after them.
+        self.revision = self.floor = record.revision
+        self.entries, self._index, self._expiry = {}, index, []
+        self._log, self._log_bytes, self._tokens = log, 0, {}
 
     # ---- reading
 
@@ -334,6 +362,8 @@ class SpaceState:
 
     def read(self, space: str, keys: Sequence[bytes], clock_ms: int) -> Reading:
         """Returns the live entries of these keys."""
+        if self._unfinished is not None:
+            self._mend()
         now_ms = self.now_ms(clock_ms)
         if len(keys) == 1:
             return Reading([self.live(keys[0], now_ms)], self.revision, now_ms)
@@ -344,6 +374,8 @@ class SpaceState:
 
     def scan(self, prefix: bytes, after: bytes | None, limit: int, reverse: bool, clock_ms: int) -> Page:
         """Returns the next page of live entries."""
+        if self._unfinished is not None:
+            self._mend()
         now_ms = self.now_ms(clock_ms)
         keys = self._index.downwards(prefix, after) if reverse else self._index.upwards(prefix, after)
         found: list[Entry] = []
@@ -363,6 +395,8 @@ class SpaceState:
 
     def changes(self, space: str, after: int, limit: int) -> Changes:
         """Returns whole logged revisions above `after`."""
+        if self._unfinished is not None:
+            self._mend()
         if after < self.floor:
             raise CompactedError(
                 f"changes of {space!r} after revision {after} are gone; the log starts after {self.floor}: "

@@ -37,7 +37,7 @@ class Journal:
 
     def __init__(self, path: str, files: Files, clock: Clock) -> None:
         self.path, self._files, self._clock = path, files, clock
-        self._head = Head("msgpack", b"")
+        self._head = self._next_head = Head("msgpack", b"")
         self._descriptor = -1
         self._size_bytes = 0
         self._snapshot_bytes = 0
@@ -64,20 +64,40 @@ class Journal:
             if not data:
                 self.rewrite([], form)
                 return
-            self._head = Head.of(data, self.path)
-            self._size_bytes = self._snapshot_bytes = len(bytes(self._head))
-            for end, payload in frames(self._head, data, self.path):
-                self._replay(payload, replay, end)
-                self._size_bytes = end
-            if self._size_bytes < len(data):
-                self._files.truncate(self._descriptor, self._size_bytes)
-            self._files.sync(self._descriptor)
+            self._take_up(data, Head.of(data, self.path), replay)
         except OSError as error:
             self.close()
             raise storage_error(error, self.path) from error
         except BaseException:
             self.close()
             raise
+
+    def reread(self, replay: Callable[[items.Item], None]) -> None:
+        """Reads all again after an interrupt: what stands whole on the disk is what was written.
+
+        Raises:
+            CorruptError: The file was removed or replaced meanwhile, or is damaged.
+        """
+        self.close()
+        try:
+            data = self._read()
+            head = Head.of(data, self.path) if data else None
+            if head is None or head.seed not in (self._head.seed, self._next_head.seed):
+                raise self._gone()
+            self._take_up(data, head, replay)
+        except OSError as error:
+            raise storage_error(error, self.path) from error
+        self._sync_folder()
+
+    def _take_up(self, data: bytes, head: Head, replay: Callable[[items.Item], None]) -> None:
+        self._head = self._next_head = head
+        self._size_bytes = self._snapshot_bytes = len(bytes(head))
+        for end, payload in frames(head, data, self.path):
+            self._replay(payload, replay, end)
+            self._size_bytes = end
+        if self._size_bytes < len(data):
+            self._files.truncate(self._descriptor, self._size_bytes)
+        self._files.sync(self._descriptor)
 
     def _read(self) -> bytes:
         try:
@@ -124,11 +144,9 @@ class Journal:
         frame = self._head.frame(self._encode(list(given)), self._size_bytes)
         try:
             self._write(self._descriptor, frame, self._size_bytes)
-        except BaseException as error:
+        except OSError as error:
             self._cut_back()
-            if isinstance(error, OSError):
-                raise storage_error(error, self.path) from error
-            raise
+            raise storage_error(error, self.path) from error
         self._sync()
         self._size_bytes += len(frame)
 
@@ -157,16 +175,16 @@ class Journal:
                 f"the disk failed while {self.path} was made durable ({error.strerror}); whether it holds "
                 "the last batches shows when it is opened again; until then it takes no more writes"
             ) from error
-        except BaseException:
-            self._cut_back()
-            raise
         if not self._files.is_at(self._descriptor, self.path):
-            self._broken = "it was removed or replaced while open"
-            raise CorruptError(
-                f"{self.path} was removed or replaced while open; what was written since then is lost: find "
-                "what does that, and open it again",
-                place=self.path,
-            )
+            raise self._gone()
+
+    def _gone(self) -> CorruptError:
+        self._broken = "it was removed or replaced while open"
+        return CorruptError(
+            f"{self.path} was removed or replaced while open; what was written since then is lost: find "
+            "what does that, and open it again",
+            place=self.path,
+        )
 
     # ---- rewriting
 
@@ -186,7 +204,7 @@ class Journal:
         Raises:
             StorageError: It did not work; the journal is as it was.
         """
-        head = Head(form, self._clock.random_bytes(_SEED_BYTES))
+        head = self._next_head = Head(form, self._clock.random_bytes(_SEED_BYTES))
         descriptor = -1
         try:
             descriptor = self._files.open(self._next_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
@@ -200,7 +218,6 @@ class Journal:
                 os.unlink(self._next_path)
             if isinstance(error, OSError):
                 raise storage_error(error, self.path) from error
-            self._broken = "a rewrite of it was interrupted"
             raise
         self.close()
         self._descriptor, self._head = descriptor, head

@@ -2,6 +2,7 @@
 
 Reads take `lock` for the length of one read and see what is published. Whoever writes takes `_writing`,
 drafts, makes the draft durable, and publishes it under `lock`; only that last step is seen by readers.
+A write that was interrupted by Ctrl-C leaves memory *unsettled*: who comes next reads the journal again.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import TypeVar
 
 from keepstate._clock import Clock
 from keepstate.errors import InvalidError, StorageError
@@ -22,6 +25,8 @@ from keepstate.stores.file.journal import Journal
 from keepstate.stores.file.lock import ProcessLock
 from keepstate.stores.file.state import Draft, JournaledState
 from keepstate.stores.protocol import Batch, Outcome
+
+T = TypeVar("T")
 
 _log = logging.getLogger("keepstate.stores")
 
@@ -44,6 +49,7 @@ class SharedJournal:
         self.path, self.users = path, 0
         self.lock, self._writing = threading.Lock(), threading.Lock()
         self.spaces: dict[str, JournaledState] = {}
+        self._is_unsettled = False
         self._hearers: tuple[Callable[[str], None], ...] = ()
         try:
             self._process_lock = ProcessLock(path)
@@ -51,7 +57,7 @@ class SharedJournal:
             raise storage_error(error, f"{path}.lock") from error
         try:
             self._journal = Journal(path, files, clock)
-            self._journal.open(self._replay, form or "msgpack")
+            self._journal.open(partial(_replay, self.spaces), form or "msgpack")
             if form is not None and form != self._journal.format:
                 self._journal.rewrite(self._snapshot(), form)
         except BaseException:
@@ -65,13 +71,6 @@ class SharedJournal:
                 f"{self.path} is open in this process with format={self._journal.format}, and a journal has "
                 "one writer: give all handles the same format, or none"
             )
-
-    def _replay(self, item: Item) -> None:
-        assert not isinstance(item, SnapshotEnd)
-        state = self.spaces.get(item.space)
-        if state is None:
-            state = self.spaces[item.space] = JournaledState()
-        state.replay(item)
 
     def _snapshot(self) -> Iterator[Item]:
         for name, state in self.spaces.items():
@@ -100,6 +99,24 @@ class SharedJournal:
         with self.lock:
             self._hearers = tuple(hearer for hearer in self._hearers if hearer != hear)
 
+    # ---- after an interrupt
+
+    def settle(self) -> None:
+        """Makes memory what the journal is, if a write was interrupted; before `lock` is taken to read."""
+        if self._is_unsettled:
+            with self._writing:
+                self._reread()
+
+    def _reread(self) -> None:
+        if not self._is_unsettled:
+            return
+        spaces: dict[str, JournaledState] = {}
+        self._journal.reread(partial(_replay, spaces))
+        with self.lock:
+            self.spaces, self._is_unsettled = spaces, False
+        for space in spaces:
+            self._hint(space)
+
     # ---- reading
 
     def seen(self, space: str) -> JournaledState:
@@ -110,37 +127,57 @@ class SharedJournal:
 
     def flush(self, batches: Sequence[Batch], clock_ms: int) -> list[Outcome]:
         """Applies batches as one frame, and returns when they are durable and published."""
-        drafts: dict[str, Draft] = {}
-        with self._writing:
+
+        def apply_all(drafts: dict[str, Draft]) -> list[Outcome]:
             outcomes = [self._draft(batch.space, drafts).apply(batch, clock_ms)[0] for batch in batches]
             for draft in drafts.values():
                 if draft.records:
                     draft.sweep(clock_ms, SWEPT_BY_FLUSH)
-            self._write(drafts)
-        self._tell(drafts)
-        return outcomes
+            return outcomes
+
+        return self._written(apply_all)
 
     def sweep(self, limit: int, clock_ms: int) -> int:
         """Removes up to `limit` expired entries, a revision a space."""
-        drafts: dict[str, Draft] = {}
-        removed = 0
-        with self._writing:
+
+        def sweep_due(drafts: dict[str, Draft]) -> int:
+            removed = 0
             due = [name for name, state in self.spaces.items() if state.expires]
             for name in due:
                 if removed < limit and (record := self._draft(name, drafts).sweep(clock_ms, limit - removed)):
                     removed += len(record.deleted)
-            self._write(drafts)
-        self._tell(drafts)
-        return removed
+            return removed
+
+        return self._written(sweep_due)
 
     def drop(self, space: str, clock_ms: int) -> None:
         """Empties a space, if there is one."""
-        drafts: dict[str, Draft] = {}
-        with self._writing:
+
+        def drop_it(drafts: dict[str, Draft]) -> None:
             if self.seen(space).exists:
                 self._draft(space, drafts).drop(clock_ms)
+
+        self._written(drop_it)
+
+    def _written(self, work: Callable[[dict[str, Draft]], T]) -> T:
+        """Returns what `work` returns, when what it drafted is durable and published."""
+        drafts: dict[str, Draft] = {}
+        with self._writing:
+            self._reread()
+            try:
+                answer = work(drafts)
                 self._write(drafts)
-        self._tell(drafts)
+            except StorageError:
+                raise
+            except BaseException:
+                # An interrupt, anywhere, and a second one may follow at once: this alone is done here. What
+                # came of the write, the journal tells to whoever comes next.
+                self._is_unsettled = True
+                raise
+        for name, draft in drafts.items():
+            if draft.records:
+                self._hint(name)
+        return answer
 
     def _draft(self, space: str, drafts: dict[str, Draft]) -> Draft:
         draft = drafts.get(space)
@@ -149,27 +186,21 @@ class SharedJournal:
         return draft
 
     def _write(self, drafts: dict[str, Draft]) -> None:
+        items = [item for name, draft in drafts.items() for item in draft.items(name)]
+        if not items:
+            return
         try:
-            items = [item for name, draft in drafts.items() for item in draft.items(name)]
-            if items:
-                self._journal.append(items)
-        except BaseException:
+            self._journal.append(items)
+        except StorageError:
             for draft in drafts.values():
                 draft.take_back()
             raise
-        try:
-            self._publish(drafts)
-        except BaseException:  # an interrupt: what is in the journal must be in memory too
-            self._publish(drafts)
-            raise
-        if items and self._journal.has_grown:
-            self._compact()
-
-    def _publish(self, drafts: dict[str, Draft]) -> None:
         with self.lock:
             for name, draft in drafts.items():
                 if not draft.is_empty:
                     self.spaces[name] = draft.publish()
+        if self._journal.has_grown:
+            self._compact()
 
     def _compact(self) -> None:
         """Writes the present state anew; writers wait meanwhile, readers do not."""
@@ -179,11 +210,17 @@ class SharedJournal:
             _log.warning("%s stays as long as it is for now: %s", self.path, error)
             self._journal.put_off()
 
-    def _tell(self, drafts: dict[str, Draft]) -> None:
-        for name, draft in drafts.items():
-            if draft.records:
-                for hear in self._hearers:
-                    hear(name)
+    def _hint(self, space: str) -> None:
+        for hear in self._hearers:
+            hear(space)
+
+
+def _replay(spaces: dict[str, JournaledState], item: Item) -> None:
+    assert not isinstance(item, SnapshotEnd)
+    state = spaces.get(item.space)
+    if state is None:
+        state = spaces[item.space] = JournaledState()
+    state.replay(item)
 
 
 class _Registry:

@@ -124,10 +124,9 @@ class Draft(SpaceState):
             yield Kept.of(space, token, outcome, until_ms)
 
     def publish(self) -> JournaledState:
-        """Makes the records the present, and returns it; a second call completes an interrupted one."""
+        """Makes the records the present, and returns it."""
         for record in self.records:
-            if record.revision > self._base.revision:
-                self._base.install(record)
+            self._base.install(record)
         self._base._retries.update(self._retries)
         return self._base
 

@@ -166,18 +166,22 @@ class FileStore(StoreBase):
     # ---- reading
 
     async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        self._shared.settle()
         with self._shared.lock:
             return self._shared.seen(space).read(space, keys, self._clock.now_ms())
 
     async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
+        self._shared.settle()
         with self._shared.lock:
             return self._shared.seen(space).scan(prefix, after, limit, reverse, self._clock.now_ms())
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
+        self._shared.settle()
         with self._shared.lock:
             return self._shared.seen(space).changes(space, after, limit)
 
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
+        self._shared.settle()
         with self._shared.lock:
             names = [name for name, state in self._shared.spaces.items() if state.exists]
         return sorted(name for name in names if name.startswith(prefix) and (after is None or name > after))[

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+from functools import partial
 from time import sleep  # noqa: TID251  a pause reads no clock
 from typing import Final
 
@@ -33,6 +34,8 @@ class FileLock:
     def __init__(self, path: str) -> None:
         self._path = path
         self._fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.release = partial(fcntl.flock, self._fd, fcntl.LOCK_UN)
+        """Lets the next one have it, if it is held: in C, where no interrupt can come before it is done."""
 
     def acquire(self, timeout_s: float) -> None:
         """Returns when the lock is held.
@@ -59,10 +62,6 @@ class FileLock:
         raise StoreUnavailableError(
             f"another process has held {self._path} for {timeout_s:g} s; nothing was written: is it stopped?"
         )
-
-    def release(self) -> None:
-        """Lets the next one have it."""
-        fcntl.flock(self._fd, fcntl.LOCK_UN)
 
     def close(self) -> None:
         """Closes the file; a forked child may do so without taking the lock from its parent."""

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from time import sleep  # noqa: TID251  a pause reads no clock
 from typing import Final, TypeAlias, TypeVar
+from weakref import WeakSet
 
 import apsw
 
@@ -28,7 +29,7 @@ class Readers:
         self._connect = connect
         self._changing = threading.Lock()
         self._idle: list[_Reader] = []
-        self._count = 0
+        self._made = WeakSet[apsw.Connection]()  # one that an interrupt dropped is counted no longer
         self._is_closed = False
 
     def read(self, work: Callable[[Execute], T]) -> T:
@@ -43,7 +44,9 @@ class Readers:
             answer = work(execute)
             execute("COMMIT")
         except BaseException:
-            self._discard(connection)
+            with self._changing:
+                connection.close(True)  # it undoes the transaction, whatever state that is in
+                self._made.discard(connection)
             raise
         self._idle.append(reader)
         if len(self._idle) > _KEPT or self._is_closed:
@@ -53,20 +56,15 @@ class Readers:
     def _another(self) -> _Reader:
         with self._changing:
             connection = self._connect()
-            self._count += 1
+            self._made.add(connection)
         return connection, execute_on(connection)
-
-    def _discard(self, connection: apsw.Connection) -> None:
-        """Closes a connection whose read failed: that undoes its transaction, whatever state it is in."""
-        with self._changing:
-            self._count -= 1
-            connection.close(True)
 
     def _shrink(self) -> None:
         with self._changing:
             while self._idle and (len(self._idle) > _KEPT or self._is_closed):
-                self._idle.pop()[0].close()
-                self._count -= 1
+                connection, _ = self._idle.pop()
+                connection.close()
+                self._made.discard(connection)
 
     def close(self) -> None:
         """Closes those that are idle; the others when their read has ended."""
@@ -80,7 +78,7 @@ class Readers:
         self._changing.acquire()
         deadline_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
         self._held: list[_Reader] = []
-        while len(self._held) < self._count:
+        while len(self._held) < len(self._made):
             try:
                 self._held.append(self._idle.pop())
             except IndexError:

@@ -2,6 +2,10 @@
 
 The law of a section: the thread lock first, then the lock file, then `BEGIN IMMEDIATE`. Before anything is
 acknowledged the files are looked at: a file that was replaced under SQLite has taken no write that counts.
+
+Ctrl-C raises in the main thread wherever Python code runs. So each of the three is taken inside what gives it
+back, and is given back by the first call there, which is none of a Python function: an interrupt, and one
+that follows it at once, come before or after it.
 """
 
 from __future__ import annotations
@@ -9,7 +13,6 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Final, TypeVar
 
 import apsw
@@ -56,8 +59,8 @@ class Writer:
 
     def _open(self, durability: Durability) -> None:
         connections: list[apsw.Connection] = []
-        self._lock.acquire(self._wait_s)
         try:
+            self._lock.acquire(self._wait_s)
             connections.append(connect(self._path, durability, self._wait_s, creates=True))
             prepare(connections[0], self._path)
             connections.append(connect(self._path, durability, self._wait_s))
@@ -90,34 +93,24 @@ class Writer:
             OutcomeUnknownError: The disk failed while committing.
             CorruptError: The file is damaged, or was replaced while it was open.
         """
-        self._enter()
-        try:
-            self._lock.acquire(self._wait_s)
+        with self._writing:
+            self._check_usable()
             try:
+                self._lock.acquire(self._wait_s)
                 answer = self._transact(work, clock)
                 self.files.check()
                 if self._log_pages >= self._checkpoint_at:
                     self._checkpoint()
             finally:
                 self._lock.release()
-        finally:
-            self._writing.release()
         return answer
 
-    def _enter(self) -> None:
-        if not self._writing.acquire(timeout=self._wait_s):
-            raise StoreUnavailableError(
-                f"{self._path} has been busy for {self._wait_s:g} s; nothing was written"
-            )
-        try:
-            if self._is_closed:
-                raise ClosedError(f"{self._path} is closed; open it again")
-            self.files.refuse_moved()
-            if self._failure is not None:
-                raise StorageError(f"{self._failure}; nothing was written")
-        except BaseException:
-            self._writing.release()
-            raise
+    def _check_usable(self) -> None:
+        if self._is_closed:
+            raise ClosedError(f"{self._path} is closed; open it again")
+        self.files.refuse_moved()
+        if self._failure is not None:
+            raise StorageError(f"{self._failure}; nothing was written")
 
     def _transact(self, work: Callable[[Flush], T], clock: Clock) -> T:
         execute, is_committing = self._execute, False
@@ -127,18 +120,15 @@ class Writer:
             answer = work(flush)
             is_committing = flush.wrote
             execute("COMMIT" if is_committing else "ROLLBACK")
-        except apsw.Error as error:
-            self._undo()
-            raise self._failed(error, is_committing=is_committing) from error
-        except BaseException:
-            self._undo()
+        except BaseException as error:
+            try:  # noqa: SIM105  a second interrupt could come first
+                execute("ROLLBACK")
+            except apsw.Error:  # none was begun, or SQLite undid it by itself
+                pass
+            if isinstance(error, apsw.Error):
+                raise self._failed(error, is_committing=is_committing) from error
             raise
         return answer
-
-    def _undo(self) -> None:
-        if self._connection.in_transaction:
-            with suppress(apsw.Error):  # it fails where SQLite undid the transaction by itself
-                self._execute("ROLLBACK")
 
     def _failed(self, error: apsw.Error, *, is_committing: bool) -> StorageError:
         if not failures.is_io_failure(error):
@@ -172,11 +162,14 @@ class Writer:
     def _checkpoint(self) -> None:
         """Moves the log into the file; what was committed stands in the log whether this works or not."""
         try:
-            self._execute("BEGIN IMMEDIATE")  # against programs that know nothing of the lock file
             try:
+                self._execute("BEGIN IMMEDIATE")  # against programs that know nothing of the lock file
                 is_all = checkpoint.move(self._checkpointer, self._path)
             finally:
-                self._execute("ROLLBACK")
+                try:  # noqa: SIM105  as above
+                    self._execute("ROLLBACK")
+                except apsw.Error:  # none was begun
+                    pass
         except (apsw.Error, StorageError) as error:
             is_all = False
             if isinstance(error, apsw.Error) and failures.is_io_failure(error):
@@ -190,25 +183,20 @@ class Writer:
 
     def close(self) -> None:
         """Moves all of the log into the file and lets go of it, after the write that is under way."""
-        if not self._writing.acquire(timeout=self._wait_s):
-            raise StoreUnavailableError(f"{self._path} has been busy for {self._wait_s:g} s and stays open")
-        try:
+        with self._writing:
             self._is_closed = True
             if self._failure is None and not self.files.moved:
                 self._move_all()
             self._checkpointer.close()
             self._connection.close()
             self._lock.close()
-        finally:
-            self._writing.release()
 
     def _move_all(self) -> None:
         try:
             self._lock.acquire(self._wait_s)
+            checkpoint.move_all(self._checkpointer)
         except StoreUnavailableError:
             return  # who holds it has the file open, and closes it later
-        try:
-            checkpoint.move_all(self._checkpointer)
         except apsw.Error as error:
             _log.warning("the write-ahead log of %s was not moved at close: %s", self._path, error)
         finally:

@@ -1,0 +1,62 @@
+"""Ctrl-C at any moment of a call: the store stays usable, nothing is half-written, no answer goes astray."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+_ROOT = Path(__file__).parents[2]
+_PROMPT_S = 5.0
+"""Far below the ten seconds after which a lock that nobody gives back is called busy."""
+
+
+def storm(url: str, *, seed: int, rounds: int) -> dict[str, Any]:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.stores.storm", url, str(seed), str(rounds)],
+        cwd=_ROOT,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-4000:]
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+def assert_unharmed(found: dict[str, Any]) -> None:
+    assert found["interrupts"] > 100
+    assert found["halves"] == 0
+    assert found["applied"] <= found["counted"] <= found["applied"] + found["unknown"]
+    assert found["log_is_whole"]
+    assert found["is_the_same_when_reopened"]
+    assert found["put_s"] < _PROMPT_S
+
+
+def assert_others_unharmed(found: dict[str, Any]) -> None:
+    applied, unknown, counted = found["beside"]
+    assert found["beside_error"] == ""
+    assert applied <= counted <= applied + unknown
+    assert found["beside_longest_s"] < _PROMPT_S
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("name", ["memory", "file", "json", "normal", "full"])
+def test_ctrl_c_at_any_moment_leaves_an_embedded_store_whole(tmp_path: Path, name: str, seed: int) -> None:
+    url = {
+        "memory": "memory://storm",
+        "file": f"file:///{tmp_path}/state.journal",
+        "json": f"file:///{tmp_path}/state.journal?format=json",
+        "normal": f"sqlite:///{tmp_path}/state.db?durability=normal",
+        "full": f"sqlite:///{tmp_path}/state.db",
+    }[name]
+
+    found = storm(url, seed=seed, rounds=900)
+
+    assert_unharmed(found)
+    assert_others_unharmed(found)
