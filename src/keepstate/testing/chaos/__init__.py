@@ -1,0 +1,14 @@
+"""What survives kills?
+
+Several processes work on one store, each with several tasks or threads, while they and the store's server are
+killed; afterwards `testing.proof` judges what they wrote down. Invariant: nothing here catches an error that
+the store's protocol does not name, and what was killed between a call and its answer counts as unknown.
+
+To add one: an action in `workload`, and in `promises` what it must have come to.
+"""
+
+from keepstate.testing.chaos.run import Plan as Plan
+from keepstate.testing.chaos.run import Report as Report
+from keepstate.testing.chaos.run import run as run
+
+__all__ = ["Plan", "Report", "run"]

@@ -1,0 +1,129 @@
+"""A worker of the chaos: a process with several clients, to be killed at any moment.
+
+It writes down what its clients do; what it cannot go on after stands in a file beside that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import traceback
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+
+import msgspec
+
+from keepstate._finish import finish
+from keepstate._runner import Colour
+from keepstate.engine.keepstate import Keepstate
+from keepstate.errors import StoreUnavailableError
+from keepstate.opening import runner_of, source_of
+from keepstate.stores.base import StoreBase
+from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.testing.chaos.workload import SPACE_REVISIONS, Client, space_name
+from keepstate.testing.proof.recorded_store import RecordedStore
+from keepstate.testing.proof.recorder import Recorder
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What a worker is to do.
+
+    Attributes:
+        url: The store.
+        folder: Where it writes.
+        launch: The how-manieth worker of the run it is.
+        colour: Whether its clients are tasks or threads.
+        clients: How many they are.
+        until_s: When it ends by itself, on the machine's monotonic clock.
+        seed: What all choices come from.
+        sabotage: A function that breaks the store first, as `module:name`; for tests of the chaos itself.
+    """
+
+    url: str
+    folder: Path
+    launch: int
+    colour: Colour
+    clients: int
+    until_s: float
+    seed: int
+    sabotage: str | None = None
+
+    @property
+    def history(self) -> Path:
+        """The file with what its clients did."""
+        return self.folder / f"{self.launch}.history"
+
+    @property
+    def fault(self) -> Path:
+        """The file that is there if it could not go on."""
+        return self.folder / f"{self.launch}.fault"
+
+
+def main(order: Order) -> None:
+    """Works until the time is up, or dies."""
+    try:
+        if order.sabotage is not None:
+            module, _, name = order.sabotage.partition(":")
+            sabotage: Callable[[], None] = getattr(import_module(module), name)
+            sabotage()
+        if order.colour == "async":
+            asyncio.run(_tasks(order))
+        else:
+            _threads(order)
+    except BaseException:
+        order.fault.write_text(traceback.format_exc())
+        raise
+
+
+async def opened(url: str, colour: Colour) -> StoreBase:
+    """Returns the opened store, as soon as its server is there."""
+    place = StoreUrl.parse(url)
+    while True:
+        store = store_class(place.scheme).from_url(place, runner=runner_of(colour))
+        try:
+            return await store.open()
+        except StoreUnavailableError:
+            await runner_of(colour).sleep(0.02)
+
+
+async def _clients(order: Order, store: StoreBase) -> list[Client]:
+    recorder = Recorder(order.history)
+    recorded = RecordedStore(store, recorder, order.launch)
+    number = 0
+    while (await recorded.read(space_name(number), [])).revision >= SPACE_REVISIONS:
+        number += 1
+    ks = Keepstate(source_of(recorded, order.colour), author=f"worker {order.launch}")
+    names = [f"{order.launch}.{place}" for place in range(order.clients)]
+    return [
+        Client(ks, recorded, recorder, runner_of(order.colour), name=name, seed=order.seed, first=number)
+        for name in names
+    ]
+
+
+async def _tasks(order: Order) -> None:
+    store = await opened(order.url, "async")
+    async with asyncio.TaskGroup() as group:
+        for client in await _clients(order, store):
+            group.create_task(client.work(order.until_s))
+    await store.close()
+
+
+def _threads(order: Order) -> None:
+    store = finish(opened(order.url, "blocking"))
+    faults: list[BaseException] = []
+
+    def work(client: Client) -> None:
+        try:
+            finish(client.work(order.until_s))
+        except BaseException as error:  # noqa: BLE001  told by the thread that waits
+            faults.append(error)
+
+    threads = [threading.Thread(target=work, args=(client,)) for client in finish(_clients(order, store))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    finish(store.close())
+    if faults:
+        raise faults[0]

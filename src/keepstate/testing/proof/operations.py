@@ -1,0 +1,144 @@
+"""The words of a history: what clients did to a space, and what they saw there.
+
+Times are nanoseconds of the machine's monotonic clock, which its processes share. Values stand as checksums:
+a million operations fit into memory.
+"""
+
+from __future__ import annotations
+
+from typing import Final, TypeAlias
+from zlib import crc32
+
+import msgspec
+
+from keepstate.stores.protocol import Entry, Put, Write
+
+FOREVER: Final = 2**63 - 1
+"""When an operation ended whose end nobody heard."""
+
+
+class Saw(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """An entry as somebody saw it; the checksum is None where only its key is known."""
+
+    version: int
+    created: int
+    expires_at_ms: int | None
+    checksum: int | None
+
+
+class Wrote(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """One write of a batch; the checksum of a deletion is None."""
+
+    key: bytes
+    checksum: int | None
+    ttl_ms: int | None = None
+    stamp: bool = False
+
+
+class Demand(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a batch checks of a key: its version, or else its `created`."""
+
+    key: bytes
+    version: int | None
+    created: int | None = None
+
+
+class Took(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The batch was told to have taken this revision, at this time of the space."""
+
+    revision: int
+    now_ms: int
+
+
+class Refused(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The batch was told not to have applied.
+
+    `actual` is what was found under `key`, or the revision of the space where `key` is None. `reason` stands
+    in their place if the store was not reached or did not take the batch at all. `wall_ms` is the client's
+    clock when it was told.
+    """
+
+    key: bytes | None
+    actual: int
+    wall_ms: int
+    reason: str | None = None
+
+
+class Attempt(msgspec.Struct):
+    """A batch that somebody sent. Without an answer it may have applied, then or later, or not."""
+
+    space: str
+    began_ns: int
+    writes: list[Wrote]
+    checks: list[Demand] = []
+    at: int | None = None
+    token: bytes = b""
+    ended_ns: int = FOREVER
+    answer: Took | Refused | None = None
+
+
+class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """The keys from `low` on and below `high`; without `high`, all from `low` on."""
+
+    low: bytes
+    high: bytes | None
+
+
+class Look(msgspec.Struct, frozen=True, array_like=True):
+    """What a read or a scan told: the space's revision, and the entries that it found or did not find.
+
+    A read says under which time of the space it looked. A scan does not; it names the `span` in which it has
+    found all that is there.
+    """
+
+    space: str
+    began_ns: int
+    ended_ns: int
+    revision: int
+    now_ms: int | None
+    found: dict[bytes, Saw | None]
+    span: Span | None = None
+    wall_ms: int = 0
+
+
+class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What a client says of its own work, for a check that knows what it means."""
+
+    space: str
+    what: str
+    about: str = ""
+    number: int = 0
+
+
+class History(msgspec.Struct):
+    """All that is written down of one space, in no order."""
+
+    space: str
+    attempts: list[Attempt] = []
+    looks: list[Look] = []
+    notes: list[Note] = []
+
+    @property
+    def operations(self) -> int:
+        """Returns how many batches, reads and scans it holds."""
+        return len(self.attempts) + len(self.looks)
+
+
+Histories: TypeAlias = dict[str, History]
+
+
+def checksum(value: bytes) -> int:
+    """Returns what stands for a value in a history."""
+    return crc32(value)
+
+
+def saw(entry: Entry) -> Saw:
+    """Returns what a history keeps of an entry."""
+    return Saw(entry.version, entry.created, entry.expires_at_ms, crc32(entry.value))
+
+
+def wrote(write: Write) -> Wrote:
+    """Returns what a history keeps of a write."""
+    if isinstance(write, Put):
+        return Wrote(write.key, crc32(write.value), write.ttl_ms, write.stamp)
+    return Wrote(write.key, None)

@@ -1,0 +1,189 @@
+"""A store that writes down what is done to it: all of the engine can work on it, and all of it is proven."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from typing import Final, Literal
+
+import msgspec
+
+from keepstate.errors import (
+    InvalidError,
+    OutcomeUnknownError,
+    StorageError,
+    StoreFullError,
+    StoreUnavailableError,
+)
+from keepstate.stores.base import StoreBase
+from keepstate.stores.hints import HintListener
+from keepstate.stores.protocol import (
+    TOKEN_RANDOM_BYTES,
+    Applied,
+    Batch,
+    Capabilities,
+    Changes,
+    Conflict,
+    Outcome,
+    Page,
+    Reading,
+    token_after,
+)
+from keepstate.testing.proof import recorder as records
+from keepstate.testing.proof.operations import Demand, Look, Refused, Span, Took, saw, wrote
+from keepstate.testing.proof.recorder import Began, Looked, Record, Recorder
+from keepstate.values.key import successor
+
+_LAUNCH_BYTES: Final = TOKEN_RANDOM_BYTES - 8
+_SURELY_NOT: Final = (StoreUnavailableError, StoreFullError, InvalidError)
+
+
+class RecordedStore:
+    """Hands everything on to a store, and each batch, read and scan to a recorder.
+
+    Each batch gets a token, by which its outcome can be asked for after its sender has died.
+
+    Args:
+        store: An opened store; closing this one closes it.
+        recorder: Where to write.
+        launch: What no other recorded store on these spaces has; up to 8 bytes.
+    """
+
+    def __init__(self, store: StoreBase, recorder: Recorder, launch: int) -> None:
+        self._store, self._recorder, self._launch = store, recorder, launch
+        self.revisions: dict[str, int] = {}
+
+    def __repr__(self) -> str:
+        return f"<RecordedStore around {self._store!r}>"
+
+    @property
+    def url(self) -> str:
+        """Returns what names the store, without a password."""
+        return self._store.url
+
+    @property
+    def colour(self) -> Literal["async", "blocking"]:
+        """Returns the colour of code that it works in."""
+        return self._store.colour
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Returns what the store offers."""
+        return self._store.capabilities
+
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        """Applies the batches."""
+        numbers = [self._recorder.number() for _ in batches]
+        named = [
+            batch if batch.token else msgspec.structs.replace(batch, token=self._token(batch.space, number))
+            for batch, number in zip(batches, numbers, strict=True)
+        ]
+        begun: list[Record] = []
+        began_ns = time.monotonic_ns()
+        for number, batch in zip(numbers, named, strict=True):
+            writes = [wrote(write) for write in batch.writes]
+            checks = [Demand(check.key, check.version, check.created) for check in batch.checks]
+            begun.append(Began(number, batch.space, began_ns, writes, checks, batch.at, batch.token or b""))
+        self._recorder.write(*begun)
+        outcomes = await self._store.apply(named)
+        ended_ns, wall_ms = time.monotonic_ns(), time.time_ns() // 1_000_000
+        ended: list[Record] = []
+        for number, batch, outcome in zip(numbers, named, outcomes, strict=True):
+            if isinstance(outcome, Applied):
+                self._saw(batch.space, outcome.revision)
+                took = Took(outcome.revision, outcome.now_ms)
+                ended.append(records.Applied(number, ended_ns, took))
+            elif (refused := _refused(outcome, wall_ms)) is not None:
+                ended.append(records.Failed(number, ended_ns, refused))
+        if ended:
+            self._recorder.write(*ended)
+        return outcomes
+
+    def _token(self, space: str, number: int) -> bytes:
+        name = self._launch.to_bytes(_LAUNCH_BYTES) + number.to_bytes(8)
+        return token_after(self.revisions.get(space, 0), name)
+
+    def _saw(self, space: str, revision: int) -> None:
+        if revision > self.revisions.get(space, 0):
+            self.revisions[space] = revision
+
+    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        """Reads entries by key."""
+        began_ns = time.monotonic_ns()
+        reading = await self._store.read(space, keys)
+        found = {
+            key: None if entry is None else saw(entry)
+            for key, entry in zip(keys, reading.entries, strict=True)
+        }
+        look = Look(space, began_ns, time.monotonic_ns(), reading.revision, reading.now_ms, found)
+        self._recorder.write(Looked(look))
+        self._saw(space, reading.revision)
+        return reading
+
+    async def scan(
+        self,
+        space: str,
+        prefix: bytes,
+        *,
+        after: bytes | None = None,
+        limit: int = 256,
+        reverse: bool = False,
+    ) -> Page:
+        """Reads a page of entries."""
+        began_ns = time.monotonic_ns()
+        page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse)
+        span = _span_down(prefix, after, page.next) if reverse else _span_up(prefix, after, page.next)
+        found = {entry.key: saw(entry) for entry in page.entries}
+        ended_ns, wall_ms = time.monotonic_ns(), time.time_ns() // 1_000_000
+        self._recorder.write(
+            Looked(Look(space, began_ns, ended_ns, page.revision, None, {**found}, span, wall_ms))
+        )
+        return page
+
+    async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
+        """Reads the log; not written down, because the checker reads it by itself."""
+        return await self._store.changes(space, after, limit=limit)
+
+    def listen(self, spaces: Collection[str]) -> HintListener:
+        """Returns a listener that hears every hint from now on."""
+        return self._store.listen(spaces)
+
+    async def wait(self, spaces: Collection[str], timeout_s: float) -> None:
+        """Waits for a hint."""
+        await self._store.wait(spaces, timeout_s)
+
+    async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
+        """Lists spaces."""
+        return await self._store.spaces(prefix, after=after, limit=limit)
+
+    async def drop(self, space: str) -> None:
+        """Refuses: a dropped space has no log that tells what it was."""
+        raise InvalidError(f"{space!r} is recorded and cannot be dropped; take another space")
+
+    async def sweep(self, *, limit: int = 256) -> int:
+        """Removes expired entries."""
+        return await self._store.sweep(limit=limit)
+
+    async def close(self) -> None:
+        """Closes the store."""
+        await self._store.close()
+
+
+def _refused(outcome: Conflict | StorageError | InvalidError, wall_ms: int) -> Refused | None:
+    """Returns what says that the batch did not apply, None where nobody knows."""
+    if isinstance(outcome, Conflict):
+        return Refused(outcome.key, outcome.actual, wall_ms)
+    if isinstance(outcome, OutcomeUnknownError) or not isinstance(outcome, _SURELY_NOT):
+        return None
+    return Refused(None, 0, wall_ms, f"{type(outcome).__name__}: {outcome}")
+
+
+def _span_up(prefix: bytes, after: bytes | None, behind: bytes | None) -> Span:
+    low = prefix if after is None or after < prefix else after + b"\0"
+    return Span(low, successor(prefix) if behind is None else behind + b"\0")
+
+
+def _span_down(prefix: bytes, after: bytes | None, behind: bytes | None) -> Span:
+    top = successor(prefix)
+    high = top if after is None or (top is not None and after > top) else after
+    return Span(prefix if behind is None else behind, high)

@@ -1,0 +1,170 @@
+"""Workers and servers are killed every second or so, and nothing is lost, torn, invented or disordered."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from keepstate.errors import MissingExtraError
+from keepstate.testing.chaos import Plan, Report, run
+from keepstate.testing.chaos.run import Crash
+from keepstate.testing.servers import Postgres, Redis, RedisCluster, Server, Valkey
+from tests.crashes import sabotage
+from tests.tally import Tally, first_seed
+
+# What `everysec` leaves to the kernel a moment later than it answers would be lost with the process.
+ALWAYS = {"appendfsync": "always"}
+SERVERS: dict[str, Callable[[], Server]] = {
+    "Redis": lambda: Redis(appendonly=True, settings=ALWAYS),
+    "Valkey": lambda: Valkey(appendonly=True, settings=ALWAYS),
+    "PostgreSQL": lambda: Postgres(settings={"max_connections": "200"}),
+}
+
+
+@dataclass(frozen=True)
+class Arena:
+    """A store to run on: how the workers name it, and what kills its server."""
+
+    urls: tuple[str, ...]
+    crash: Crash | None = None
+    workers: int = 3
+    clients: int = 4
+
+
+@dataclass(frozen=True)
+class Size:
+    """How long a run is, and how often something is killed."""
+
+    seconds: float
+    kill_every_s: tuple[float, float] = (0.4, 1.2)
+
+
+SHORT = Size(1.5, (0.2, 0.4))
+DEEP = [pytest.mark.deep, pytest.mark.timeout(600)]
+BACKENDS = {
+    "File": 45.0,
+    "SQLite, full": 70.0,
+    "SQLite, normal": 45.0,
+    "Redis": 110.0,
+    "Valkey": 90.0,
+    "PostgreSQL": 130.0,
+    "Redis Cluster": 150.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("kind", "size"),
+    [
+        *(pytest.param(kind, SHORT, id=f"{kind}-short", marks=pytest.mark.slow) for kind in BACKENDS),
+        *(pytest.param(kind, Size(long), id=f"{kind}-long", marks=DEEP) for kind, long in BACKENDS.items()),
+    ],
+)
+def test_kills_lose_nothing(kind: str, size: Size, tmp_path: Path, tally: Tally) -> None:
+    seed = first_seed()
+    with arena(kind, tmp_path) as at:
+        report = chaos(at, tmp_path, size, seed)
+
+    print(f"seed {seed}: {report}")
+    assert report.faults == []
+    assert report.findings.found == [], f"seed {seed}: {report}"
+    assert report.history_lost == 0
+    assert report.worker_kills > 0
+    assert report.server_crashes > 0 or at.crash is None
+    tally(
+        f"{kind}: chaos",
+        operations=report.findings.operations,
+        worker_kills=report.worker_kills,
+        server_crashes=report.server_crashes,
+        **report.findings.counts(),
+    )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("broken", "kinds"),
+    [
+        (sabotage.drop_checks, {"disordered"}),
+        (sabotage.acknowledge_and_forget, {"lost"}),
+        (sabotage.apply_the_half, {"partial"}),
+        (sabotage.apply_twice, {"applied_twice"}),
+        (sabotage.apply_what_was_refused, {"ghosts"}),
+        (sabotage.read_from_a_cache, {"disordered"}),
+    ],
+)
+def test_a_broken_store_is_found_guilty(broken: Callable[[], None], kinds: set[str], tmp_path: Path) -> None:
+    with arena("SQLite, normal", tmp_path) as at:
+        report = chaos(at, tmp_path, Size(0.8, (0.3, 0.4)), first_seed(), sabotaged=broken)
+
+    assert kinds <= {name for name, count in report.findings.counts().items() if count}, str(report)
+
+
+def chaos(
+    at: Arena, folder: Path, size: Size, seed: int, *, sabotaged: Callable[[], None] | None = None
+) -> Report:
+    """Returns what a run on a store came to."""
+    histories = folder / "histories"
+    histories.mkdir()
+    return run(
+        Plan(
+            urls=at.urls,
+            folder=histories,
+            seconds=size.seconds,
+            seed=seed,
+            workers=at.workers,
+            clients=at.clients,
+            kill_every_s=size.kill_every_s,
+            crash=at.crash,
+            sabotage=sabotaged and f"{sabotaged.__module__}:{sabotaged.__name__}",
+        )
+    )
+
+
+@contextmanager
+def arena(kind: str, folder: Path) -> Iterator[Arena]:
+    """Yields a new store of this kind."""
+    if kind == "File":
+        yield Arena((f"file:///{folder}/chaos.journal",), workers=1, clients=8)
+    elif kind == "SQLite, full":
+        yield Arena((f"sqlite:///{folder}/chaos.db",))
+    elif kind == "SQLite, normal":
+        yield Arena((f"sqlite:///{folder}/chaos.db?durability=normal",))
+    elif kind == "Redis Cluster":
+        # What a failover loses is another proof: here a killed master always comes back itself.
+        settings = {**ALWAYS, "cluster-replica-no-failover": "yes"}
+        cluster = RedisCluster(replicas=1, appendonly=True, settings=settings)
+        with running(cluster):
+            yield Arena(hasty(cluster.url), lambda dice: restart(dice.choice(cluster.nodes), dice))
+    else:
+        server = SERVERS[kind]()
+        with running(server):
+            urls = (server.url,) if kind == "PostgreSQL" else hasty(server.url)
+            yield Arena(urls, lambda dice: restart(server, dice), clients=6)
+
+
+@contextmanager
+def running(server: Server | RedisCluster) -> Iterator[None]:
+    """Keeps a server up; skips the test where its binary is not installed."""
+    try:
+        server.start()
+    except MissingExtraError as error:
+        pytest.skip(str(error))
+    with server:
+        yield
+
+
+def restart(server: Server, dice: Random) -> None:
+    """Kills a server, and starts it again a moment later."""
+    server.kill()
+    time.sleep(dice.uniform(0, 0.2))
+    server.start()
+
+
+def hasty(url: str) -> tuple[str, str]:
+    """Returns the URL of patient workers, and of others that soon take a lost answer for unknown."""
+    return url, f"{url}?retry_for_s=0.1&timeout_s=1"
