@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     )
     from keepstate.opening import open
     from keepstate.stores.protocol import Store
+    from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
     from keepstate.values.schema import register, upcast
 
 _HOMES = {
@@ -75,6 +76,7 @@ _HOMES = {
     ),
     "opening": ("open",),
     "stores.protocol": ("Store",),
+    "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
     "values.schema": ("register", "upcast"),
 }
 _MODULES = {name: f"keepstate.{home}" for home, names in _HOMES.items() for name in names}
@@ -93,6 +95,7 @@ __all__ = [
     "DocumentEntry",
     "Documents",
     "EXISTS",
+    "EncryptedStore",
     "Event",
     "EventStream",
     "Events",
@@ -101,6 +104,7 @@ __all__ = [
     "Keepstate",
     "KeepstateDeprecationWarning",
     "KeepstateError",
+    "KeyRing",
     "Lease",
     "LeaseLostError",
     "Leases",

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from importlib import import_module
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -32,8 +32,10 @@ from keepstate.errors import ClosedError, InvalidError, UnsupportedError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Coloured, Store
 from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.stores.wrappers.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
+    from keepstate.stores.wrappers.encrypted import KeyRing
     from keepstate.sync import Keepstate as BlockingKeepstate
 
 DEFAULT_URL = "sqlite:///keepstate.db"
@@ -43,9 +45,16 @@ TWINS: dict[type, Callable[[Any], Any]] = {}
 
 _FILES = ("sqlite", "file")
 
+AnyStore: TypeAlias = StoreBase | StoreWrapper
+"""What can be opened, closed, and made again for another colour."""
+
 
 def open(
-    url: str | PathLike[str] | Store = DEFAULT_URL, *, namespace: str = "", author: str | None = None
+    url: str | PathLike[str] | Store = DEFAULT_URL,
+    *,
+    namespace: str = "",
+    author: str | None = None,
+    encryption: KeyRing | None = None,
 ) -> Keepstate:
     """Returns a handle on the store, for use in an event loop.
 
@@ -55,19 +64,27 @@ def open(
         url: A store URL, the path of an SQLite file, or an opened store, which is never closed here.
         namespace: Stands before the names of all spaces of the handle.
         author: Who writes, in what is recorded.
+        encryption: The keys that values are encrypted under; all who open the store need them.
 
     Raises:
         InvalidError: The URL names no store; what it could be is listed.
     """
-    return Keepstate(source_of(url, "async"), namespace=namespace, author=author)
+    return Keepstate(source_of(url, "async", encryption), namespace=namespace, author=author)
 
 
-def source_of(url: str | PathLike[str] | Store, colour: Colour) -> OpenStore | PassedStore:
+def source_of(
+    url: str | PathLike[str] | Store, colour: Colour, encryption: KeyRing | None = None
+) -> OpenStore | PassedStore:
     """Returns where a handle of this colour gets its store from."""
     if isinstance(url, str):
-        return OpenStore(url, colour)
+        return OpenStore(url, colour, encryption=encryption)
     if isinstance(url, PathLike):
-        return OpenStore(f"sqlite:///{quote(os.fspath(Path(url).absolute()))}", colour)
+        path = quote(os.fspath(Path(url).absolute()))
+        return OpenStore(f"sqlite:///{path}", colour, encryption=encryption)
+    if encryption is not None:
+        raise InvalidError(
+            f"{url!r} was opened already; open an EncryptedStore around it, and hand that over"
+        )
     return PassedStore(url, colour)
 
 
@@ -105,7 +122,7 @@ if hasattr(os, "register_at_fork"):
 class _Shared:
     """A store that handles share, opened once: how many they are, and who waits until it is open."""
 
-    def __init__(self, store: StoreBase, key: tuple[object, ...] = ()) -> None:
+    def __init__(self, store: AnyStore, key: tuple[object, ...] = ()) -> None:
         self.store, self._key, self._process = store, key, ThreadRunner()
         self.users = 0
         self.is_open = self.is_over = self._is_opening = False
@@ -169,12 +186,19 @@ class OpenStore:
         colour: How the store is used.
         folder: Where a relative path begins; the working folder, if it is not given.
         private: The store itself, where it is nobody else's.
+        encryption: The keys that values are encrypted under.
     """
 
     def __init__(
-        self, url: str, colour: Colour, *, folder: str | None = None, private: StoreBase | None = None
+        self,
+        url: str,
+        colour: Colour,
+        *,
+        folder: str | None = None,
+        private: AnyStore | None = None,
+        encryption: KeyRing | None = None,
     ) -> None:
-        self._text, self._url = url, StoreUrl.parse(url)
+        self._text, self._url, self._encryption = url, StoreUrl.parse(url), encryption
         self._class = store_class(self._url.scheme)
         self.runner = runner_of(colour)
         self._shared: _Shared | None = None
@@ -231,12 +255,17 @@ class OpenStore:
 
     def _key(self) -> tuple[object, ...]:
         colour = self.runner.colour
-        return self._text, self._folder, colour, present_loop(colour), id(self._private)
+        return self._text, self._folder, colour, present_loop(colour), id(self._private), self._encryption
 
-    def _made(self) -> StoreBase:
+    def _made(self) -> AnyStore:
         path = os.path.join(self._folder, self._url.path) if self._folder is not None else self._url.path
         url = msgspec.structs.replace(self._url, path=path)
-        return self._class.from_url(url, runner=runner_of(self.runner.colour))
+        store = self._class.from_url(url, runner=runner_of(self.runner.colour))
+        if self._encryption is None:
+            return store
+        from keepstate.stores.wrappers.encrypted import EncryptedStore
+
+        return EncryptedStore(store, self._encryption)
 
     async def close(self) -> None:
         """Lets go of the store; the last handle to do so closes it."""
@@ -249,7 +278,9 @@ class OpenStore:
     def twin(self, colour: Colour) -> OpenStore:
         """Returns the same store for another colour."""
         private = None if self._private is None else self._private.twin(runner_of(colour))
-        twin = OpenStore(self._text, colour, folder=self._folder, private=private)
+        twin = OpenStore(
+            self._text, colour, folder=self._folder, private=private, encryption=self._encryption
+        )
         twin._closed = self._closed
         return twin
 
@@ -263,6 +294,8 @@ class OpenStore:
             raise TypeError(
                 "memory:// is private to one handle and cannot be pickled; use memory://NAME, or a file"
             )
+        if self._encryption is not None:
+            raise TypeError(f"a handle with keys cannot be pickled; open {self.url} where it is used")
         return _again, self._text, self.runner.colour, self._folder
 
 
@@ -302,7 +335,7 @@ class PassedStore:
 
     def twin(self, colour: Colour) -> PassedStore:
         """Returns the same store for another colour."""
-        if not isinstance(self._store, StoreBase):
+        if not isinstance(self._store, AnyStore):
             raise UnsupportedError(f"{self._store!r} has no twin in another colour; open it there")
         own = _Shared(self._store.twin(runner_of(colour)))
         own.users = 1

@@ -11,8 +11,8 @@ from keepstate._finish import finish
 from keepstate._runner import Colour, Runner
 from keepstate.engine.collecting import collect_parts
 from keepstate.engine.space import Space
-from keepstate.errors import InvalidError
-from keepstate.stores.protocol import Store
+from keepstate.errors import InvalidError, UnsupportedError
+from keepstate.stores.protocol import ReplacesKeys, Store
 from keepstate.values import codec
 
 if TYPE_CHECKING:
@@ -181,6 +181,20 @@ class Keepstate:
         async for name in self.spaces():
             removed += await collect_parts(store, self.namespace + name)
         return removed
+
+    async def rotate(self) -> int:
+        """Encrypts again, under the newest key, what stands under older ones; returns how many values.
+
+        Others may read and write meanwhile. It can be ended at any time: the next call goes on. Versions stay
+        as they are, and no change is told of.
+
+        Raises:
+            UnsupportedError: The store is not encrypted.
+        """
+        store = await self.opened()
+        if not isinstance(store, ReplacesKeys):
+            raise UnsupportedError(f"{self.url} is not encrypted; open it with `encryption`")
+        return await store.rotate()
 
     # ---- what its spaces ask of it
 

@@ -17,8 +17,19 @@ import msgspec
 from keepstate.engine import layout
 from keepstate.engine.describing import describe
 from keepstate.errors import ConflictError, CorruptError
-from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Entry, Outcome, Put, Store
+from keepstate.stores.protocol import (
+    Applied,
+    Batch,
+    Check,
+    Conflict,
+    Entry,
+    NamesObjects,
+    Outcome,
+    Put,
+    Store,
+)
 from keepstate.values import limits
+from keepstate.values.digest import DIGEST_SIZE
 
 MANIFEST_BYTE: Final = b"\xd7"
 """Begins a manifest where a value's format byte stands. It is no format of `values.codec`."""
@@ -35,13 +46,17 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
     parts: list[bytes]
 
 
-def split(value: bytes) -> tuple[bytes, dict[bytes, bytes]]:
+def split(store: Store, space: str, value: bytes) -> tuple[bytes, dict[bytes, bytes]]:
     """Returns the manifest to store in the value's place, and its parts by key."""
     parts: dict[bytes, bytes] = {}
     names: list[bytes] = []
     for start in range(0, len(value), limits.VALUE_BYTES):
         part = value[start : start + limits.VALUE_BYTES]
-        names.append(sha256(part).digest()[:20])
+        names.append(
+            store.object_name(space, part)
+            if isinstance(store, NamesObjects)
+            else sha256(part).digest()[:DIGEST_SIZE]
+        )
         parts[layout.PARTS + names[-1]] = part
     manifest = Manifest(len(value), sha256(value).digest(), names)
     return MANIFEST_BYTE + msgspec.msgpack.encode(manifest), parts

@@ -176,7 +176,7 @@ class Unit:
     def _parted(self, value: bytes) -> bytes:
         if len(value) <= limits.VALUE_BYTES:
             return value
-        manifest, pieces = large_values.split(value)
+        manifest, pieces = large_values.split(self.store, self.space, value)
         self._parts.update(pieces)
         return manifest
 

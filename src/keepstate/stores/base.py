@@ -126,6 +126,11 @@ class StoreBase(ABC):
         return self
 
     @property
+    def is_open(self) -> bool:
+        """Whether it was opened and not closed."""
+        return self._is_open
+
+    @property
     def colour(self) -> Colour:
         """Returns `async` or `blocking`."""
         return self._runner.colour
@@ -170,8 +175,12 @@ class StoreBase(ABC):
 
     # ---- applying
 
-    def _admit(self, batches: Sequence[Batch]) -> list[int]:
-        """Returns the batches' sizes, all of them well-formed."""
+    def admit(self, batches: Sequence[Batch]) -> list[int]:
+        """Returns the batches' sizes in bytes.
+
+        Raises:
+            InvalidError: A batch is malformed or over a limit.
+        """
         self._check_open()
         if len(batches) == 1:
             return [admission.admit_batch(batches[0])]
@@ -179,7 +188,10 @@ class StoreBase(ABC):
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies each batch whole or not at all, flushed together with those of other callers."""
-        sizes = self._admit(batches)
+        return await self.apply_admitted(batches, self.admit(batches))
+
+    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+        """Applies what was admitted; a wrapper may have made the values longer since."""
         if not self.retries:
             return await self._combined(batches, sizes)
         deadline_s = self._clock.monotonic_s() + self._retry_for_s

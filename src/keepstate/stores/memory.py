@@ -113,7 +113,11 @@ class MemoryStore(StoreBase):
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies at once: there is no flush whose cost several batches could share."""
-        self._admit(batches)
+        self.admit(batches)
+        return self._apply_now(batches)
+
+    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+        """Applies what was admitted."""
         return self._apply_now(batches)
 
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:

@@ -307,6 +307,15 @@ class NamesObjects(Protocol):
         ...
 
 
+@runtime_checkable
+class ReplacesKeys(Protocol):
+    """The extra ability of a store to encrypt again, under its newest key."""
+
+    async def rotate(self) -> int:
+        """Returns how many values stood under an older key."""
+        ...
+
+
 TOKEN_RANDOM_BYTES: Final = 16
 _TOKEN_MARK: Final = b"ks1"
 

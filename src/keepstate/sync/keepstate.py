@@ -83,3 +83,14 @@ class Keepstate(Twin[engine.Keepstate]):
     def sweep(self) -> int:
         """Removes what has expired and parts of large values that nothing names; returns how many."""
         return finish(self._inner.sweep())
+
+    def rotate(self) -> int:
+        """Encrypts again, under the newest key, what stands under older ones; returns how many values.
+
+        Others may read and write meanwhile. It can be ended at any time: the next call goes on. Versions stay
+        as they are, and no change is told of.
+
+        Raises:
+            UnsupportedError: The store is not encrypted.
+        """
+        return finish(self._inner.rotate())

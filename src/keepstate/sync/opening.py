@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from os import PathLike
+from typing import TYPE_CHECKING
 
 from keepstate import opening
 from keepstate._finish import finish
@@ -10,11 +11,18 @@ from keepstate.engine import keepstate as engine
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 
+if TYPE_CHECKING:
+    from keepstate.stores.wrappers.encrypted import KeyRing
+
 opening.TWINS[engine.Keepstate] = Keepstate
 
 
 def open(
-    url: str | PathLike[str] | Store = opening.DEFAULT_URL, *, namespace: str = "", author: str | None = None
+    url: str | PathLike[str] | Store = opening.DEFAULT_URL,
+    *,
+    namespace: str = "",
+    author: str | None = None,
+    encryption: KeyRing | None = None,
 ) -> Keepstate:
     """Opens the store and returns a handle on it, which is also a context manager that closes it.
 
@@ -25,12 +33,14 @@ def open(
             closed here.
         namespace: Stands before the names of all spaces of the handle.
         author: Who writes, in what is recorded.
+        encryption: The keys that values are encrypted under; all who open the store need them.
 
     Raises:
         InvalidError: The URL names no store; what it could be is listed.
         StoreUnavailableError: The store cannot be reached.
     """
-    inner = engine.Keepstate(opening.source_of(url, "blocking"), namespace=namespace, author=author)
+    source = opening.source_of(url, "blocking", encryption)
+    inner = engine.Keepstate(source, namespace=namespace, author=author)
     finish(inner.opened())
     return Keepstate(inner)
 

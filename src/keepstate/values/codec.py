@@ -23,6 +23,8 @@ FORMAT: Final = 1
 PLAIN: Final = bytes((FORMAT,))
 COMPRESSED: Final = bytes((FORMAT | 0x10,))
 """zstd over the encoding."""
+SEALED: Final = bytes((FORMAT | 0x20,))
+"""Encrypted; also with the two highest bits. No codec reads it: `stores.wrappers.encrypted` does."""
 
 _T = TypeVar("_T")
 
@@ -94,6 +96,8 @@ def _body(data: bytes) -> bytes:
         return decompress(data[1:])
     if not first:
         raise CorruptError("a stored value has no bytes")
+    if first[0] & 0x3F == SEALED[0]:
+        raise CorruptError("a stored value is encrypted; open the store with its KeyRing")
     raise CorruptError(f"a stored value starts with {first.hex()}; it is damaged or of a newer keepstate")
 
 

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable, Collection, Sequence
-from typing import Literal, TypeVar
+from typing import Literal, Self, TypeVar
 
 import msgspec
 
 from keepstate._clock import SYSTEM_CLOCK, Clock
-from keepstate._runner import Colour
 from keepstate.stores.base import StoreBase
-from keepstate.stores.hints import HintListener
-from keepstate.stores.protocol import Batch, Capabilities, Changes, Conflict, Outcome, Page, Reading
+from keepstate.stores.protocol import Batch, Changes, Conflict, Outcome, Page, Reading
+from keepstate.stores.wrappers.wrapper import StoreWrapper
 
 T = TypeVar("T")
 Operation = Literal["apply", "read", "scan", "changes", "wait", "spaces", "drop", "sweep"]
@@ -40,44 +39,42 @@ class Measurement(msgspec.Struct, frozen=True, kw_only=True):
     error: str | None = None
 
 
-class MeasuredStore:
+class MeasuredStore(StoreWrapper):
     """A store that tells of its operations.
 
     Args:
-        store: An opened store; closing this one closes it.
+        store: What does them.
         tell: Called after each operation, where that was called. It should be quick; what it raises is logged
             and goes no further.
         clock: What the time is read from.
     """
 
     def __init__(
-        self, store: StoreBase, tell: Callable[[Measurement], object], *, clock: Clock = SYSTEM_CLOCK
+        self,
+        store: StoreBase | StoreWrapper,
+        tell: Callable[[Measurement], object],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self._store, self._tell, self._clock = store, tell, clock
+        super().__init__(store)
+        self._tell, self._clock = tell, clock
 
-    def __repr__(self) -> str:
-        return f"<MeasuredStore around {self._store!r}>"
-
-    @property
-    def url(self) -> str:
-        """Returns what names the store, without a password."""
-        return self._store.url
-
-    @property
-    def colour(self) -> Colour:
-        """Returns `async` or `blocking`."""
-        return self._store.colour
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Returns what the store offers."""
-        return self._store.capabilities
+    def around(self, store: StoreBase | StoreWrapper) -> Self:
+        """Returns the same around another store."""
+        return type(self)(store, self._tell, clock=self._clock)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies the batches."""
+        return await self._told(self._store.apply(batches), len(batches))
+
+    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+        """Applies what was admitted."""
+        return await self._told(self._store.apply_admitted(batches, sizes), len(batches))
+
+    async def _told(self, work: Awaitable[list[Outcome]], count: int) -> list[Outcome]:
         begun_s = self._clock.monotonic_s()
         try:
-            outcomes = await self._store.apply(batches)
+            outcomes = await work
         except Exception as error:  # told, and raised again
             self._failed("apply", begun_s, error)
             raise
@@ -85,7 +82,7 @@ class MeasuredStore:
         self._ended(
             "apply",
             begun_s,
-            count=len(batches),
+            count=count,
             conflicts=sum(type(outcome) is Conflict for outcome in outcomes),
             errors=len(failures),
             error=type(failures[0]).__name__ if failures else None,
@@ -129,14 +126,6 @@ class MeasuredStore:
     async def sweep(self, *, limit: int = 256) -> int:
         """Removes expired entries."""
         return await self._measured("sweep", self._store.sweep(limit=limit), lambda removed: removed)
-
-    def listen(self, spaces: Collection[str]) -> HintListener:
-        """Returns a listener of the store; what it waits is not measured."""
-        return self._store.listen(spaces)
-
-    async def close(self) -> None:
-        """Closes the store."""
-        await self._store.close()
 
     async def _measured(self, operation: Operation, work: Awaitable[T], count: Callable[[T], int]) -> T:
         begun_s = self._clock.monotonic_s()

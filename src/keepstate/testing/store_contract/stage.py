@@ -30,6 +30,7 @@ from keepstate.stores.protocol import (
     Conflict,
     Entry,
     Outcome,
+    Store,
     Write,
 )
 
@@ -131,7 +132,7 @@ def _driven(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., Non
 
 
 async def applied(
-    store: StoreBase,
+    store: Store,
     space: str,
     *writes: Write,
     checks: Sequence[Check] = (),
@@ -146,7 +147,7 @@ async def applied(
 
 
 async def refused(
-    store: StoreBase,
+    store: Store,
     space: str,
     *writes: Write,
     checks: Sequence[Check] = (),
@@ -161,7 +162,7 @@ async def refused(
 
 
 async def outcome_of(
-    store: StoreBase,
+    store: Store,
     space: str,
     *writes: Write,
     checks: Sequence[Check] = (),
@@ -174,24 +175,24 @@ async def outcome_of(
     return outcome
 
 
-async def entry_of(store: StoreBase, space: str, key: bytes) -> Entry | None:
+async def entry_of(store: Store, space: str, key: bytes) -> Entry | None:
     """Returns one key's entry."""
     return (await store.read(space, [key])).entries[0]
 
 
-async def value_of(store: StoreBase, space: str, key: bytes) -> bytes | None:
+async def value_of(store: Store, space: str, key: bytes) -> bytes | None:
     """Returns one key's value."""
     entry = await entry_of(store, space, key)
     return None if entry is None else entry.value
 
 
-async def revision_of(store: StoreBase, space: str) -> int:
+async def revision_of(store: Store, space: str) -> int:
     """Returns the number of the last batch applied to the space."""
     return (await store.read(space, [])).revision
 
 
 async def scanned(
-    store: StoreBase, space: str, prefix: bytes, *, limit: int = 256, reverse: bool = False
+    store: Store, space: str, prefix: bytes, *, limit: int = 256, reverse: bool = False
 ) -> list[Entry]:
     """Returns all entries under a prefix, page by page."""
     entries: list[Entry] = []
@@ -207,7 +208,7 @@ async def scanned(
         after = page.next
 
 
-async def changed(store: StoreBase, space: str, after: int = 0) -> list[Change]:
+async def changed(store: Store, space: str, after: int = 0) -> list[Change]:
     """Returns all changes after a revision, page by page, ordered by revision and key."""
     items: list[Change] = []
     while True:
@@ -226,7 +227,7 @@ async def is_invalid(work: Coroutine[Any, Any, object]) -> InvalidError:
     return caught.value
 
 
-async def put_away(store: StoreBase, *spaces: str) -> None:
+async def put_away(store: Store, *spaces: str) -> None:
     """Drops what a test made beside its own space."""
     for space in spaces:
         await store.drop(space)

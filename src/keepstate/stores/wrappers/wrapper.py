@@ -1,0 +1,143 @@
+"""A store around another: every call handed on, so that a wrapper writes only what it does otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from hashlib import sha256
+from typing import Self
+
+from keepstate._runner import Colour, Runner
+from keepstate.stores.base import StoreBase
+from keepstate.stores.hints import HintListener
+from keepstate.stores.protocol import Batch, Capabilities, Changes, Inspected, Outcome, Page, Reading, Setting
+from keepstate.values.digest import DIGEST_SIZE
+
+
+class StoreWrapper:
+    """Hands each call on. A wrapper has the lifetime of its store: either's `close` closes both.
+
+    Args:
+        store: What it stands around, opened or not.
+    """
+
+    def __init__(self, store: StoreBase | StoreWrapper) -> None:
+        self._store = store
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.url} {'open' if self.is_open else 'closed'}>"
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError(f"{self!r} cannot be pickled; pickle its URL and open it where it is used")
+
+    def around(self, store: StoreBase | StoreWrapper) -> Self:
+        """Returns the same wrapper around another store."""
+        raise NotImplementedError(f"{type(self).__name__} does not say how it is made again")
+
+    # ---- opening and closing
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it was opened and not closed."""
+        return self._store.is_open
+
+    async def open(self) -> Self:
+        """Opens the store, unless it is open already, and returns this wrapper."""
+        if not self._store.is_open:
+            await self._store.open()
+        return self
+
+    async def close(self) -> None:
+        """Closes the store; twice is once."""
+        await self._store.close()
+
+    def warn_if_open(self) -> None:
+        """Warns, once, that who held it has dropped it and not closed it."""
+        self._store.warn_if_open()
+
+    def twin(self, runner: Runner) -> Self:
+        """Returns the same wrapper around the store's twin for another colour, not yet opened."""
+        return self.around(self._store.twin(runner))
+
+    @property
+    def url(self) -> str:
+        """Returns what names the store, without a password."""
+        return self._store.url
+
+    @property
+    def colour(self) -> Colour:
+        """Returns `async` or `blocking`."""
+        return self._store.colour
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Returns what the store offers."""
+        return self._store.capabilities
+
+    @property
+    def retries(self) -> bool:
+        """Whether replies can be lost: then every batch is tried again under a token."""
+        return self._store.retries
+
+    # ---- the protocol
+
+    def admit(self, batches: Sequence[Batch]) -> list[int]:
+        """Returns the batches' sizes, all of them well-formed."""
+        return self._store.admit(batches)
+
+    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+        """Applies what a wrapper around this one has admitted."""
+        return await self._store.apply_admitted(batches, sizes)
+
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        """Applies each batch whole or not at all."""
+        return await self._store.apply(batches)
+
+    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        """Reads entries by key."""
+        return await self._store.read(space, keys)
+
+    async def scan(
+        self,
+        space: str,
+        prefix: bytes,
+        *,
+        after: bytes | None = None,
+        limit: int = 256,
+        reverse: bool = False,
+    ) -> Page:
+        """Reads a page of entries."""
+        return await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse)
+
+    async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
+        """Reads the log."""
+        return await self._store.changes(space, after, limit=limit)
+
+    async def wait(self, spaces: Collection[str], timeout_s: float) -> None:
+        """Waits for a hint."""
+        await self._store.wait(spaces, timeout_s)
+
+    async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
+        """Lists spaces."""
+        return await self._store.spaces(prefix, after=after, limit=limit)
+
+    async def drop(self, space: str) -> None:
+        """Empties a space."""
+        await self._store.drop(space)
+
+    async def sweep(self, *, limit: int = 256) -> int:
+        """Removes expired entries."""
+        return await self._store.sweep(limit=limit)
+
+    def listen(self, spaces: Collection[str]) -> HintListener:
+        """Returns a listener that hears every hint of these spaces from now on."""
+        return self._store.listen(spaces)
+
+    async def settings(self) -> Sequence[Setting]:
+        """Returns what decides beneath the store what it keeps."""
+        return await self._store.settings() if isinstance(self._store, Inspected) else ()
+
+    def object_name(self, space: str, content: bytes) -> bytes:
+        """Returns the name of what is named by its content."""
+        if isinstance(self._store, StoreWrapper):
+            return self._store.object_name(space, content)
+        return sha256(content).digest()[:DIGEST_SIZE]

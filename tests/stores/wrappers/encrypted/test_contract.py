@@ -1,0 +1,60 @@
+"""An encrypted store keeps the contract of all stores, over memory, SQLite and Redis, in both colours."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keepstate import EncryptedStore, KeyRing
+from keepstate.stores.base import StoreBase
+from keepstate.stores.memory import MemoryStore
+from keepstate.stores.redis import RedisStore
+from keepstate.stores.sqlite import SqliteStore
+from keepstate.stores.urls import StoreUrl
+from keepstate.testing.store_contract import Clocked, Persists, Shared, SharedAcrossProcesses, StoreContract
+
+KEY = bytes(range(32))
+
+
+def encrypted(store: StoreBase) -> Any:
+    """Returns it as the contract's own type, of which it has all that the contract asks for."""
+    return EncryptedStore(store, KeyRing(KEY))
+
+
+class TestEncryptedMemory(Clocked, Persists, Shared, StoreContract):
+    def make_store(self, tmp_path: Path) -> StoreBase:
+        store = MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
+        made: StoreBase = encrypted(store)
+        return made
+
+
+class Workers(SharedAcrossProcesses):
+    """Other processes need the key beside the URL."""
+
+    def start_process(self, store: StoreBase, space: str, times: int) -> subprocess.Popen[str]:
+        worker = Path(__file__).with_name("incrementing.py")
+        command = [sys.executable, str(worker), self.store_url(store), space, str(times), KEY.hex()]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+class TestEncryptedSqlite(Clocked, Persists, Workers, StoreContract):
+    def make_store(self, tmp_path: Path) -> StoreBase:
+        path = tmp_path / "keepstate.db"
+        made: StoreBase = encrypted(
+            SqliteStore(path, durability="normal", runner=self.runner(), clock=self.clock)
+        )
+        return made
+
+
+class TestEncryptedRedis(Persists, Workers, StoreContract):
+    @pytest.fixture(autouse=True)
+    def server(self, redis_url: str) -> None:
+        self.url = redis_url
+
+    def make_store(self, tmp_path: Path) -> StoreBase:
+        made: StoreBase = encrypted(RedisStore(StoreUrl.parse(self.url), runner=self.runner()))
+        return made
