@@ -87,3 +87,28 @@ def test_answers_larger_than_the_socket_s_buffers_come_whole(store: PostgresStor
     reading = finish(store.read("s", [write.key for write in writes]))
     assert [entry.value for entry in reading.entries if entry] == values
     assert admin.execute("SELECT count(*) FROM keepstate.log").fetchone() == (1,)
+
+
+async def opened_after_each_break(url: str, admin: Rows) -> list[int]:
+    """Returns what handles read that were opened after the server broke the connection of the one before."""
+    revisions: list[int] = []
+    stores: list[PostgresStore] = []
+    for _ in range(3):
+        # To open a store is not tried again.
+        place = StoreUrl.parse(f"{url}?application_name=broken")
+        stores.append(await PostgresStore.from_url(place, runner=TaskRunner()).open())
+        revisions.append((await stores[-1].read("s", [KEY])).revision)
+        admin.execute(
+            "SELECT pg_terminate_backend(pid, 5000) FROM pg_stat_activity WHERE application_name = 'broken'"
+        )
+        await asyncio.sleep(0.05)  # the loop hears of it, while nobody asks
+    for store in stores:
+        await store.close()
+    return revisions
+
+
+def test_a_connection_that_the_server_broke_does_not_stand_in_the_way_of_the_next(
+    postgres_url: str, admin: Rows
+) -> None:
+    """The system gives the next socket the number at which the event loop listened to the last."""
+    assert asyncio.run(opened_after_each_break(postgres_url, admin)) == [0, 0, 0]

@@ -78,6 +78,10 @@ class Connection(ABC):
         self._driver, self._timeout_s, self._pid = driver, timeout_s, os.getpid()
         _drivers.add(driver)
         self._prepared: set[bytes] | None = None
+        self.place: object = None
+        """What counts it where it is kept: alive as long as this."""
+        self.is_amid = False
+        """Whether a conversation began and did not end: whose answers come next is not known."""
         self.used_s = 0.0
         """When a conversation ended last, on the clock of who keeps the connection."""
         link = self._link = driver.pgconn
@@ -104,6 +108,7 @@ class Connection(ABC):
         link = self._link
         results: list[PGresult] = []
         failure: PGresult | None = None
+        self.is_amid = True
         try:
             made = self._send(statements)
             link.pipeline_sync()
@@ -133,6 +138,7 @@ class Connection(ABC):
         except BaseException:
             self.close()
             raise
+        self.is_amid = False
         if failure is not None:
             raise self._failed(failure, made)
         return [result for place, result in enumerate(results) if place not in made] if made else results
@@ -168,7 +174,12 @@ class Connection(ABC):
         return RefusedStatement(sqlstate, message)
 
     def is_alive(self) -> bool:
-        """Whether the server has not hung up meanwhile; asks the socket, not the server."""
+        """Whether the server has not hung up meanwhile, else hangs up as well; asks the socket only."""
+        if not (is_alive := self._is_open()):
+            self.close()
+        return is_alive
+
+    def _is_open(self) -> bool:
         link = self._link
         try:
             for _ in range(3):  # parting words and the end may come apart
@@ -179,7 +190,6 @@ class Connection(ABC):
                 link.consume_input()
                 link.is_busy()
         except psycopg.Error:
-            self.close()
             return False
         return link.status == ConnStatus.OK
 
@@ -232,6 +242,8 @@ class BlockingConnection(Connection):
 class LoopConnection(Connection):
     """Waits in the event loop, where its socket stays registered: to add it each time costs more."""
 
+    _has_hung_up = False
+
     def __init__(self, driver: Driver, timeout_s: float) -> None:
         super().__init__(driver, timeout_s)
         self._loop, self._thread = asyncio.get_running_loop(), threading.get_ident()
@@ -266,9 +278,14 @@ class LoopConnection(Connection):
                 self._loop.remove_writer(self._socket)
 
     def close(self) -> None:
-        """Hangs up; twice is once."""
-        if self.is_closed:
+        """Hangs up; twice is once.
+
+        Also where the server did: libpq has closed the socket then, and the loop still waits at its number,
+        which the next connection gets.
+        """
+        if self._has_hung_up:
             return
+        self._has_hung_up = True
         if self._loop.is_closed():
             _hang_up(self._driver)
         elif threading.get_ident() == self._thread:
