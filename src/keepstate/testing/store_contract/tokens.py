@@ -96,6 +96,17 @@ class Tokens(Stage):
         assert late == conflict == Conflict(A, 1)
         assert await entry_of(store, space, B) is None
 
+    async def test_a_retry_is_refused_for_good_in_a_space_that_has_nothing_yet(
+        self, store: StoreBase, space: str
+    ) -> None:
+        conflict = await refused(store, space, Put(A, b"1"), at=7, token=b"t", retry_of=0)
+
+        late = await refused(store, space, Put(A, b"1"), token=b"t")
+
+        assert late == conflict == Conflict(None, 0)
+        assert (await applied(store, space, Put(B, b"2"))).revision == 1
+        assert await entry_of(store, space, A) is None
+
     async def test_a_refusal_is_kept_for_retries_only(self, store: StoreBase, space: str) -> None:
         """A caller that was told of a conflict may send the same batch again, to be judged afresh."""
         await refused(store, space, Put(B, b"2"), checks=[Check(A, version=1)], token=b"t")

@@ -15,4 +15,4 @@ local call, pack, unpack_struct, byte, sub = redis.call, struct.pack, struct.unp
 local ENTRIES, LOG, INDEX, EXPIRY, RETRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
 local STATE, HEAD = '>BI8c8I8I8I8I8I8', '>I8I8I8I4'
 local RECORD, RECORD_BYTES = '>c8I8I8I4', 28
-local revision, nonce, floor, clock, due, retries, log_bytes = 0, '', 0, 0, 0, 0, 0
+local revision, nonce, floor, clock, due, retries, log_bytes = 0, '\0\0\0\0\0\0\0\0', 0, 0, 0, 0, 0
