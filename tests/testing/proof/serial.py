@@ -26,9 +26,11 @@ class Serial:
     Args:
         spread_ns: How much earlier an operation may begin, and later end, than the moment at which it is.
         seed: What these spans, and `act`, come from.
+        expiring: Whether `act` writes entries that expire.
     """
 
-    def __init__(self, *, spread_ns: int = 4, seed: int = 0) -> None:
+    def __init__(self, *, spread_ns: int = 4, seed: int = 0, expiring: bool = True) -> None:
+        self._ttl_ms = 9 if expiring else None
         self.clock, self.random, self._spread_ns = ManualClock(), random.Random(seed), spread_ns
         self.store = finish(MemoryStore(runner=ThreadRunner(), clock=self.clock).open())
         self.history = History(SPACE, [], [], [])
@@ -102,7 +104,9 @@ class Serial:
         for key in dice.sample(KEYS, dice.randint(1, 3)):
             value = dice.randbytes(6)
             writes.append(
-                dice.choice((Put(key, value), Put(key, value), Put(key, value, ttl_ms=9), Delete(key)))
+                dice.choice(
+                    (Put(key, value), Put(key, value), Put(key, value, ttl_ms=self._ttl_ms), Delete(key))
+                )
             )
         if dice.random() < 0.2:
             writes.append(Put(b"\x01stamped", dice.randbytes(6), stamp=True))

@@ -21,8 +21,11 @@ from keepstate._runner import Colour
 from keepstate.errors import KeepstateError
 from keepstate.testing.chaos import worker
 from keepstate.testing.chaos.promises import promises
+from keepstate.testing.chaos.workload import HOT
 from keepstate.testing.proof.ending import read_end, settle
-from keepstate.testing.proof.findings import Findings
+from keepstate.testing.proof.findings import Findings, Kind
+from keepstate.testing.proof.linearizability import is_linearizable, sample
+from keepstate.testing.proof.operations import History
 from keepstate.testing.proof.recorder import load
 from keepstate.testing.proof.witness import witness
 
@@ -35,6 +38,7 @@ _PRELOADED: Final = (
     "keepstate.stores.sqlite.store",
 )
 _ENDS_WITHIN_S: Final = 45.0
+_SAMPLE: Final = 400
 
 Crash = Callable[[random.Random], None]
 """Kills a server and starts it again; returns when it answers."""
@@ -76,6 +80,8 @@ class Report(msgspec.Struct, kw_only=True):
         server_crashes: How often a server was killed.
         unanswered: How many batches nobody heard the end of.
         history_lost: How often a client was told that the store had lost history.
+        samples: In how many samples an order of the operations was searched for, trusting no revision.
+        too_long: In how many the search was given up.
         findings: The broken promises, and how many operations were judged.
         faults: What workers, or the judge, could not go on after.
         judging_s: How long it took to judge, in seconds.
@@ -85,14 +91,18 @@ class Report(msgspec.Struct, kw_only=True):
     server_crashes: int = 0
     unanswered: int = 0
     history_lost: int = 0
+    samples: int = 0
+    too_long: int = 0
     findings: Findings
     faults: list[str] = []
     judging_s: float = 0.0
 
     def __str__(self) -> str:
         """Returns all of it, to be read."""
-        counts = f"{self.worker_kills} workers killed, {self.server_crashes} servers crashed"
-        return "\n".join([counts, f"{self.unanswered} batches unanswered", str(self.findings), *self.faults])
+        killed = f"{self.worker_kills} workers killed, {self.server_crashes} servers crashed"
+        searched = f"{self.samples} samples searched, {self.too_long} given up"
+        unheard = f"{self.unanswered} batches unanswered, history lost {self.history_lost} times"
+        return "\n".join([killed, unheard, searched, str(self.findings), *self.faults])
 
 
 def run(plan: Plan) -> Report:
@@ -177,6 +187,16 @@ class _Crew:
             process.close()
 
 
+def _search(history: History, report: Report) -> None:
+    """Judges some keys at the beginning of a space once more, without trust in any revision."""
+    for keys in (HOT[:2], HOT[2:4], HOT[4:7]):
+        answer = is_linearizable(sample(history, keys, most=_SAMPLE), len(keys))
+        report.samples += answer is not None
+        report.too_long += answer is None
+        if answer is False:
+            report.findings.add(Kind.DISORDERED, history.space, f"no order explains what {keys} were")
+
+
 def _imported() -> None:
     """Ends at once: with the first process that is forked, all is imported for those that follow."""
 
@@ -195,6 +215,7 @@ def _judge(plan: Plan, report: Report, orders: list[worker.Order]) -> None:
             end = finish(read_end(store, history.space))
             report.findings.extend(witness(history, end))
             report.findings.extend(promises(history, end))
+            _search(history, report)
     except KeepstateError as error:
         report.faults.append(f"the judge: {error!r}")
     finally:

@@ -7,7 +7,7 @@ from typing import Final
 
 import msgspec
 
-from keepstate.errors import CompactedError, KeepstateError
+from keepstate.errors import CompactedError
 from keepstate.stores.protocol import Applied, Batch, Change, Conflict, Store, known_before
 from keepstate.testing.proof.operations import FOREVER, Attempt, Refused, Saw, Took, saw
 from keepstate.values.key import BY_KEY, OBJECTS, WITH_VALUES, stored_key
@@ -29,6 +29,9 @@ async def settle(store: Store, attempts: Iterable[Attempt]) -> None:
     """Asks the store what became of batches whose answer nobody heard, and writes it into them.
 
     Afterwards they have applied, or never will. Their senders must be gone.
+
+    Raises:
+        OutcomeUnknownError: The log no longer reaches back to one of them.
     """
     for attempt in attempts:
         if attempt.answer is not None or not attempt.writes:
@@ -41,7 +44,7 @@ async def settle(store: Store, attempts: Iterable[Attempt]) -> None:
         elif isinstance(outcome, Conflict):
             attempt.answer = Refused(None, 0, 0, "settled: it had not applied")
             attempt.ended_ns = FOREVER
-        elif isinstance(outcome, KeepstateError):
+        else:
             raise outcome
 
 
