@@ -30,6 +30,7 @@ from keepstate.errors import (
 from keepstate.stores import admission
 from keepstate.stores.combiner import FLUSH_BATCHES, FLUSH_BYTES, Combiner
 from keepstate.stores.hints import HintBoard, HintListener
+from keepstate.stores.patience import Patience
 from keepstate.stores.protocol import (
     TOKEN_RANDOM_BYTES,
     Applied,
@@ -194,7 +195,7 @@ class StoreBase(ABC):
         """Applies what was admitted; a wrapper may have made the values longer since."""
         if not self.retries:
             return await self._combined(batches, sizes)
-        deadline_s = self._clock.monotonic_s() + self._retry_for_s
+        patience = self._patience()
         known = [await self._known_revision(batch) for batch in batches]
         named = [
             batch if batch.token is not None else msgspec.structs.replace(batch, token=self._token(revision))
@@ -202,7 +203,7 @@ class StoreBase(ABC):
         ]
         outcomes = await self._combined(named, sizes)
         if any(isinstance(outcome, StorageError) for outcome in outcomes):
-            await self._settle(named, sizes, known, outcomes, deadline_s)
+            await self._settle(named, sizes, known, outcomes, patience)
         return outcomes
 
     async def _combined(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
@@ -236,19 +237,16 @@ class StoreBase(ABC):
         sizes: Sequence[int],
         known: Sequence[int],
         outcomes: list[Outcome],
-        deadline_s: float,
+        patience: Patience,
     ) -> None:
         """Sends again what was not answered, until it is or time is up."""
         unknown: set[int] = set()
-        attempt = 0
         while True:
             unknown |= {place for place, outcome in enumerate(outcomes) if _is_unanswered(outcome)}
             places = [place for place, outcome in enumerate(outcomes) if _is_retryable(outcome)]
-            if not places or self._clock.monotonic_s() >= deadline_s:
+            if not places or not await patience.again():
                 break
             _log.warning("%s left %d batches unanswered, sending them again", self.url, len(places))
-            await self._back_off(attempt)
-            attempt += 1
             again = [
                 msgspec.structs.replace(batches[place], retry_of=known[place])
                 if place in unknown
@@ -295,8 +293,8 @@ class StoreBase(ABC):
         if len(self._revisions) > _SPACES_REMEMBERED:
             del self._revisions[next(iter(self._revisions))]
 
-    async def _back_off(self, attempt: int) -> None:
-        await self._runner.sleep(min(0.01 * 2 ** min(attempt, 10), 1.0) * (0.5 + self._clock.spread()))
+    def _patience(self) -> Patience:
+        return Patience(self._retry_for_s, runner=self._runner, clock=self._clock)
 
     # ---- reading
 
@@ -351,18 +349,15 @@ class StoreBase(ABC):
         """Asks again while the store is away; what may not be done `twice` only if it surely was not done."""
         if not self.retries:
             return await call()
-        deadline_s = self._clock.monotonic_s() + self._retry_for_s
-        attempt = 0
+        patience = self._patience()
         while True:
             try:
                 return await call()
             except StoreUnavailableError as error:
                 known = twice or not isinstance(error, OutcomeUnknownError)
-                if not known or self._clock.monotonic_s() >= deadline_s:
+                if not known or not await patience.again():
                     raise
                 _log.warning("%s is away, asking again: %s", self.url, error)
-            await self._back_off(attempt)
-            attempt += 1
 
     # ---- hints
 
@@ -412,7 +407,7 @@ class StoreBase(ABC):
                 await ended.wait(min(0.05 * 2 ** min(attempt, 10), 1.0))
                 attempt += 1
             # What changed before a space's first round was over may have been missed: one hint makes sure.
-            for space in {*changed, *(set(spaces) - heard)}:
+            for space in dict.fromkeys((*changed, *(space for space in spaces if space not in heard))):
                 self._board.hint(space)
             heard = set(spaces)
 

@@ -38,22 +38,23 @@ class HintBoard:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._lock = threading.Lock()
-        self._listeners: dict[str, set[HintListener]] = {}
+        # Told in the order in which they came: a simulation repeats what no set's order can spoil.
+        self._listeners: dict[str, dict[HintListener, None]] = {}
 
     def join(self, spaces: Collection[str]) -> HintListener:
         """Returns a listener that hears every hint of these spaces from now on."""
         listener = HintListener(self, frozenset(spaces), self._runner)
         with self._lock:
             for space in listener.spaces:
-                self._listeners.setdefault(space, set()).add(listener)
+                self._listeners.setdefault(space, {})[listener] = None
         return listener
 
     def leave(self, listener: HintListener) -> None:
         """Forgets a listener; twice is once."""
         with self._lock:
             for space in listener.spaces:
-                heard = self._listeners.get(space, set())
-                heard.discard(listener)
+                heard = self._listeners.get(space, {})
+                heard.pop(listener, None)
                 if not heard:
                     self._listeners.pop(space, None)
 

@@ -2,13 +2,11 @@
 
 `StoreMachine` drives one space of a store in the blocking colour. A backend subclasses it, says `make_store`
 and collects its `TestCase`; where `persists` is set, the store is also closed and opened again in between.
-
-`ModelSpace` is the protocol said once more, as naively as possible and without a look at any store's code.
+The model is a `ModelSpace`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import ClassVar
 
 from hypothesis import strategies as st
@@ -23,14 +21,13 @@ from keepstate.stores.protocol import (
     Batch,
     Change,
     Check,
-    Conflict,
     Delete,
     Entry,
     Put,
     Write,
 )
 from keepstate.testing.clocks import ManualClock
-from keepstate.values.key import stamp_suffix
+from keepstate.testing.model_space import ModelSpace
 
 SPACE = "model"
 SECTIONS = (b"\x00", b"\x01", b"\x02")
@@ -55,81 +52,6 @@ writes = st.lists(
 wishes = st.lists(
     st.tuples(keys, st.sampled_from(["version", "created", "absent", "stale", "old life"])), max_size=2
 )
-
-
-class ModelSpace:
-    """One space as a dict, a list of changes and a dict of first answers."""
-
-    def __init__(self) -> None:
-        self.entries: dict[bytes, Entry] = {}
-        self.log: list[Change] = []
-        self.answers: dict[bytes, int] = {}
-        self.revision = self.floor = self.now_ms = 0
-
-    def live(self, key: bytes) -> Entry | None:
-        """Returns the entry as a reader sees it."""
-        entry = self.entries.get(key)
-        expired = entry is not None and entry.expires_at_ms is not None and entry.expires_at_ms <= self.now_ms
-        return None if expired else entry
-
-    def apply(self, batch: Batch) -> int | Conflict:
-        """Returns the revision that the batch gets or finds, or its conflict."""
-        if batch.token in self.answers:
-            return self.answers[batch.token]
-        if batch.at not in (None, self.revision):
-            return Conflict(None, self.revision)
-        for check in batch.checks:
-            found = self.live(check.key)
-            if check.version is not None and check.version != (found.version if found else ABSENT):
-                return Conflict(check.key, found.version if found else ABSENT)
-            if check.created is not None and check.created != (found.created if found else ABSENT):
-                return Conflict(check.key, found.created if found else ABSENT)
-        if batch.writes:
-            self.revision += 1
-            for index, write in enumerate(batch.writes):
-                self._write(write, index)
-            if batch.token is not None:
-                self.answers[batch.token] = self.revision
-        return self.revision
-
-    def _write(self, write: Write, index: int) -> None:
-        if isinstance(write, Delete):
-            if (old := self.entries.pop(write.key, None)) is not None:
-                self._log(write.key, old, None)
-            return
-        key = write.key + stamp_suffix(self.revision, index) if write.stamp else write.key
-        old = self.live(key)
-        expires_at_ms = None if write.ttl_ms is None else self.now_ms + write.ttl_ms
-        new = Entry(key, write.value, self.revision, old.created if old else self.revision, expires_at_ms)
-        self.entries[key] = new
-        self._log(key, old, new)
-
-    def _log(self, key: bytes, old: Entry | None, new: Entry | None) -> None:
-        if key[0] == 1:
-            self.log.append(Change(self.revision, key, new is None))
-        if key[0] == 2:
-            self.log.append(
-                Change(
-                    self.revision, key, new is None, old.value if old else None, new.value if new else None
-                )
-            )
-
-    def sweep_like(self, changes: Sequence[Change], upto: int) -> None:
-        """Follows the store's own removal of expired entries; anything else is no sweep."""
-        for change in changes:
-            assert change.deleted, f"{change} is nobody's"
-            assert change.key in self.entries, f"{change} removes what is not there"
-            assert self.live(change.key) is None, f"{change} removes what has not expired"
-            self.log.append(change)
-            del self.entries[change.key]
-        self.revision = upto
-
-    def drop(self) -> None:
-        """Forgets all but the count."""
-        if self.revision > self.floor:
-            self.revision += 1
-            self.floor = self.revision
-            self.entries, self.log, self.answers = {}, [], {}
 
 
 class StoreMachine(RuleBasedStateMachine):

@@ -1,0 +1,173 @@
+"""One seed: a world from its beginning to the judgement."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from random import Random
+
+from keepstate.testing.simulation.dials import Dials
+from keepstate.testing.simulation.loop import VirtualLoop
+from keepstate.testing.simulation.workloads.every import EVERY
+from keepstate.testing.simulation.workloads.workload import Workload
+from keepstate.testing.simulation.world import Actor, World
+
+_LONGEST_RUN_S = 600.0
+_LONGEST_ENDING_S = 600.0
+_SHOWN = 30
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run was.
+
+    Attributes:
+        seed: Repeats it.
+        steps: How many steps its actors took.
+        operations: How many operations of the engine.
+        calls: How many calls on the store.
+        faults: How many of them went wrong.
+        seconds: How long it took, in virtual time.
+        trace: All that happened, line by line.
+    """
+
+    seed: int
+    steps: int
+    operations: int
+    calls: int
+    faults: int
+    seconds: float
+    trace: Sequence[str]
+
+    @property
+    def digest(self) -> str:
+        """A name for all that happened: two runs of it are the same, byte for byte."""
+        return sha256("\n".join(self.trace).encode()).hexdigest()
+
+
+class BrokenPromiseError(AssertionError):
+    """A promise was broken in a world.
+
+    Attributes:
+        seed: Repeats it.
+        trace: All that had happened until then.
+    """
+
+    def __init__(self, seed: int, steps: int, error: BaseException, trace: Sequence[str]) -> None:
+        self.seed, self.trace = seed, trace
+        last = "\n  ".join(line[:200] for line in trace[-_SHOWN:])
+        super().__init__(
+            f"seed {seed} with {steps} steps broke a promise: {type(error).__name__}: {error}\n"
+            f"  simulate({seed}, steps={steps}) runs it again; what happened last:\n  {last}"
+        )
+
+
+def simulate(
+    seed: int,
+    *,
+    steps: int = 500,
+    dials: Dials | None = None,
+    workloads: Sequence[type[Workload]] = EVERY,
+) -> Report:
+    """Runs a world and judges it.
+
+    Args:
+        seed: Decides all that happens in it.
+        steps: How many steps its actors take together.
+        dials: How bad it is; without them the seed decides.
+        workloads: What its actors do.
+
+    Raises:
+        BrokenPromiseError: Something was lost, doubled, torn, out of order, or waits for ever.
+    """
+    loop = VirtualLoop(Random(f"order of {seed}"))
+    with _no_collection(), asyncio.Runner(loop_factory=lambda: loop) as runner:
+        world = World(seed, steps, dials, loop)
+        try:
+            runner.run(_live(world, [workload(world) for workload in workloads]))
+        except Exception as error:
+            raise BrokenPromiseError(seed, steps, error, world.network.trace) from error
+    return Report(
+        seed, world.taken, world.operations, world.network.calls, world.network.faults, loop.time(),
+        world.network.trace,
+    )  # fmt: skip
+
+
+@contextmanager
+def _no_collection() -> Generator[None]:
+    """Holds back the garbage collector: when it runs, and ends generators, is no part of a seed."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+async def _live(world: World, workloads: Sequence[Workload]) -> None:
+    for process in world.processes:
+        await process.store.open()
+    tasks: list[asyncio.Task[None]] = []
+    try:
+        for workload in workloads:
+            name = f"listener of {type(workload).__name__}"
+            tasks += [asyncio.create_task(listener, name=name) for listener in workload.listeners()]
+        listeners = tuple(tasks)
+        tasks += [
+            asyncio.create_task(_act(world, actor, workloads), name=actor.name) for actor in world.actors
+        ]
+        await _ended(tasks[len(listeners) :], _LONGEST_RUN_S, watched=listeners)
+        await world.heal()
+        tasks.append(asyncio.create_task(_end(world, workloads), name="the end"))
+        await _ended(tasks[-1:], _LONGEST_ENDING_S, watched=listeners)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for process in world.processes:
+            await process.store.close()
+
+
+async def _act(world: World, actor: Actor, workloads: Sequence[Workload]) -> None:
+    weights = [workload.weight for workload in workloads]
+    while True:
+        await world.think()
+        if not world.begin_step():
+            return
+        [workload] = world.random.choices(workloads, weights)
+        await workload.act(actor)
+
+
+async def _ended(
+    tasks: Sequence[asyncio.Task[None]], within_s: float, *, watched: Sequence[asyncio.Task[None]]
+) -> None:
+    """Returns when the tasks have ended; raises what any of them raised, or the watched ones."""
+    left = set(tasks)
+    deadline_s = asyncio.get_running_loop().time() + within_s
+    while left:
+        now_s = asyncio.get_running_loop().time()
+        done, _ = await asyncio.wait(
+            [*(task for task in tasks if task in left), *watched],
+            timeout=max(deadline_s - now_s, 0),
+            return_when=asyncio.FIRST_COMPLETED,
+        )
+        for task in (*tasks, *watched):
+            if task in done:
+                task.result()
+        assert not done.intersection(watched), "a listener has ended by itself"
+        pending = sorted(task.get_name() for task in left - done)
+        assert done, f"after {within_s:.0f} s these still wait: {pending}"
+        left -= done
+
+
+async def _end(world: World, workloads: Sequence[Workload]) -> None:
+    for workload in workloads:
+        await workload.finish()
+    for workload in workloads:
+        await workload.verify()
+    world.ground.witness.verify()

@@ -1,0 +1,96 @@
+"""Event streams: each event once, in one order, for who reads and for who follows."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine, Iterable
+from typing import Any, ClassVar
+
+from keepstate.engine.events import ANY, Event, Expected
+from keepstate.errors import StoreUnavailableError
+from keepstate.testing.simulation.workloads.workload import Workload
+from keepstate.testing.simulation.world import MAIN, Actor, Fate
+
+_STREAMS = ("log/a", "log/b")
+_PROMPT_S = 0.5
+
+
+class Recording(Workload):
+    """Each append adds one to three events under a name of its own."""
+
+    weight: ClassVar[float] = 2.0
+
+    async def act(self, actor: Actor) -> None:
+        """Appends to a stream, blindly or behind the event that it saw last."""
+        stream = self.world.random.choice(_STREAMS)
+        expected: Expected | int = ANY
+        if self.world.random.random() < 0.4:
+            last = await self.world.looked(
+                actor, lambda: actor.space.events.last(stream), "looks for the last"
+            )
+            expected = Expected.NO_STREAM if last is None else last
+        name = self.world.name("e")
+        events = [f"{name}.{number}" for number in range(self.world.random.randint(1, 3))]
+        fate, position = await self.world.fate(
+            actor,
+            lambda: actor.space.events.append(*events, stream=stream, expected=expected),
+            f"appends {name}",
+        )
+        assert position is None or not isinstance(expected, int) or position > expected, (
+            f"{name} at {position}"
+        )
+        for event in events:
+            self.fates[event] = fate
+
+    def listeners(self) -> Iterable[Coroutine[Any, Any, None]]:
+        """Returns a follower of each stream."""
+        self._heard: dict[str, list[Event]] = {stream: [] for stream in _STREAMS}
+        return [self._follow(number, stream) for number, stream in enumerate(_STREAMS)]
+
+    async def _follow(self, process: int, stream: str) -> None:
+        events, heard = self.world.processes[process].space.events, self._heard[stream]
+        while True:
+            try:
+                after = heard[-1].position if heard else None
+                async for event in events.follow(stream=stream, after=after):
+                    self._check_news(event)
+                    heard.append(event)
+            except StoreUnavailableError:
+                await asyncio.sleep(0.1)
+
+    def _check_news(self, event: Event) -> None:
+        assert event.position is not None
+        self.world.network.note(f"a follower hears {event.data}")
+        if self.world.dials.is_prompt and self.world.dials.longest_delay_s < _PROMPT_S / 10:
+            applied_s = self.world.ground.applied_at_s[MAIN, event.position >> 16]
+            late_s = self.world.loop.time() - applied_s
+            assert late_s < _PROMPT_S, f"{event} came after {late_s:.3f} s in a world without loss"
+
+    async def finish(self) -> None:
+        """Waits until the followers have heard of everything."""
+        for stream in _STREAMS:
+            name = f"the end of {stream}"
+            position = await self.judge.space.events.append(name, stream=stream)
+            self.fates[name] = Fate.APPLIED
+            heard = self._heard[stream]
+            for _ in range(60):
+                if heard and heard[-1].position == position:
+                    break
+                await asyncio.sleep(0.5)
+            else:
+                raise AssertionError(
+                    f"a follower of {stream} heard {heard[-1:]} and not {position} after 30 s"
+                )
+
+    async def verify(self) -> None:
+        """Compares what is read, what was heard and what was told."""
+        names: list[str] = []
+        for stream in _STREAMS:
+            read = await self.judge.space.events.read(stream=stream, limit=100_000)
+            names += [event.data for event in read]
+            positions = [event.position or 0 for event in read]
+            assert positions == sorted(set(positions)), f"{stream} is out of order: {positions}"
+            assert read == self._heard[stream], (
+                f"a follower of {stream} heard {self._heard[stream]} of {read}"
+            )
+        self.compare(names, "the streams")
