@@ -388,6 +388,8 @@ def test_a_foreign_store_has_no_twin() -> None:
     class Foreign:
         """A store of somebody else's making; it is never asked for anything."""
 
+        async def apply(self, batches: object) -> None: ...
+
     with pytest.raises(UnsupportedError, match="has no twin in another colour; open it there"):
         _ = keepstate.open(Foreign()).sync  # type: ignore[arg-type]
 

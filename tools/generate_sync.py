@@ -37,7 +37,7 @@ MODULES = {
 """The classes that have twins, by the module of the engine that they stand in."""
 
 SEAMS = {
-    "Documents": {"update_typed"},
+    "Documents": {"fitted", "update_typed"},
     "Keepstate": {"clock", "decode", "in_colour", "opened", "runner", "sync"},
     "Lease": {"guards", "lost"},
 }
@@ -58,7 +58,6 @@ HOMES = {name: module for module, names in MODULES.items() for name in names}
 COLOURS = {
     "AsyncIterator": "Iterator",
     "AsyncGenerator": "Generator",
-    "asynccontextmanager": "contextmanager",
 }
 DUNDERS = {
     "__aenter__": "__enter__",
@@ -68,11 +67,10 @@ DUNDERS = {
 }
 HELPERS = {
     "cached_property": "functools",
-    "contextmanager": "contextlib",
     **dict.fromkeys(("Generator", "Iterator"), "collections.abc"),
     **dict.fromkeys(("Any", "TypeVar"), "typing"),
     **dict.fromkeys(("entered", "finish", "finish_each"), "keepstate._finish"),
-    **dict.fromkeys(("Twin", "inner_of", "receiving"), "keepstate.sync.twin"),
+    **dict.fromkeys(("Twin", "entered_once", "inner_of", "receiving"), "keepstate.sync.twin"),
 }
 """What twins are made with, by where it comes from."""
 
@@ -320,7 +318,7 @@ def steps(node: Function, marks: list[str], returns: str, called: str) -> list[s
             ]
         case _:
             pass
-    if "asynccontextmanager" in marks:
+    if "entered_once" in marks:
         given = returns.removeprefix("Generator[").removesuffix("]")
         return [f"with entered({called}) as inner:", f"    yield {wrapped(given, 'inner')}"]
     if returns.startswith("Iterator["):

@@ -27,6 +27,7 @@ from keepstate._runner import (
     present_loop,
     reentrant_lock,
 )
+from keepstate.engine.admission import admit_text
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError, UnsupportedError
 from keepstate.stores.base import StoreBase
@@ -67,7 +68,7 @@ def open(
         encryption: The keys that values are encrypted under; all who open the store need them.
 
     Raises:
-        InvalidError: The URL names no store; what it could be is listed.
+        InvalidError: The URL names no store; what it could be is listed. Or another argument is wrong.
     """
     return Keepstate(source_of(url, "async", encryption), namespace=namespace, author=author)
 
@@ -77,10 +78,17 @@ def source_of(
 ) -> OpenStore | PassedStore:
     """Returns where a handle of this colour gets its store from."""
     if isinstance(url, str):
-        return OpenStore(url, colour, encryption=encryption)
+        return OpenStore(admit_text("url", url), colour, encryption=encryption)
     if isinstance(url, PathLike):
-        path = quote(os.fspath(Path(url).absolute()))
-        return OpenStore(f"sqlite:///{path}", colour, encryption=encryption)
+        try:
+            path = Path(url).absolute()
+        except TypeError as error:  # one of bytes
+            raise InvalidError(f"{url!r} is no path of text; give one that is") from error
+        return OpenStore(f"sqlite:///{quote(os.fspath(path))}", colour, encryption=encryption)
+    if isinstance(url, type) or not callable(getattr(url, "apply", None)):
+        raise InvalidError(
+            f"{url!r} is no store; give a URL such as {DEFAULT_URL}, a path, or a store that is open"
+        )
     if encryption is not None:
         raise InvalidError(
             f"{url!r} was opened already; open an EncryptedStore around it, and hand that over"
@@ -199,6 +207,8 @@ class OpenStore:
         encryption: KeyRing | None = None,
     ) -> None:
         self._text, self._url, self._encryption = url, StoreUrl.parse(url), encryption
+        if "\0" in self._url.path:
+            raise InvalidError(f"{self._url!r} holds a NUL, and no file's name does")
         self._class = store_class(self._url.scheme)
         self.runner = runner_of(colour)
         self._shared: _Shared | None = None

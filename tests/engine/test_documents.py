@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from fnmatch import fnmatchcase
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keepstate.engine.collecting import collect_parts
 from keepstate.engine.glob import compiled, escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
@@ -120,3 +122,38 @@ def test_a_pattern_fits_what_a_naive_matcher_fits(pattern: str, name: str) -> No
 
     assert glob.matches(name) == fnmatchcase(name, pattern)
     assert not glob.matches(name) or name.startswith(glob.prefix)
+
+
+async def test_a_function_that_changes_its_copy_and_forgets_to_return_it_is_refused(space: Space) -> None:
+    await space.documents.put("plan", {"step": 1})
+
+    with pytest.raises(InvalidError, match=r"'plan' of 'run/1' changed its copy and returned None"):
+        await space.documents.update("plan", lambda plan: plan.update(step=2))
+    assert await space.documents.get("plan") == {"step": 1}
+
+
+async def test_an_update_to_none_is_an_update(space: Space) -> None:
+    await space.documents.put("plan", {"step": 1})
+
+    assert await space.documents.update("plan", lambda plan: None) is None
+    entry = await space.documents.entry("plan")
+    assert entry is not None and entry.value is None
+
+
+@pytest.mark.parametrize("large", [False, True])
+async def test_listing_goes_on_over_a_long_name_whose_large_value_is_replaced(
+    space: Space, large: bool
+) -> None:
+    first, second = "a" * 450, "b" * 450
+    for name in (first, second):
+        await space.documents.put(name, random.Random(1).randbytes(2 << 20))
+    keys, items = space.documents.keys(), space.documents.items()
+    begun = await anext(keys), (await anext(items))[0]
+
+    new = random.Random(2).randbytes(2 << 20) if large else "small"
+    await space.documents.put(second, new)
+    await collect_parts(await space._home.opened(), space.name)
+
+    assert begun == (first, first)
+    assert [key async for key in keys] == [second]
+    assert [item async for item in items] == [(second, new)]

@@ -8,7 +8,7 @@ import pytest
 
 from keepstate.engine.events import EXISTS, NO_STREAM
 from keepstate.engine.space import Space
-from keepstate.errors import ConflictError, InvalidError
+from keepstate.errors import ConflictError, HistoryLostError, InvalidError
 
 
 async def test_events_come_back_in_order_and_in_pages(space: Space) -> None:
@@ -68,3 +68,17 @@ async def test_a_follower_gets_each_new_event(space: Space) -> None:
         await space.events.append(number)
 
     assert await asyncio.wait_for(following, 10) == list(range(10))
+
+
+async def test_a_position_that_the_space_never_reached_is_lost_history(space: Space) -> None:
+    last = await space.events.append(1)
+    future = last + (1 << 16)
+
+    assert await space.events.read(after=last) == []
+    for reading in (space.events.read(after=future), anext(space.events.follow(after=future))):
+        with pytest.raises(HistoryLostError, match="is at revision 1, below 2 of position"):
+            await reading
+    with pytest.raises(HistoryLostError):
+        async with space.transaction() as tx:
+            await tx.events.append(2)
+            await tx.events.read(after=future)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 
 import pytest
 
 from keepstate.engine.queue import Task
 from keepstate.engine.space import Space
+from keepstate.engine.tasks import TaskState
+from keepstate.engine.transaction import Transaction
 from keepstate.errors import LeaseLostError, NotFoundError
 from tests.engine.conftest import Turned
 
@@ -43,6 +46,22 @@ async def test_a_completed_task_keeps_its_result_and_takes_no_second_one(space: 
     info = await space.queue.get("t")
     assert info is not None and (info.state, info.result) == ("done", {"n": 1})
     assert await space.queue.claim("w", lease_s=10) == []
+
+
+async def test_a_transaction_that_completes_a_task_again_does_nothing_else_either(space: Space) -> None:
+    await space.queue.put(1, id="t")
+    task = await take(space)
+
+    async def complete_and_tell(tx: Transaction) -> None:
+        await tx.queue.complete(task)
+        await tx.queue.complete(task)
+        await tx.events.append("completed")
+
+    await space.transact(complete_and_tell)
+    with pytest.raises(LeaseLostError, match="done"):
+        await space.transact(complete_and_tell)
+
+    assert [event.data for event in await space.events.read()] == ["completed"]
 
 
 async def test_a_match_takes_only_what_it_accepts(space: Space) -> None:
@@ -154,3 +173,48 @@ async def test_a_hundred_tasks_to_eight_workers_are_each_completed_once(space: S
 
     assert sorted(done) == list(range(100))
     assert (await space.queue.counts())["done"] == 100
+
+
+async def test_a_claim_that_matches_finds_what_has_just_become_due_behind_many_others(turned: Turned) -> None:
+    queue = turned.space.queue
+    for number in range(40):
+        await queue.put("other", id=f"t{number}")
+    await queue.put("mine", id="due", delay_s=0.1)
+    assert await queue.claim("w", lease_s=10, match=lambda _, payload: payload == "mine") == []
+
+    turned.clock.advance(100)
+    found = await queue.claim("w", lease_s=10, match=lambda _, payload: payload == "mine")
+
+    assert [task.id for task in found] == ["due"]
+
+
+async def test_tasks_that_move_are_counted_once(space: Space) -> None:
+    for number in range(20):
+        await space.queue.put(number)
+
+    async def move() -> None:
+        while True:
+            task = await take(space)
+            await asyncio.sleep(0)
+            await task.release()
+
+    movers = [asyncio.create_task(move()) for _ in range(2)]
+    counted: list[Mapping[TaskState, int]] = []
+    before = await space.revision()
+    while len(counted) < 20 or await space.revision() < before + 20:
+        counted.append(await space.queue.counts())
+        await asyncio.sleep(0)
+    for mover in movers:
+        mover.cancel()
+    await asyncio.gather(*movers, return_exceptions=True)
+
+    assert {sum(counts.values()) for counts in counted} == {20}
+
+
+async def test_a_transaction_counts_its_own_tasks_too(space: Space) -> None:
+    await space.queue.put(1)
+
+    async with space.transaction() as tx:
+        await tx.queue.put(2, delay_s=60)
+
+        assert await tx.queue.counts() == {"ready": 1, "waiting": 1, "claimed": 0, "done": 0, "dead": 0}

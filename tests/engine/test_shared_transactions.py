@@ -82,7 +82,7 @@ async def test_a_cancelled_caller_lets_the_others_of_its_transaction_go_on(space
             ended = await asyncio.gather(first, *waiting, return_exceptions=True)
 
     assert [type(end) for end in ended] == [int, asyncio.CancelledError, int, int]
-    assert [key async for key in space.documents.keys()] == ["d1", "d2", "n"]
+    assert [key async for key in space.documents.keys("*")] == ["d1", "d2", "n"]
 
 
 async def test_a_caller_that_is_cancelled_when_its_turn_has_come_passes_it_on(turned: Turned) -> None:
@@ -136,7 +136,7 @@ async def test_transactions_in_one_another_wait_for_nobody(space: Space) -> None
         async with asyncio.timeout(10):
             await outer.documents.update("n", change, default=0)
 
-    assert [key async for key in space.documents.keys()] == ["inner", "n"]
+    assert [key async for key in space.documents.keys("*")] == ["inner", "n"]
 
 
 async def test_a_call_that_raises_lets_the_next_one_in(space: Space) -> None:

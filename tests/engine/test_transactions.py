@@ -262,3 +262,12 @@ async def test_a_renewal_does_not_refuse_the_holder(space: Space) -> None:
         await tx.documents.put("a", 1)
 
     assert await space.documents.get("a") == 1
+
+
+async def test_a_block_is_entered_once(space: Space) -> None:
+    for block, name in ((space.transaction(), "transaction"), (space.documents.watch(), "watch")):
+        async with block:
+            pass
+        with pytest.raises(InvalidError, match=rf"what {name}\(\) returned was entered before"):
+            async with block:
+                pass

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from contextlib import suppress
 
 import pytest
@@ -84,3 +85,21 @@ async def test_a_watch_below_the_floor_of_the_log_is_refused(space: Space) -> No
     with pytest.raises(CompactedError):
         async with space.documents.watch(after=0, timeout_s=0) as changes:
             _ = [change async for change in changes]
+
+
+async def test_a_watch_gives_again_what_was_being_read_when_who_asked_was_cancelled(space: Space) -> None:
+    async with space.documents.watch(timeout_s=30) as changes:
+        await space.documents.put("small", 1)
+        for seed in range(3):
+            await space.documents.put("large", random.Random(seed).randbytes(2 << 20))
+        found = [(await anext(changes)).revision]
+        for _ in range(3):
+            asking = asyncio.create_task(anext(changes))
+            await asyncio.sleep(0)  # it now reads the parts of a change that it was told of before
+            asking.cancel()
+            with suppress(asyncio.CancelledError):
+                found.append((await asking).revision)
+        while len(found) < 4:
+            found.append((await anext(changes)).revision)
+
+    assert found == [1, 2, 3, 4]

@@ -50,5 +50,5 @@ def test_what_cannot_be_called_is_refused(space: sync.Space, use: str) -> None:
 
 
 def test_attempts_of_transact_are_one_or_more(space: sync.Space) -> None:
-    with pytest.raises(InvalidError, match="attempts is 0"):
+    with pytest.raises(InvalidError, match="`attempts` is 0"):
         space.transact(lambda tx: None, attempts=0)

@@ -4,7 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from keepstate import NO_STREAM, Claim, ConflictError, DocumentChange, LeaseLostError, NotFoundError, sync
+from keepstate import (
+    NO_STREAM,
+    Claim,
+    ConflictError,
+    DocumentChange,
+    InvalidError,
+    LeaseLostError,
+    NotFoundError,
+    sync,
+)
 
 
 def test_a_document_is_put_read_changed_and_deleted(space: sync.Space) -> None:
@@ -155,3 +164,11 @@ def test_a_part_is_the_same_object_each_time(space: sync.Space) -> None:
 def test_what_is_shown_is_what_the_asynchronous_object_shows(space: sync.Space) -> None:
     assert repr(space.documents) == "<Documents of 'run/42'>"
     assert repr(space).startswith("<Space 'run/42' of <Keepstate ")
+
+
+def test_a_block_is_entered_once(space: sync.Space) -> None:
+    for block, name in ((space.transaction(), "transaction"), (space.documents.watch(), "watch")):
+        with block:
+            pass
+        with pytest.raises(InvalidError, match=rf"what {name}\(\) returned was entered before"), block:
+            pass

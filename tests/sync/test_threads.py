@@ -44,7 +44,7 @@ def test_no_update_of_threads_in_one_transaction_is_lost(space: sync.Space) -> N
 
     with space.transaction() as tx, ThreadPoolExecutor(THREADS) as threads:
         list(threads.map(lambda _: tx.documents.update("count", slow, default=0), range(THREADS * 10)))
-        list(threads.map(lambda number: tx.events.append(number), range(THREADS)))
+        list(threads.map(tx.events.append, range(THREADS)))
 
     assert space.documents.get("count") == THREADS * 10
     assert sorted(event.data for event in space.events.read()) == list(range(THREADS))

@@ -20,7 +20,7 @@ TWINS = [name for names in generate_sync.MODULES.values() for name in names if n
 
 SOURCE = '''
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from keepstate.engine.once import entered_once
 from typing import TypeVar
 from keepstate.engine.watch import Watch
 
@@ -46,7 +46,7 @@ class Lease:
     async def each(self) -> AsyncIterator[Lease]:
         """Yields leases."""
 
-    @asynccontextmanager
+    @entered_once
     async def watch(self) -> AsyncGenerator[Watch]:
         """Yields a watch."""
 
@@ -101,7 +101,7 @@ def test_each_kind_of_method_is_taken_over_in_its_own_way() -> None:
         "        return finish(self._inner.steal(receiving(Lease, fn)))",
         "    def each(self) -> Iterator[Lease]:",
         "        return (Lease(each) for each in finish_each(self._inner.each()))",
-        "    @contextmanager",
+        "    @entered_once",
         "    def watch(self) -> Generator[Watch]:",
         "        with entered(self._inner.watch()) as inner:",
         "            yield Watch(inner)",

@@ -68,8 +68,8 @@ class Claims:
             if not candidates:
                 if page.next is not None:
                     after = page.next
-                elif after is None and await self._wake(store, force=True):
-                    continue
+                elif await self._wake(store, force=True):
+                    after = None
                 else:
                     return found
                 continue

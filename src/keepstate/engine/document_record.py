@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from keepstate.engine import layout
 from keepstate.engine.describing import describe
 from keepstate.engine.unit import Unit
-from keepstate.errors import CorruptError
+from keepstate.errors import CorruptError, InvalidError
 from keepstate.stores.protocol import Entry
 from keepstate.values import codec
 
@@ -66,3 +66,6 @@ def decoded(scope: Scope, place: bytes, encoded: bytes, type: Any = None) -> Any
     except CorruptError as error:
         what = f"{describe(place)} of {scope.name!r}"
         raise CorruptError(f"{what} is damaged: {error}", space=scope.name, place=what) from error
+    except InvalidError as error:
+        what = f"{describe(place)} of {scope.name!r}"
+        raise InvalidError(f"{what} cannot be read as asked: {error}", path=error.path) from error

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, overload
 
 import msgspec
 
 from keepstate.engine import layout
-from keepstate.engine.document_record import read_record, write_record
+from keepstate.engine.admission import admit_revision, admit_type
+from keepstate.engine.document_record import DocumentRecord, read_record, write_record
 from keepstate.engine.glob import compiled
 from keepstate.engine.hearing import hear
+from keepstate.engine.once import entered_once
 from keepstate.engine.scope import ATTEMPTS, Scope, called
-from keepstate.engine.times import milliseconds
+from keepstate.engine.times import admit_wait, milliseconds
 from keepstate.engine.unit import Unit
 from keepstate.engine.watch import Watch
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
@@ -89,6 +90,8 @@ class Documents:
     async def entry(self, key: str, *, type: Any = None) -> DocumentEntry[Any] | None:
         """Returns a document with its version, or None if it is absent."""
         place = layout.named_key(layout.DOCUMENTS, key)
+        if type is not None:
+            admit_type(type)
 
         async def work(unit: Unit) -> DocumentEntry[Any] | None:
             entry = await unit.get(place)
@@ -118,12 +121,14 @@ class Documents:
             InvalidError: The value would not come back equal; the path of what is at fault is named.
         """
         place = layout.named_key(layout.DOCUMENTS, key)
+        if expected_version is not None:
+            admit_revision("expected_version", expected_version)
         stored = write_record(place, key, value)
         ttl_ms = None if ttl_s is None else milliseconds("ttl_s", ttl_s)
 
         async def work(unit: Unit) -> None:
             if expected_version is not None:
-                _expect(unit, place, key, expected_version)
+                unit.check(place, version=expected_version)
             unit.put(place, stored, ttl_ms=ttl_ms)
 
         _, version = await self._scope.run(work, attempts=1 if expected_version is not None else ATTEMPTS)
@@ -135,8 +140,7 @@ class Documents:
         Args:
             key: Its name.
             patch: Top-level keys to merge into a dict, or a function that is given a copy and returns the new
-                value.
-                It may be called several times.
+                value, which may be None. It may be called several times.
             default: What to change if the document is absent.
 
         Returns:
@@ -144,7 +148,8 @@ class Documents:
 
         Raises:
             NotFoundError: It is absent, and there is no default.
-            InvalidError: A dict patch meets a value that is no dict.
+            InvalidError: A dict patch meets a value that is no dict, or the function changed its copy and
+                returned None, as one does that has forgotten its `return`.
         """
         if callable(patch):
             self._scope.refuse_coroutine(patch)
@@ -152,12 +157,21 @@ class Documents:
         _admit_patch(key, patch)
         return await self._changed(key, lambda old: _merged(key, old, patch), default)
 
+    def fitted(self, key: str, value: object, type: type[T]) -> T:
+        """Returns a value as the type that a document must be of; for `Document`."""
+        try:
+            return codec.decode(codec.encode(value), type=type)
+        except InvalidError as error:
+            raise InvalidError(
+                f"document {key!r} of {self._scope.name!r} is not written: {error}", path=error.path
+            ) from error
+
     async def update_typed(self, key: str, change: Change, default: object, type: type[T]) -> T:
         """Changes a document whose value must be a `type` before and after; for `Document`."""
         self._scope.refuse_coroutine(change)
 
         async def typed(old: Any) -> Any:
-            return codec.decode(codec.encode(await called(change, old)), type=type)
+            return self.fitted(key, await called(change, old), type)
 
         answer: T = await self._changed(key, typed, default, type)
         return answer
@@ -165,17 +179,24 @@ class Documents:
     async def _changed(self, key: str, change: Change, default: object, type: Any = None) -> Any:
         place = layout.named_key(layout.DOCUMENTS, key)
 
+        async def before(unit: Unit, entry: Entry | None) -> Any:
+            if entry is not None:
+                return (await read_record(self._scope, unit, entry, type)).value
+            if default is not MISSING:
+                return codec.decode(codec.encode(default))  # the caller's own default stays as it is
+            raise NotFoundError(
+                f"document {key!r} of {self._scope.name!r} is absent; put it, or give a default"
+            )
+
         async def work(unit: Unit) -> Any:
             entry = await unit.get(place)
-            if entry is not None:
-                old = (await read_record(self._scope, unit, entry, type)).value
-            elif default is not MISSING:
-                old = codec.decode(codec.encode(default))  # the caller's own default stays as it is
-            else:
-                raise NotFoundError(
-                    f"document {key!r} of {self._scope.name!r} is absent; put it, or give a default"
-                )
+            old = await before(unit, entry)
             new = await called(change, old)
+            if new is None and codec.encode(old) != codec.encode(await before(unit, entry)):
+                raise InvalidError(
+                    f"what updates document {key!r} of {self._scope.name!r} changed its copy and returned "
+                    "None; let it return the new value"
+                )
             unit.put(place, write_record(place, key, new), ttl_ms=await _left_ms(unit, entry))
             return new
 
@@ -195,6 +216,8 @@ class Documents:
 
     def document(self, key: str, type: type[T]) -> Document[T]:
         """Returns a handle on one document of a known type; asks the store nothing."""
+        layout.named_key(layout.DOCUMENTS, key)
+        admit_type(type)
         return Document(self, key, type)
 
     # ---- many documents
@@ -206,34 +229,43 @@ class Documents:
             pattern: `*` any text, `?` one character, `[a-z]` one of a set; a backslash makes the next one
                 plain.
         """
-        async for key, _, _ in self._matching(pattern):
-            yield key
+        async for record in self._matching(pattern, values=False):
+            yield record.name
 
     async def items(self, pattern: str = "*") -> AsyncIterator[tuple[str, Any]]:
         """Yields names and values that fit a pattern, in the order of their names.
 
         Each value is one that its document really had; only inside a transaction are they all of one moment.
         """
-        async for key, unit, entry in self._matching(pattern):
-            try:
-                record = await read_record(self._scope, unit, entry)
-            except ConflictError:  # a large value was replaced between its manifest and its parts
-                if (again := await self.entry(key)) is not None:
-                    yield key, again.value
-                continue
-            yield key, record.value
+        async for record in self._matching(pattern, values=True):
+            yield record.name, record.value
 
-    async def _matching(self, pattern: str) -> AsyncIterator[tuple[str, Unit, Entry]]:
+    async def _matching(self, pattern: str, *, values: bool) -> AsyncIterator[DocumentRecord]:
         glob = compiled(pattern)
         async for unit, entry in self._scope.scan(layout.name_prefix(layout.DOCUMENTS, glob.prefix)):
-            if layout.is_cut(layout.DOCUMENTS, entry.key):
-                name = (await read_record(self._scope, unit, entry)).name
-            else:
-                name = layout.name_of(layout.DOCUMENTS, entry.key)
-            if glob.matches(name):
-                yield name, unit, entry
+            record = None
+            if not layout.is_cut(layout.DOCUMENTS, entry.key):
+                record = DocumentRecord(layout.name_of(layout.DOCUMENTS, entry.key), None)
+                if not glob.matches(record.name):
+                    continue
+            if values or record is None:
+                record = await self._read_again(unit, entry)
+            if record is not None and glob.matches(record.name):
+                yield record
 
-    @asynccontextmanager
+    async def _read_again(self, unit: Unit, entry: Entry) -> DocumentRecord | None:
+        """Returns an entry's document, or what it has become if its large value was replaced meanwhile."""
+        try:
+            return await read_record(self._scope, unit, entry)
+        except ConflictError:
+
+            async def work(unit: Unit) -> DocumentRecord | None:
+                now = await unit.get(entry.key)
+                return None if now is None else await read_record(self._scope, unit, now)
+
+            return (await self._scope.run(work))[0]
+
+    @entered_once
     async def watch(
         self, pattern: str = "*", *, after: int | None = None, timeout_s: float | None = None
     ) -> AsyncGenerator[Watch]:
@@ -248,18 +280,16 @@ class Documents:
             CompactedError: The log no longer reaches back to `after`.
         """
         self._scope.refuse_inside("watching")
+        if after is not None:
+            admit_revision("after", after)
+        if timeout_s is not None:
+            admit_wait("timeout_s", timeout_s)
         store = await self._scope.store()
         glob = compiled(pattern)
         async with hear(store, self._scope.stored_name) as hints:
             if after is None:
                 after = (await store.read(self._scope.stored_name, [])).revision
             yield Watch(store, self._scope, glob, hints, after, timeout_s)
-
-
-def _expect(unit: Unit, place: bytes, key: str, version: int) -> None:
-    if type(version) is not int or version < 0:
-        raise InvalidError(f"expected_version of {key!r} is {version!r}; a version is 0 (absent) or more")
-    unit.check(place, version=version)
 
 
 def _admit_patch(key: str, patch: object) -> None:
@@ -314,8 +344,13 @@ class Document(Generic[T]):
         return await self._documents.entry(self.key, type=self._type)
 
     async def put(self, value: T, *, expected_version: int | None = None, ttl_s: float | None = None) -> int:
-        """Writes it, and returns its version; see `Documents.put`."""
-        return await self._documents.put(self.key, value, expected_version=expected_version, ttl_s=ttl_s)
+        """Writes it, and returns its version; see `Documents.put`.
+
+        Raises:
+            InvalidError: The value is no such type.
+        """
+        fitted = self._documents.fitted(self.key, value, self._type)
+        return await self._documents.put(self.key, fitted, expected_version=expected_version, ttl_s=ttl_s)
 
     async def update(self, change: Callable[[T], T | Awaitable[T]], *, default: T | Missing = MISSING) -> T:
         """Changes it, and returns its new value; see `Documents.update`."""

@@ -17,10 +17,11 @@ from typing import Any, Final
 import msgspec
 
 from keepstate.engine import layout
+from keepstate.engine.admission import LAST_REVISION
 from keepstate.engine.hearing import hear
 from keepstate.engine.scope import ATTEMPTS, Scope
 from keepstate.engine.unit import Unit
-from keepstate.errors import ConflictError, CorruptError, InvalidError
+from keepstate.errors import ConflictError, CorruptError, HistoryLostError, InvalidError
 from keepstate.stores.protocol import ABSENT, Entry
 from keepstate.values import codec, limits
 from keepstate.values.key import Stamp, stamp_suffix, unpack
@@ -105,6 +106,8 @@ class Events:
             ConflictError: The stream is not as expected; nothing was appended.
         """
         _admit_stream(stream)
+        if not isinstance(expected, Expected) and type(expected) is not int:
+            raise InvalidError(f"`expected` is {expected!r}; give ANY, NO_STREAM, EXISTS or a position")
         if not 0 < len(events) <= _EVENTS_BY_APPEND:
             raise InvalidError(f"{len(events)} events were given to append; give 1 to {_EVENTS_BY_APPEND}")
         now_ms = self._scope.clock.now_ms()
@@ -133,8 +136,6 @@ class Events:
             return
         was_known = unit.knows(head)
         last = await self._last(unit, stream)
-        if not isinstance(expected, Expected) and type(expected) is not int:
-            raise InvalidError(f"expected is {expected!r}; give ANY, NO_STREAM, EXISTS or a position")
         if not _is_as(expected, last):
             found = "is empty" if last is None else f"ends at {last}"
             raise ConflictError(
@@ -163,6 +164,10 @@ class Events:
             stream: Which stream.
             after: Starts behind this position; without it, at the first event.
             limit: How many at the most.
+
+        Raises:
+            HistoryLostError: The space has never come as far as `after`: the position is another space's, or
+                the store lost what stood there.
         """
         _admit_stream(stream)
         limits.admit_count("limit", limit)
@@ -172,11 +177,29 @@ class Events:
             found.append(await self._event(unit, entry, stream))
             if len(found) == limit:
                 return found
+        if after is not None and not found:
+            await self._refuse_lost(after)
         own = self._scope.appended(_prefix(stream))[: limit - len(found)]
         return [*found, *(self._opened(record, None, stream) for record in own)]
 
+    async def _refuse_lost(self, position: int) -> None:
+        """Raises where a reader would wait behind a position until others have filled up to it again."""
+        store, revision = await self._scope.store(), position >> _INDEX_BITS
+        now = (await store.read(self._scope.stored_name, [])).revision
+        if revision > now:
+            raise HistoryLostError(
+                f"space {self._scope.name!r} is at revision {now}, below {revision} of position {position}: "
+                "the position is another space's, or the store lost it",
+                space=self._scope.name,
+                revision=revision,
+            )
+
     async def follow(self, *, stream: str = "main", after: int | None = None) -> AsyncIterator[Event]:
-        """Yields events in order, and then each new one when it comes; it never ends by itself."""
+        """Yields events in order, and then each new one when it comes; it never ends by itself.
+
+        Raises:
+            HistoryLostError: As for `read`.
+        """
         self._scope.refuse_inside("following a stream")
         store = await self._scope.store()
         async with hear(store, self._scope.stored_name) as hints:
@@ -261,6 +284,6 @@ def _position(stamp: Stamp) -> int:
 def _after(stream: str, position: int | None) -> bytes | None:
     if position is None:
         return None
-    if type(position) is not int or position < 0:
-        raise InvalidError(f"after is {position!r}; give the position of an event")
+    if type(position) is not int or not 0 <= position >> _INDEX_BITS <= LAST_REVISION:
+        raise InvalidError(f"`after` is {position!r}; give the position of an event")
     return _prefix(stream) + stamp_suffix(position >> _INDEX_BITS, position & ((1 << _INDEX_BITS) - 1))

@@ -26,7 +26,6 @@ class Glob:
         return self._regex.fullmatch(name) is not None
 
 
-@lru_cache(maxsize=256)
 def compiled(pattern: str) -> Glob:
     """Returns the pattern, compiled once.
 
@@ -35,7 +34,10 @@ def compiled(pattern: str) -> Glob:
     """
     if type(pattern) is not str:
         raise InvalidError(f"pattern {pattern!r} is {type(pattern).__name__}; a pattern is a str")
-    return Glob(pattern)
+    return _compiled(pattern)
+
+
+_compiled = lru_cache(maxsize=256)(Glob)
 
 
 def escaped(name: str) -> str:

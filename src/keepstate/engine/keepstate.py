@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._finish import finish
 from keepstate._runner import Colour, Runner
+from keepstate.engine.admission import admit_author, admit_text
 from keepstate.engine.collecting import collect_parts
 from keepstate.engine.space import Space
 from keepstate.errors import InvalidError, UnsupportedError
@@ -76,7 +77,8 @@ class Keepstate:
         author: str | None = None,
         read: Callable[[bytes], Any] | None = None,
     ) -> None:
-        self._source, self.namespace, self.author, self._read = source, namespace, author, read
+        self.namespace, self.author = admit_text("namespace", namespace), admit_author(author)
+        self._source, self._read = source, read
         self._twins: dict[str, tuple[Keepstate, BlockingKeepstate]] = {}
 
     def __repr__(self) -> str:
@@ -157,20 +159,24 @@ class Keepstate:
             name: Any text; with the namespace at most 200 bytes of UTF-8.
             author: Who writes there; without it, who writes here.
         """
-        return Space(self, name, author=self.author if author is None else author)
+        return Space(
+            self, admit_text("name", name), author=self.author if author is None else admit_author(author)
+        )
 
     async def spaces(self, prefix: str = "") -> AsyncIterator[str]:
         """Yields the names of spaces that hold something, in the order of their UTF-8 bytes."""
-        store = await self.opened()
+        start = self.namespace + admit_text("prefix", prefix)
         after: str | None = None
-        while names := await store.spaces(self.namespace + prefix, after=after):
+        store = await self.opened()
+        while names := await store.spaces(start, after=after):
             for name in names:
                 yield name[len(self.namespace) :]
             after = names[-1]
 
     async def drop(self, space: str) -> None:
         """Removes all that is in a space, its log too; an absent one stays absent."""
-        await (await self.opened()).drop(self.namespace + space)
+        name = self.namespace + admit_text("space", space)
+        await (await self.opened()).drop(name)
 
     async def sweep(self) -> int:
         """Removes what has expired and parts of large values that nothing names; returns how many."""

@@ -14,7 +14,7 @@ from typing import Self
 from keepstate.engine import layout
 from keepstate.engine.hearing import hear
 from keepstate.engine.scope import Scope
-from keepstate.engine.times import milliseconds
+from keepstate.engine.times import admit_wait, milliseconds
 from keepstate.engine.unit import Unit
 from keepstate.errors import ConflictError, LeaseLostError
 from keepstate.stores.protocol import ABSENT
@@ -156,8 +156,9 @@ class Leases:
             ConflictError: Somebody else holds it.
         """
         self._scope.refuse_inside("acquiring a lease")
-        deadline_s = self._scope.clock.monotonic_s() + wait_s
         ttl_ms = milliseconds("ttl_s", ttl_s)
+        admit_wait("wait_s", wait_s)
+        deadline_s = self._scope.clock.monotonic_s() + wait_s
         store = await self._scope.store()
         async with hear(store, self._scope.stored_name) as hints:
             while True:

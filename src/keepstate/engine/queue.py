@@ -16,11 +16,13 @@ from uuid import UUID
 import msgspec
 
 from keepstate.engine import layout, tasks
+from keepstate.engine.admission import admit_instance, admit_name, admit_text
 from keepstate.engine.claiming import Claims
+from keepstate.engine.counting import count_tasks
 from keepstate.engine.document_record import decoded
 from keepstate.engine.scope import Scope
 from keepstate.engine.tasks import DONE_KEPT_MS, STATES, TaskInfo, TaskRecord, TaskState
-from keepstate.engine.times import delay_ms, milliseconds
+from keepstate.engine.times import admit_wait, delay_ms, milliseconds
 from keepstate.engine.unit import UNWRITTEN, Unit
 from keepstate.errors import InvalidError, LeaseLostError, NotFoundError
 from keepstate.stores.protocol import Entry
@@ -114,7 +116,7 @@ class Queue:
         """
         task_id = str(UUID(bytes=self._scope.clock.random_bytes(16), version=4)) if id is None else id
         if type(priority) is not int or not -(2**31) <= priority < 2**31:
-            raise InvalidError(f"priority is {priority!r}; it must be an int of 32 bits")
+            raise InvalidError(f"`priority` is {priority!r}; it must be an int of 32 bits")
         limits.admit_count("max_attempts", max_attempts)
         wait_ms, stored, key = delay_ms("delay_s", delay_s), codec.encode(payload), tasks.task_key(task_id)
 
@@ -166,7 +168,8 @@ class Queue:
             match: Takes only tasks for which it answers true, given their id and payload.
         """
         self._scope.refuse_inside("claiming a task")
-        lease_ms = milliseconds("lease_s", lease_s)
+        worker, lease_ms = admit_name("worker", worker), milliseconds("lease_s", lease_s)
+        admit_wait("wait_s", wait_s)
         limits.admit_count("count", count)
         if match is not None:
             self._scope.refuse_coroutine(match)
@@ -211,6 +214,8 @@ class Queue:
     async def complete(self, task: Task | Claim, result: object = None) -> None:
         """Ends a task with its result. To complete it again under the same claim does nothing.
 
+        A transaction that completes it again is refused: what else it does has been done once already.
+
         Raises:
             LeaseLostError: It is no longer held by this claim.
         """
@@ -230,14 +235,14 @@ class Queue:
 
         Args:
             task: The task, or what proves its claim.
-            error: What went wrong; kept as text.
+            error: What went wrong; kept as text, of which 16 KiB.
             retry_in_s: When it can be claimed again, in seconds; without it, after 1 s, 2 s, 4 s … up to 5
                 minutes.
 
         Raises:
             LeaseLostError: It is no longer held by this claim.
         """
-        text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+        text = _told(error)
         given_ms = None if retry_in_s is None else delay_ms("retry_in_s", retry_in_s)
 
         async def change(unit: Unit, record: TaskRecord) -> None:
@@ -270,18 +275,18 @@ class Queue:
         *,
         done_is_done: bool = False,
     ) -> None:
+        admit_instance("task", task, Task, Claim)
+        if type(task.token) is not int:
+            raise InvalidError(f"`token` of {task!r} is {task.token!r}; give the token of a claim")
         key = tasks.task_key(task.id)
 
         async def work(unit: Unit) -> None:
             entry = await unit.get(key)
             record = None if entry is None else self._record(entry)
             if record is None or record.token != task.token or record.state != "claimed":
-                if (
-                    done_is_done
-                    and record is not None
-                    and record.state == "done"
-                    and record.token == task.token
-                ):
+                again = record is not None and record.state == "done" and record.token == task.token
+                # In a transaction what stands beside it would be done again: only its own completion counts.
+                if done_is_done and again and (not self._scope.gathers or _is_unwritten(entry)):
                     return
                 raise self._lost(task, record)
             unit.delete(record.place)
@@ -306,13 +311,18 @@ class Queue:
     # ---- looking
 
     async def counts(self) -> dict[TaskState, int]:
-        """Returns how many tasks stand where; it counts them, a page of 1,024 at a time."""
-        found: dict[TaskState, int] = {}
-        for state in STATES:
-            found[state] = 0
-            async for _ in self._scope.scan(layout.INDEXES[state]):
-                found[state] += 1
-        return found
+        """Returns how many tasks stand where, all at one moment.
+
+        It reads the index of all tasks, a page of 1,024 at a time, and holds their keys meanwhile.
+
+        Raises:
+            CompactedError: More was written meanwhile than the log keeps.
+        """
+        if not self._scope.gathers:
+            return await count_tasks(await self._scope.store(), self._scope.stored_name)
+        return {
+            state: len([entry async for entry in self._scope.scan(layout.INDEXES[state])]) for state in STATES
+        }
 
     async def list(
         self, state: TaskState, *, after: str | None = None, limit: int = 100
@@ -325,7 +335,7 @@ class Queue:
             limit: How many at the most.
         """
         if state not in STATES:
-            raise InvalidError(f"state is {state!r}; it is one of {', '.join(STATES)}")
+            raise InvalidError(f"`state` is {state!r}; it is one of {', '.join(STATES)}")
         limits.admit_count("limit", limit)
         index = layout.INDEXES[state]
         found: list[TaskInfo] = []
@@ -383,17 +393,30 @@ class Queue:
         return (await self._scope.run(work))[0]
 
 
+def _is_unwritten(entry: Entry | None) -> bool:
+    return entry is not None and entry.version == UNWRITTEN
+
+
 def _retry_ms(attempt: int) -> int:
     return min(_FIRST_RETRY_MS << min(attempt - 1, 20), _LONGEST_RETRY_MS)
+
+
+def _told(error: object) -> str:
+    """Returns what went wrong as text that a record has room for."""
+    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    encoded = text.encode("utf-8", "backslashreplace")
+    if len(encoded) <= limits.ERROR_BYTES:
+        return encoded.decode()
+    return encoded[: limits.ERROR_BYTES - 3].decode("utf-8", "ignore") + "…"
 
 
 def _cursor(index: bytes, after: str | None) -> bytes | None:
     if after is None:
         return None
     try:
-        place = bytes.fromhex(after)
+        place = bytes.fromhex(admit_text("after", after))
     except ValueError as error:
-        raise InvalidError(f"after is {after!r}; give the cursor of a task in this listing") from error
+        raise InvalidError(f"`after` is {after!r}; give the cursor of a task in this listing") from error
     if not place.startswith(index):
-        raise InvalidError(f"after is {after!r}, of another listing; give the cursor of a task in this one")
+        raise InvalidError(f"`after` is {after!r}, of another listing; give the cursor of a task in this one")
     return place

@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from keepstate._clock import Clock
 from keepstate._runner import Runner
@@ -60,7 +60,10 @@ class Scope(ABC):
         runner: How this colour waits.
         clock: Time and randomness of this process.
         decode: Turns a stored value into what the caller gets.
+        gathers: Whether all work joins one batch, as in a transaction.
     """
+
+    gathers: ClassVar[bool] = False
 
     def __init__(self, home: Home, name: str, author: str | None) -> None:
         self.home, self.name, self.author = home, name, author
@@ -158,6 +161,8 @@ class SpaceScope(Scope):
 
 class TransactionScope(Scope):
     """All work joins one unit, one piece after the other, whoever calls at once."""
+
+    gathers: ClassVar[bool] = True
 
     def __init__(self, outer: SpaceScope, unit: Unit) -> None:
         super().__init__(outer.home, outer.name, outer.author)

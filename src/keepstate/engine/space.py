@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
 from typing import TypeVar, overload
 
+from keepstate.engine.admission import LAST_REVISION
 from keepstate.engine.lease import Lease
+from keepstate.engine.once import entered_once
 from keepstate.engine.parts import Parts
 from keepstate.engine.scope import Home, SpaceScope, called
 from keepstate.engine.transaction import Transaction, gathering
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Applied, Batch, Conflict, known_before
+from keepstate.values import limits
 
 T = TypeVar("T")
-
-_NEVER = 2**53 - 1
-"""A revision that no space reaches."""
 
 
 class Space(Parts):
@@ -41,7 +40,7 @@ class Space(Parts):
     def __reduce__(self) -> tuple[object, ...]:
         return _space, (type(self), self._home, self.name, self.author)
 
-    @asynccontextmanager
+    @entered_once
     async def transaction(
         self, *, lease: Lease | None = None, message: str = ""
     ) -> AsyncGenerator[Transaction]:
@@ -74,8 +73,7 @@ class Space(Parts):
             AttemptsExhaustedError: Every attempt ended in a conflict; nothing was applied.
         """
         self._alone.refuse_coroutine(fn)
-        if type(attempts) is not int or attempts < 1:
-            raise InvalidError(f"attempts is {attempts!r}; it must be 1 or more")
+        limits.admit_count("attempts", attempts)
 
         async def once() -> T:
             async with self.transaction() as tx:
@@ -98,9 +96,13 @@ class Space(Parts):
         Raises:
             OutcomeUnknownError: The log no longer reaches back to it.
         """
+        if type(token) is not bytes or not 0 < len(token) <= limits.TOKEN_BYTES:
+            raise InvalidError(f"`token` is {token!r}; it has 1 to {limits.TOKEN_BYTES} bytes")
         store = await self._alone.store()
         # A retry that cannot apply: its refusal is kept under the token, and meets a late original too.
-        probe = Batch(self._alone.stored_name, (), at=_NEVER, token=token, retry_of=known_before(token))
+        probe = Batch(
+            self._alone.stored_name, (), at=LAST_REVISION, token=token, retry_of=known_before(token)
+        )
         outcome = (await store.apply([probe]))[0]
         if isinstance(outcome, Applied):
             return outcome.revision

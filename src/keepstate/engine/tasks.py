@@ -81,10 +81,11 @@ def task_key(task_id: str) -> bytes:
     Raises:
         InvalidError: The id is no text of 1 to 200 bytes.
     """
-    if (
-        type(task_id) is not str
-        or not 0 < len(task_id.encode("utf-8", "surrogatepass")) <= limits.SPACE_BYTES
-    ):
+    try:
+        is_fit = type(task_id) is str and 0 < len(task_id.encode()) <= limits.SPACE_BYTES
+    except UnicodeEncodeError:
+        is_fit = False
+    if not is_fit:
         raise InvalidError(f"task id {task_id!r} is no text of 1 to {limits.SPACE_BYTES} bytes of UTF-8")
     return layout.TASKS + pack(task_id)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
+from keepstate.engine.admission import admit_instance, admit_text
 from keepstate.engine.lease import Lease
 from keepstate.engine.parts import Parts
 from keepstate.engine.scope import SpaceScope, TransactionScope
@@ -42,6 +43,9 @@ async def gathering(
     outer: SpaceScope, *, lease: Lease | None = None, message: str = ""
 ) -> AsyncGenerator[Transaction]:
     """Yields a transaction, and applies what it has gathered unless its block raises."""
+    message = admit_text("message", message)
+    if lease is not None:
+        admit_instance("lease", lease, Lease)
     scope = TransactionScope(outer, Unit(await outer.store(), outer.stored_name))
     if lease is not None:
         if not await lease.guards(outer):

@@ -6,13 +6,12 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterator
-from contextlib import contextmanager
 from typing import Any, Generic, TypeVar, overload
 
 from keepstate._finish import entered, finish, finish_each
 from keepstate.engine import documents as engine
 from keepstate.engine.documents import MISSING, Change, DocumentEntry, Missing, Patch
-from keepstate.sync.twin import Twin
+from keepstate.sync.twin import Twin, entered_once
 from keepstate.sync.watch import Watch
 
 T = TypeVar("T")
@@ -72,8 +71,7 @@ class Documents(Twin[engine.Documents]):
         Args:
             key: Its name.
             patch: Top-level keys to merge into a dict, or a function that is given a copy and returns the new
-                value.
-                It may be called several times.
+                value, which may be None. It may be called several times.
             default: What to change if the document is absent.
 
         Returns:
@@ -81,7 +79,8 @@ class Documents(Twin[engine.Documents]):
 
         Raises:
             NotFoundError: It is absent, and there is no default.
-            InvalidError: A dict patch meets a value that is no dict.
+            InvalidError: A dict patch meets a value that is no dict, or the function changed its copy and
+                returned None, as one does that has forgotten its `return`.
         """
         return finish(self._inner.update(key, patch, default=default))
 
@@ -109,7 +108,7 @@ class Documents(Twin[engine.Documents]):
         """
         return finish_each(self._inner.items(pattern))
 
-    @contextmanager
+    @entered_once
     def watch(
         self, pattern: str = "*", *, after: int | None = None, timeout_s: float | None = None
     ) -> Generator[Watch]:
@@ -158,7 +157,11 @@ class Document(Twin[engine.Document[T]], Generic[T]):
         return finish(self._inner.entry())
 
     def put(self, value: T, *, expected_version: int | None = None, ttl_s: float | None = None) -> int:
-        """Writes it, and returns its version; see `Documents.put`."""
+        """Writes it, and returns its version; see `Documents.put`.
+
+        Raises:
+            InvalidError: The value is no such type.
+        """
         return finish(self._inner.put(value, expected_version=expected_version, ttl_s=ttl_s))
 
     def update(self, change: Callable[[T], T], *, default: T | Missing = MISSING) -> T:

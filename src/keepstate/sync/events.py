@@ -47,11 +47,19 @@ class Events(Twin[engine.Events]):
             stream: Which stream.
             after: Starts behind this position; without it, at the first event.
             limit: How many at the most.
+
+        Raises:
+            HistoryLostError: The space has never come as far as `after`: the position is another space's, or
+                the store lost what stood there.
         """
         return finish(self._inner.read(stream=stream, after=after, limit=limit))
 
     def follow(self, *, stream: str = "main", after: int | None = None) -> Iterator[Event]:
-        """Yields events in order, and then each new one when it comes; it never ends by itself."""
+        """Yields events in order, and then each new one when it comes; it never ends by itself.
+
+        Raises:
+            HistoryLostError: As for `read`.
+        """
         return finish_each(self._inner.follow(stream=stream, after=after))
 
 

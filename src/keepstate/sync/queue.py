@@ -86,6 +86,8 @@ class Queue(Twin[engine.Queue]):
     def complete(self, task: Task | Claim, result: object = None) -> None:
         """Ends a task with its result. To complete it again under the same claim does nothing.
 
+        A transaction that completes it again is refused: what else it does has been done once already.
+
         Raises:
             LeaseLostError: It is no longer held by this claim.
         """
@@ -96,7 +98,7 @@ class Queue(Twin[engine.Queue]):
 
         Args:
             task: The task, or what proves its claim.
-            error: What went wrong; kept as text.
+            error: What went wrong; kept as text, of which 16 KiB.
             retry_in_s: When it can be claimed again, in seconds; without it, after 1 s, 2 s, 4 s … up to 5
                 minutes.
 
@@ -114,7 +116,13 @@ class Queue(Twin[engine.Queue]):
         finish(self._inner.release(inner_of(task) if isinstance(task, Task) else task))
 
     def counts(self) -> dict[TaskState, int]:
-        """Returns how many tasks stand where; it counts them, a page of 1,024 at a time."""
+        """Returns how many tasks stand where, all at one moment.
+
+        It reads the index of all tasks, a page of 1,024 at a time, and holds their keys meanwhile.
+
+        Raises:
+            CompactedError: More was written meanwhile than the log keeps.
+        """
         return finish(self._inner.counts())
 
     def list(self, state: TaskState, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:

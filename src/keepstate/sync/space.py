@@ -6,7 +6,6 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
-from contextlib import contextmanager
 from typing import TypeVar
 
 from keepstate._finish import entered, finish
@@ -14,7 +13,7 @@ from keepstate.engine import space as engine
 from keepstate.sync.lease import Lease
 from keepstate.sync.parts import Parts
 from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import inner_of, receiving
+from keepstate.sync.twin import entered_once, inner_of, receiving
 
 T = TypeVar("T")
 
@@ -40,7 +39,7 @@ class Space(Parts[engine.Space]):
         """Who writes, or None."""
         return self._inner.author
 
-    @contextmanager
+    @entered_once
     def transaction(self, *, lease: Lease | None = None, message: str = "") -> Generator[Transaction]:
         """Gathers what its body does and applies it as one batch at the end.
 

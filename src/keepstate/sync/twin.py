@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from collections.abc import Callable, Generator
+from contextlib import AbstractContextManager, contextmanager
+from functools import wraps
+from types import TracebackType
+from typing import Any, Generic, ParamSpec, TypeVar
 
+from keepstate.engine.once import refuse_second
 from keepstate.engine.scope import refuse_coroutine_function
 
 Inner = TypeVar("Inner")
+P = ParamSpec("P")
 T = TypeVar("T")
 W = TypeVar("W", bound="Twin[Any]")
 
@@ -38,3 +43,32 @@ def receiving(twin: Callable[[Inner], W], function: Callable[[W], T]) -> Callabl
     """
     refuse_coroutine_function(function)
     return lambda inner: function(twin(inner))
+
+
+def entered_once(
+    function: Callable[P, Generator[T]],
+) -> Callable[P, AbstractContextManager[T, bool | None]]:
+    """Makes a function that yields once into one that returns a block for `with`, to be entered once."""
+    block = contextmanager(function)
+
+    @wraps(function)
+    def made(*args: P.args, **kwargs: P.kwargs) -> AbstractContextManager[T, bool | None]:
+        return _Block(function.__name__, block(*args, **kwargs))
+
+    return made
+
+
+class _Block(AbstractContextManager[T, bool | None], Generic[T]):
+    def __init__(self, call: str, inner: AbstractContextManager[T, bool | None]) -> None:
+        self._call, self._inner, self._was_entered = call, inner, False
+
+    def __enter__(self) -> T:
+        if self._was_entered:
+            raise refuse_second(self._call)
+        self._was_entered = True
+        return self._inner.__enter__()
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return self._inner.__exit__(kind, error, trace)

@@ -13,6 +13,8 @@ VALUE_BYTES: Final = 1 << 20
 SPACE_BYTES: Final = 200
 """Of a space's name, as UTF-8."""
 TOKEN_BYTES: Final = 64
+ERROR_BYTES: Final = 16 << 10
+"""Of what a failed task keeps of its error, as UTF-8; the rest is cut."""
 TTL_MS: Final = 100 * 366 * 24 * 3600 * 1000
 """A hundred years."""
 

@@ -1,0 +1,73 @@
+"""Refuses what a public call cannot take, before anything is done, in words that name the argument.
+
+What is let through here can be stored and read again: a worker that is no text would make a record that
+nobody can open. `layout` judges names of documents and leases, `times` lengths of time, the store sizes.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from keepstate.errors import InvalidError
+from keepstate.values import limits
+
+LAST_REVISION: Final = 2**53 - 1
+"""The largest that every backend counts to exactly."""
+
+_KINDS_OF_TYPES: Final = frozenset({"types", "typing", "typing_extensions"})
+"""The modules of what stands for a type and is no class: `list[int]`, `int | None`, a `NewType`."""
+
+
+def admit_text(what: str, text: object) -> str:
+    """Returns the text as a plain str.
+
+    Raises:
+        InvalidError: It is no str, or none that UTF-8 can hold.
+    """
+    if not isinstance(text, str):
+        raise InvalidError(f"`{what}` is {_shown(text)}; give a str")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidError(f"`{what}` is {_shown(text)}, no text that UTF-8 can hold") from error
+    return str.__str__(text)  # of a StrEnum what it says
+
+
+def admit_name(what: str, name: object) -> str:
+    """Returns the name of a worker or author, 1 to 512 bytes of UTF-8, as a plain str."""
+    text = admit_text(what, name)
+    if not 0 < len(text.encode()) <= limits.KEY_BYTES:
+        raise InvalidError(f"`{what}` is {_shown(name)}; it has 1 to {limits.KEY_BYTES} bytes of UTF-8")
+    return text
+
+
+def admit_author(author: object) -> str | None:
+    """Returns who writes, or None."""
+    return None if author is None else admit_name("author", author)
+
+
+def admit_revision(what: str, revision: object) -> int:
+    """Returns a revision, 0 or more."""
+    if type(revision) is not int or not 0 <= revision <= LAST_REVISION:
+        raise InvalidError(f"`{what}` is {_shown(revision)}; a revision is an int of 0 or more")
+    return revision
+
+
+def admit_instance(what: str, given: object, *kinds: type) -> None:
+    """Raises `InvalidError` for what is of none of these classes."""
+    if not isinstance(given, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidError(f"`{what}` is {_shown(given)}; give a {wanted}")
+
+
+def admit_type(wanted: Any) -> None:
+    """Raises `InvalidError` for what no value can be of."""
+    if isinstance(wanted, type) or type(wanted).__module__ in _KINDS_OF_TYPES:
+        return
+    raise InvalidError(f"`type` is {_shown(wanted)}; give a class, or a type such as list[int]")
+
+
+def _shown(given: object) -> str:
+    text = repr(given)
+    return f"{text if len(text) <= 60 else f'{text[:60]}…'} ({type(given).__name__})"
