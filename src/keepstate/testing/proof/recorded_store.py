@@ -179,11 +179,9 @@ def _refused(outcome: Conflict | StorageError | InvalidError, wall_ms: int) -> R
 
 
 def _span_up(prefix: bytes, after: bytes | None, behind: bytes | None) -> Span:
-    low = prefix if after is None or after < prefix else after + b"\0"
+    low = prefix if after is None else after + b"\0"
     return Span(low, successor(prefix) if behind is None else behind + b"\0")
 
 
 def _span_down(prefix: bytes, after: bytes | None, behind: bytes | None) -> Span:
-    top = successor(prefix)
-    high = top if after is None or (top is not None and after > top) else after
-    return Span(prefix if behind is None else behind, high)
+    return Span(prefix if behind is None else behind, successor(prefix) if after is None else after)
