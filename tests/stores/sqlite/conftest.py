@@ -11,7 +11,8 @@ import pytest
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.stores.sqlite import SqliteStore
-from tests.stores.sqlite.disk import Disk
+from keepstate.testing.faults.disk import FailingDisk
+from keepstate.testing.faults.vfs import beneath_sqlite
 
 Opens = Callable[..., SqliteStore]
 
@@ -37,8 +38,8 @@ def opened(path: Path) -> Iterator[Opens]:
 
 
 @pytest.fixture
-def disk() -> Iterator[Disk]:
+def disk() -> Iterator[FailingDisk]:
     """A disk under all databases opened from now on, which fails when it is told to."""
-    disk = Disk()
-    yield disk
-    disk.restore()
+    disk = FailingDisk()
+    with beneath_sqlite(disk):
+        yield disk

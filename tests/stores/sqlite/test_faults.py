@@ -20,9 +20,9 @@ from keepstate.errors import (
 )
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Applied, Batch, Outcome, Put
-from keepstate.stores.sqlite import checkpoint
+from keepstate.stores.sqlite import checkpoint, pages
+from keepstate.testing.faults.disk import FailingDisk
 from tests.stores.sqlite.conftest import Opens
-from tests.stores.sqlite.disk import Disk
 
 A, B, DOC = b"\x01a", b"\x01b", b"\x02doc"
 MARK = b"a value that is easy to find in a file"
@@ -41,7 +41,7 @@ def value_of(store: StoreBase, key: bytes) -> bytes | None:
 # ---- the disk
 
 
-def test_a_full_disk_refuses_the_write_and_keeps_all_else(disk: Disk, opened: Opens) -> None:
+def test_a_full_disk_refuses_the_write_and_keeps_all_else(disk: FailingDisk, opened: Opens) -> None:
     store = opened()
     put(store, A, value=b"1")
     disk.room_bytes = 0
@@ -55,7 +55,7 @@ def test_a_full_disk_refuses_the_write_and_keeps_all_else(disk: Disk, opened: Op
     assert isinstance(put(store, A, value=b"2")[0], Applied)
 
 
-def test_a_batch_too_large_for_the_disk_takes_no_other_with_it(disk: Disk, opened: Opens) -> None:
+def test_a_batch_too_large_for_the_disk_takes_no_other_with_it(disk: FailingDisk, opened: Opens) -> None:
     store = opened()
     put(store, A)
     disk.room_bytes = 500_000
@@ -67,13 +67,15 @@ def test_a_batch_too_large_for_the_disk_takes_no_other_with_it(disk: Disk, opene
     assert value_of(store, A) == b""
 
 
-def test_a_failed_sync_leaves_the_outcome_unknown_and_the_store_read_only(disk: Disk, opened: Opens) -> None:
+def test_a_failed_sync_leaves_the_outcome_unknown_and_the_store_read_only(
+    disk: FailingDisk, opened: Opens
+) -> None:
     store = opened()
     put(store, A, value=b"1")
-    disk.broken = "log"
+    disk.fail("sync", ends="-wal", times=None)
 
     [unknown] = put(store, A, value=b"2", token=b"t")
-    disk.broken = ""
+    disk.mend()
     [refused] = put(store, A, value=b"3")
 
     assert isinstance(unknown, OutcomeUnknownError)
@@ -83,12 +85,14 @@ def test_a_failed_sync_leaves_the_outcome_unknown_and_the_store_read_only(disk: 
     assert value_of(store, A) == b"1"
 
 
-def test_a_store_that_turned_read_only_writes_again_when_opened_anew(disk: Disk, opened: Opens) -> None:
+def test_a_store_that_turned_read_only_writes_again_when_opened_anew(
+    disk: FailingDisk, opened: Opens
+) -> None:
     store = opened()
     put(store, A, value=b"1")
-    disk.broken = "log"
+    disk.fail("sync", ends="-wal", times=None)
     put(store, A, value=b"2")
-    disk.broken = ""
+    disk.mend()
     finish(store.close())
 
     again = opened()
@@ -97,9 +101,11 @@ def test_a_store_that_turned_read_only_writes_again_when_opened_anew(disk: Disk,
     assert value_of(again, A) == b"3"
 
 
-def test_a_checkpoint_that_fails_takes_no_acknowledged_write_with_it(disk: Disk, opened: Opens) -> None:
+def test_a_checkpoint_that_fails_takes_no_acknowledged_write_with_it(
+    disk: FailingDisk, opened: Opens
+) -> None:
     store = opened()
-    disk.broken = "database"
+    disk.fail("sync", ends=".db", times=None)
     keys = [b"\x01%d" % i for i in range(checkpoint.CHECKPOINT_BYTES // 500_000 + 2)]
 
     outcomes = [put(store, key, value=bytes(500_000))[0] for key in keys]
@@ -183,12 +189,39 @@ def flip(path: Path, mark: bytes) -> None:
     path.write_bytes(damaged.replace(mark, mark[:-1] + b"?"))
 
 
-def test_a_flipped_byte_of_a_value_is_corrupt_and_named(path: Path, opened: Opens) -> None:
+def change(path: Path, table: str, column: str) -> None:
+    """Changes the rows that hold the mark, in pages whose checksums are right: as a stranger's hand would."""
+    connection = apsw.Connection(str(path), vfs=pages.file_system())
+    connection.execute(
+        f"UPDATE {table} SET {column} = CAST(replace({column}, ?, ?) AS BLOB)", (MARK, MARK[:-1] + b"?")
+    )
+    connection.close()
+
+
+def test_a_flipped_byte_is_corrupt_wherever_it_is_read(path: Path, opened: Opens) -> None:
+    store = opened()
+    put(store, A, value=MARK)
+    finish(store.close())
+    flip(path, MARK)
+
+    again = opened()
+
+    reads: list[Callable[[], object]] = [
+        lambda: finish(again.read("s", [A])),
+        lambda: finish(again.scan("s", b"\x01")),
+    ]
+    for read in reads:
+        with pytest.raises(CorruptError, match="its checksum says") as caught:
+            read()
+        assert caught.value.place == str(path)
+
+
+def test_a_changed_value_is_corrupt_and_named(path: Path, opened: Opens) -> None:
     store = opened()
     put(store, A, value=MARK)
     put(store, B, value=b"whole")
     finish(store.close())
-    flip(path, MARK)
+    change(path, "entries", "value")
 
     again = opened()
 
@@ -204,12 +237,12 @@ def test_a_flipped_byte_of_a_value_is_corrupt_and_named(path: Path, opened: Open
     assert value_of(again, B) == b"whole"
 
 
-def test_a_flipped_byte_of_the_log_is_corrupt_and_named(path: Path, opened: Opens) -> None:
+def test_a_changed_row_of_the_log_is_corrupt_and_named(path: Path, opened: Opens) -> None:
     store = opened()
     put(store, DOC, value=MARK)
     put(store, DOC, value=b"replaced")
     finish(store.close())
-    flip(path, MARK)
+    change(path, "log", "changes")
 
     again = opened()
 
@@ -224,7 +257,7 @@ def test_a_damaged_value_is_its_own_batch_s_error(path: Path, opened: Opens) -> 
     store = opened()
     put(store, DOC, value=MARK)
     finish(store.close())
-    flip(path, MARK)
+    change(path, "entries", "value")
 
     outcomes = put(opened(), A, DOC, B)
 

@@ -16,7 +16,7 @@ from keepstate._runner import ThreadRunner
 from keepstate.errors import CorruptError, InvalidError, StoreUnavailableError, UnsupportedError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Batch, Durability, Put
-from keepstate.stores.sqlite import SqliteStore, filesystem, schema
+from keepstate.stores.sqlite import SqliteStore, filesystem, pages, schema
 from keepstate.stores.sqlite.library import is_safe, library_version
 from keepstate.stores.urls import StoreUrl, store_class
 from tests.stores.sqlite.conftest import Opens
@@ -40,7 +40,8 @@ import os, sys
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import KeepstateError
-from keepstate.stores.sqlite import SqliteStore
+from keepstate.stores.sqlite import SqliteStore, pages
+pages.file_system()  # from the interpreter's own folders, which are out of reach afterwards
 if os.getuid() == 0:
     os.setgroups([]), os.setgid(65534), os.setuid(65534)
 try:
@@ -180,7 +181,7 @@ def test_an_empty_file_becomes_a_database(path: Path, opened: Opens) -> None:
 
 def test_a_newer_layout_is_refused(path: Path, opened: Opens) -> None:
     finish(opened().close())
-    newer = apsw.Connection(str(path))
+    newer = apsw.Connection(str(path), vfs=pages.file_system())
     newer.execute(f"PRAGMA user_version = {schema.LAYOUT + 1}")
     newer.close()
 

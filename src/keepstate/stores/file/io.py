@@ -47,6 +47,10 @@ class Files:
             os.chmod(by, os.stat(path).st_mode & 0o7777)
         os.replace(by, path)
 
+    def remove(self, path: str) -> None:
+        """Removes a file."""
+        os.unlink(path)
+
     def sync_folder(self, path: str) -> None:
         """Returns when the names in a folder survive a power cut."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)

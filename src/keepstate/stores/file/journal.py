@@ -58,7 +58,7 @@ class Journal:
             UnsupportedError: A later keepstate wrote it.
         """
         with suppress(FileNotFoundError):
-            os.unlink(self._next_path)  # left by a crash; it never was the journal
+            self._files.remove(self._next_path)  # left by a crash; it never was the journal
         try:
             data = self._read()
             if not data:
@@ -215,7 +215,7 @@ class Journal:
             if descriptor >= 0:
                 self._files.close(descriptor)
             with suppress(OSError):
-                os.unlink(self._next_path)
+                self._files.remove(self._next_path)
             if isinstance(error, OSError):
                 raise storage_error(error, self.path) from error
             raise

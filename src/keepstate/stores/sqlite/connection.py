@@ -8,7 +8,7 @@ import apsw
 
 from keepstate.errors import StorageError
 from keepstate.stores.protocol import Durability
-from keepstate.stores.sqlite import schema
+from keepstate.stores.sqlite import pages, schema
 from keepstate.stores.sqlite.statements import Execute, execute_on
 
 CACHE_KIB: Final = 8 << 10
@@ -20,7 +20,7 @@ def connect(
 ) -> apsw.Connection:
     """Returns a connection; who opens it closes it."""
     flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if creates else 0)
-    connection = apsw.Connection(path, flags=flags)
+    connection = apsw.Connection(path, flags=flags, vfs=pages.file_system())
     try:
         connection.set_busy_timeout(int(wait_s * 1000))
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
@@ -35,6 +35,8 @@ def connect(
             f"query_only = {'ON' if only_reads else 'OFF'}",
         ):
             execute(f"PRAGMA {setting}").fetchall()
+        if not creates:
+            pages.refuse_unchecked(execute, path)
     except BaseException:
         connection.close()
         raise
@@ -54,6 +56,10 @@ def prepare(connection: apsw.Connection, path: str) -> None:
         )
     execute = execute_on(connection)
     is_made = schema.is_made(execute, path)
+    if is_made:
+        pages.refuse_unchecked(execute, path)
+    else:
+        pages.reserve(connection)
     _use_write_ahead_log(execute, path)
     if is_made:
         return

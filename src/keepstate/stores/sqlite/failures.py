@@ -25,6 +25,10 @@ def storage_error(error: apsw.Error, path: str) -> StorageError:
         return CorruptError(
             f"{path} is no database ({error}): give another file, or restore a backup", place=path
         )
+    if is_damage(error):
+        return CorruptError(
+            f"{path} is damaged (a page is not what its checksum says): restore it from a backup", place=path
+        )
     if isinstance(error, apsw.CorruptError | apsw.FormatError):
         return CorruptError(f"{path} is damaged ({error}): restore it from a backup", place=path)
     if isinstance(error, apsw.SQLError | apsw.ConstraintError | apsw.MismatchError):
@@ -47,4 +51,9 @@ def is_full(error: apsw.Error) -> bool:
 
 def is_io_failure(error: apsw.Error) -> bool:
     """Returns whether the disk failed: what it holds is then unknown until the file is opened anew."""
-    return isinstance(error, apsw.IOError) and not is_full(error)
+    return isinstance(error, apsw.IOError) and not is_full(error) and not is_damage(error)
+
+
+def is_damage(error: apsw.Error) -> bool:
+    """Returns whether an I/O error says that a page is not what its checksum says."""
+    return getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA

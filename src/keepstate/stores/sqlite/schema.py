@@ -16,8 +16,9 @@ one is refused. Layout 1:
   the floor are absent.
 * `retries` keeps what retries were answered, under their tokens, also over a drop.
 
-`seal` is a CRC-32 of what a row holds, seeded with where it stands. Names are UTF-8 in blobs: any text, in
-the order of its bytes.
+Every page ends with a checksum of eight bytes (see `pages`). `seal` is a CRC-32 of what a row holds, seeded
+with where it stands: it also tells a row in a sound page that is old, or another's. Names are UTF-8
+in blobs: any text, in the order of its bytes.
 """
 
 from __future__ import annotations

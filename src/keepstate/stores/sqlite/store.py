@@ -184,10 +184,10 @@ class SqliteStore(StoreBase):
             return self._write(lambda flush: _apply_all(flush, batches))
         except OutcomeUnknownError as error:
             return [self._unknown(batch, error) for batch in batches]
-        except StoreFullError:
+        except (StoreFullError, CorruptError):
             if len(batches) == 1:
                 raise
-            return [self._apply_alone(batch) for batch in batches]
+            return [self._apply_alone(batch) for batch in batches]  # others may find room and whole pages
 
     def _apply_alone(self, batch: Batch) -> Outcome:
         try:
