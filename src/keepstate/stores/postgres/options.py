@@ -30,7 +30,7 @@ class PostgresOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """Where its tables are; made at the first open."""
     max_connections: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 8
     """How many connections calls may share; a watch has one more of its own."""
-    timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 30.0
+    timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
     """How long to wait for one answer before the server is held for dead."""
 
 

@@ -1,0 +1,35 @@
+"""How long one call goes on trying a store that does not answer."""
+
+from __future__ import annotations
+
+from keepstate._clock import Clock
+from keepstate._runner import Runner
+
+_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
+
+
+class Patience:
+    """Allows attempts until time is up, and none that would end after that if it took as long as the longest.
+
+    Args:
+        for_s: How long the whole call may take, in seconds; 0 allows one attempt.
+    """
+
+    def __init__(self, for_s: float, *, runner: Runner, clock: Clock) -> None:
+        self._runner, self._clock = runner, clock
+        self._since_s = clock.monotonic_s()
+        self._until_s = self._since_s + for_s
+        self._longest_s = 0.0
+        self._pause_s = _FIRST_PAUSE_S
+
+    async def again(self) -> bool:
+        """Returns after a pause, longer each time, that there may be another attempt, or at once that not."""
+        now_s = self._clock.monotonic_s()
+        self._longest_s = max(self._longest_s, now_s - self._since_s)
+        pause_s = self._pause_s * (0.5 + self._clock.spread())
+        if now_s + pause_s + self._longest_s >= self._until_s:
+            return False
+        await self._runner.sleep(pause_s)
+        self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
+        self._since_s = self._clock.monotonic_s()
+        return True
