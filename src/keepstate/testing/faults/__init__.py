@@ -8,6 +8,7 @@ what makes it happen.
 """
 
 from keepstate.testing.faults.mishaps import LOST_ANSWERS as LOST_ANSWERS
+from keepstate.testing.faults.mishaps import Chosen as Chosen
 from keepstate.testing.faults.mishaps import CutReply as CutReply
 from keepstate.testing.faults.mishaps import CutRequest as CutRequest
 from keepstate.testing.faults.mishaps import Delay as Delay
@@ -22,6 +23,7 @@ from keepstate.testing.faults.proxy import Proxy as Proxy
 
 __all__ = [
     "LOST_ANSWERS",
+    "Chosen",
     "CutReply",
     "CutRequest",
     "Delay",

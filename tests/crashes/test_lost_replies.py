@@ -1,0 +1,265 @@
+"""Requests and replies get lost on their way: nothing is lost, applied twice or told wrongly.
+
+The proof of promise 2 on real servers, in both colours, behind a proxy that spoils what it carries. What a
+commit was told is compared with the space's log, read past the proxy.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from random import Random
+
+import pytest
+
+from keepstate._finish import finish
+from keepstate._runner import ThreadRunner
+from keepstate.errors import OutcomeUnknownError
+from keepstate.stores.base import StoreBase
+from keepstate.stores.protocol import ABSENT, Batch, Check, Conflict, Delete, Put
+from keepstate.testing.faults import (
+    Chosen,
+    CutReply,
+    CutRequest,
+    Delay,
+    HalfClose,
+    Late,
+    Plan,
+    Silence,
+    every_request,
+)
+from keepstate.testing.store_contract.stage import applied, entry_of, only_async, revision_of, value_of
+from tests.crashes.lossy_stage import LOG, WRITES, Account, Ledger, LossyStage, space_in
+
+SEED = int(os.environ.get("KEEPSTATE_SEED", "20261121"))
+A = b"\x01a"
+SLACK_S = 4.0
+"""For a machine shared with others."""
+NOTHING = Account(0, 0, 0, 0)
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many commits: `tasks` beside each other on each of `handles`."""
+
+    handles: int
+    tasks: int
+    commits: int
+
+
+SIZES = [
+    pytest.param(Size(3, 2, 20), id="short"),
+    pytest.param(Size(4, 2, 640), id="long", marks=[pytest.mark.deep, pytest.mark.timeout(300)]),
+]
+
+FALLING_SILENT = [
+    pytest.param(WRITES, id="in a write"),
+    pytest.param(every_request, id="in everything", marks=pytest.mark.deep),  # libpq waits 2 s to connect
+]
+
+
+class TestLostReplies(LossyStage):
+    @pytest.mark.parametrize("size", SIZES)
+    async def test_commits_over_a_lossy_line_are_told_what_the_log_holds(
+        self, space: str, size: Size, tally: Callable[..., None]
+    ) -> None:
+        handles = [await self.behind() for _ in range(size.handles)]
+        ledger = Ledger()
+        self.proxy.plan = Plan(SEED, share=0.05, chosen=WRITES)
+
+        async def work(store: StoreBase, worker: int) -> None:
+            for number in range(size.commits):
+                await ledger.commit(store, space, b"%d/%d" % (worker, number), races=number % 2 == 0)
+
+        workers = [(store, worker) for worker, store in enumerate(handles * size.tasks)]
+        await self.together(*(work(store, worker) for store, worker in workers))
+        self.proxy.plan = None
+
+        account = await self._account(ledger, space, *handles)
+        cut = self.proxy.happened[CutRequest] + self.proxy.happened[CutReply]
+        tally(
+            f"{self.kind}: lost replies",
+            operations=len(ledger.told),
+            cut_replies=cut,
+            lost=account.lost,
+            applied_twice=account.applied_twice,
+            ghosts=account.ghosts,
+        )
+        assert account == NOTHING, f"seed {SEED}"
+        assert ledger.answered == len(ledger.told) == size.handles * size.tasks * size.commits
+        assert cut > 0
+
+    @pytest.mark.parametrize("size", SIZES)
+    async def test_requests_that_arrive_after_their_own_retries_apply_once(
+        self, space: str, size: Size, tally: Callable[..., None]
+    ) -> None:
+        handles = [await self.behind(timeout_s=0.15) for _ in range(size.handles)]
+        ledger = Ledger()
+        late = [
+            lambda random: Delay(request_s=0.15 + 0.1 * random.random()),
+            lambda random: Delay(reply_s=0.2),
+        ]
+        self.proxy.plan = Plan(SEED, share=0.05, draws=late, chosen=WRITES)
+
+        async def work(store: StoreBase, worker: int) -> None:
+            for number in range(size.commits // 4):
+                await ledger.commit(store, space, b"%d/%d" % (worker, number), races=number % 2 == 0)
+
+        workers = [(store, worker) for worker, store in enumerate(handles * size.tasks)]
+        await self.together(*(work(store, worker) for store, worker in workers))
+        self.proxy.plan = None
+        await self.pass_time(300)
+
+        account = await self._account(ledger, space, *handles)
+        tally(
+            f"{self.kind}: late requests",
+            operations=len(ledger.told),
+            cut_replies=self.proxy.happened[Delay],
+            lost=account.lost,
+            applied_twice=account.applied_twice,
+            ghosts=account.ghosts,
+        )
+        assert account == NOTHING, f"seed {SEED}"
+        assert self.proxy.happened[Delay] > 0
+
+    @only_async
+    @pytest.mark.parametrize("size", SIZES)
+    async def test_cancelled_commits_apply_once_or_never_and_leave_the_others_their_answers(
+        self, space: str, size: Size, tally: Callable[..., None]
+    ) -> None:
+        store, ledger, random = await self.behind(), Ledger(), Random(SEED)
+        self.proxy.plan = Plan(SEED, share=0.05, chosen=WRITES)
+
+        for number in range(size.commits):
+            names = [b"%d/%d" % (number, task) for task in range(size.tasks * 3)]
+            tasks = [
+                asyncio.create_task(ledger.commit(store, space, name, races=place % 2 == 0))
+                for place, name in enumerate(names)
+            ]
+            await asyncio.sleep(random.random() * 0.004)
+            doomed = set(random.sample(names, len(names) // 3))
+            for name, task in zip(names, tasks, strict=True):
+                if name in doomed:
+                    task.cancel()
+            ended = await asyncio.gather(*tasks, return_exceptions=True)
+            for name, end in zip(names, ended, strict=True):
+                assert end is None or (name in doomed and isinstance(end, asyncio.CancelledError))
+        self.proxy.plan = None
+
+        account = await self._account(ledger, space, store)
+        cancelled = len(ledger.told) - ledger.answered
+        tally(
+            f"{self.kind}: cancelled commits",
+            operations=len(ledger.told),
+            cancelled=cancelled,
+            lost=account.lost,
+            applied_twice=account.applied_twice,
+            ghosts=account.ghosts,
+        )
+        assert account == NOTHING, f"seed {SEED}"
+        assert cancelled > 0
+
+    async def test_a_late_original_does_not_apply_after_its_retry_was_refused(self, space: str) -> None:
+        store, direct = await self.behind(), await self.beside()
+        await applied(direct, space, Put(LOG, b"first", stamp=True))
+        await revision_of(store, space)
+        self.proxy.spoil(Late(), Delay(request_s=0.3), chosen=WRITES)
+
+        with ThreadPoolExecutor(1) as elsewhere:
+            there_first = elsewhere.submit(self._write_once_the_original_is_held, space)
+            (outcome,) = await store.apply([Batch(space, [Put(A, b"late")], [Check(A, version=ABSENT)])])
+            there_first.result()
+        await applied(direct, space, Delete(A))  # what the original asks for holds again
+        released = self.proxy.release()
+
+        assert outcome == Conflict(A, 2)
+        assert released == 1
+        assert await entry_of(direct, space, A) is None
+        assert await revision_of(direct, space) == 3
+
+    async def test_a_late_original_does_not_apply_after_its_outcome_was_settled(self, space: str) -> None:
+        store, direct = await self.behind(retry_for_s=0.0), await self.beside()
+        await revision_of(store, space)
+        self.proxy.spoil(Late(), chosen=WRITES)
+
+        (outcome,) = await store.apply([Batch(space, [Put(A, b"late")])])
+        assert isinstance(outcome, OutcomeUnknownError)
+        assert outcome.token is not None
+        settled = await space_in(direct, space).outcome(outcome.token)
+        released = self.proxy.release()
+
+        assert (settled, released) == (None, 1)
+        assert await entry_of(direct, space, A) is None
+        assert await space_in(direct, space).outcome(outcome.token) is None
+
+    @pytest.mark.parametrize("chosen", FALLING_SILENT)
+    @pytest.mark.parametrize("mishap", [Silence(), HalfClose(), CutReply()], ids=str)
+    async def test_a_server_that_never_answers_leaves_a_doubt_in_time_and_its_outcome_ends_it(
+        self, space: str, mishap: Silence | HalfClose | CutReply, chosen: Chosen
+    ) -> None:
+        store = await self.behind(timeout_s=0.1, retry_for_s=0.3)
+        await applied(store, space, Put(A, b"1"))
+        self.proxy.plan = Plan(SEED, share=1.0, draws=[lambda random: mishap], chosen=chosen)
+        since_s = time.monotonic()
+
+        (outcome,) = await store.apply([Batch(space, [Put(A, b"2")], [Check(A, version=1)])])
+        took_s = time.monotonic() - since_s
+        self.proxy.plan = None
+        self.proxy.cut()
+
+        assert isinstance(outcome, OutcomeUnknownError)
+        assert outcome.token is not None
+        assert (outcome.space, took_s < 0.3 + SLACK_S) == (space, True)
+        assert await space_in(store, space).outcome(outcome.token) == 2
+        assert await value_of(store, space, A) == b"2"
+
+    @only_async
+    async def test_who_is_cancelled_in_a_flush_takes_no_answer_from_the_others(self, space: str) -> None:
+        store, ledger = await self.behind(), Ledger()
+        await applied(store, space, Put(A, b"1"))
+        self.proxy.spoil(Delay(reply_s=0.1), Delay(reply_s=0.1), chosen=WRITES)
+        names = [b"%d" % number for number in range(9)]
+        tasks = [
+            asyncio.create_task(ledger.commit(store, space, name, races=False), name=name.decode())
+            for name in names
+        ]
+
+        for cancelled, pause_s in ((tasks[0], 0.05), (tasks[4], 0.1)):
+            await asyncio.sleep(pause_s)
+            cancelled.cancel()
+        await asyncio.wait(tasks)
+
+        assert [task.cancelled() for task in tasks] == [name in (b"0", b"4") for name in names]
+        assert ledger.answered == 7
+        assert await self._account(ledger, space, store) == NOTHING
+
+    @only_async
+    async def test_a_caller_with_a_time_limit_of_its_own_leaves_a_store_of_use(self, space: str) -> None:
+        store = await self.behind()
+        await applied(store, space, Put(A, b"1"))
+        self.proxy.spoil(Silence(), chosen=WRITES)
+
+        with pytest.raises(TimeoutError):
+            async with asyncio.timeout(0.1):
+                await store.apply([Batch(space, [Put(A, b"2")])])
+
+        assert (await applied(store, space, Put(A, b"3"))).revision == 3
+
+    def _write_once_the_original_is_held(self, space: str) -> None:
+        """Lets somebody else write what the original wants to be first to write; in a thread of its own."""
+        until_s = time.monotonic() + 10
+        while not self.proxy.happened[Late] and time.monotonic() < until_s:
+            time.sleep(0.001)
+        other = finish(self.another(ThreadRunner()).open())
+        finish(applied(other, space, Put(A, b"there first")))
+        finish(other.close())
+
+    async def _account(self, ledger: Ledger, space: str, *handles: StoreBase) -> Account:
+        """Returns the account by the server's own word; every handle must still be of use."""
+        for store in handles:
+            assert await value_of(store, space, b"\x01unwritten") is None
+        return await ledger.settled(await self.beside(), space)
