@@ -310,18 +310,22 @@ def _in_loop(loop: asyncio.AbstractEventLoop, thread: int, call: Callable[..., N
 
 
 class _ThreadSignal:
-    __slots__ = ("_event", "_stays")
+    """A lock that is open while the flag is up: an interrupted `threading.Event` may stay locked inside."""
+
+    __slots__ = ("_gate", "_stays")
 
     def __init__(self, *, stays: bool = False) -> None:
-        self._event, self._stays = threading.Event(), stays
+        self._gate, self._stays = threading.Lock(), stays
+        self._gate.acquire()
 
     def set(self) -> None:
-        self._event.set()
+        with suppress(RuntimeError):  # it is up already
+            self._gate.release()
 
     async def wait(self, timeout_s: float) -> bool:
-        raised = self._event.wait(timeout_s)
-        if raised and not self._stays:  # a flag raised just after the timeout is for the next wait
-            self._event.clear()
+        raised = self._gate.acquire(timeout=min(max(timeout_s, 0.0), threading.TIMEOUT_MAX))
+        if raised and self._stays:
+            self.set()
         return raised
 
 

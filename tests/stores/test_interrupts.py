@@ -29,6 +29,10 @@ def storm(url: str, *, seed: int, rounds: int) -> dict[str, Any]:
     return found
 
 
+def with_option(url: str, option: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}{option}"
+
+
 def assert_unharmed(found: dict[str, Any]) -> None:
     assert found["interrupts"] > 100
     assert found["halves"] == 0
@@ -57,6 +61,22 @@ def test_ctrl_c_at_any_moment_leaves_an_embedded_store_whole(tmp_path: Path, nam
     }[name]
 
     found = storm(url, seed=seed, rounds=900)
+
+    assert_unharmed(found)
+    assert_others_unharmed(found)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_ctrl_c_at_any_moment_leaves_a_redis_store_whole(redis_url: str, seed: int) -> None:
+    found = storm(with_option(redis_url, "max_connections=2"), seed=seed, rounds=900)
+
+    assert_unharmed(found)
+    assert_others_unharmed(found)
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_ctrl_c_at_any_moment_leaves_a_postgresql_store_whole(postgres_url: str, seed: int) -> None:
+    found = storm(with_option(postgres_url, "max_connections=2"), seed=seed, rounds=900)
 
     assert_unharmed(found)
     assert_others_unharmed(found)

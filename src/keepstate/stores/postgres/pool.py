@@ -1,17 +1,31 @@
-"""The connections that a store's calls share: opened when needed, last used first, bounded."""
+"""The connections that a store's calls share: opened when needed, last used first, bounded.
+
+A connection takes its place in the pool with it: one that an interrupt drops, in whatever place, hangs up as
+garbage, and its place is free.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
 from collections.abc import Awaitable, Callable
+from weakref import WeakSet
 
 from keepstate._clock import Clock
-from keepstate._runner import Promise, Runner
+from keepstate._runner import Runner, Signal
 from keepstate.stores.postgres.connection import Connection
 
 _TRUSTED_S = 0.05
 """How long after an answer a connection is held for alive; to ask its socket each time makes reads slower."""
+
+_LOOK_AGAIN_S = 1.0
+"""How often who waits for a connection looks by itself: who should have called may have been interrupted."""
+
+
+class _Place:
+    """The right to one connection, for as long as anything holds it."""
+
+    __slots__ = ("__weakref__",)
 
 
 class Pool:
@@ -23,14 +37,14 @@ class Pool:
         self._connect, self._size, self._runner, self._clock = connect, size, runner, clock
         self._lock = threading.Lock()
         self._idle: list[Connection] = []
-        self._waiting: deque[Promise[None]] = deque()
-        self._count = 0
+        self._waiting: deque[Signal] = deque()
+        self._places = WeakSet[_Place]()
         self._is_closed = False
 
     @property
     def count(self) -> int:
         """Returns how many connections there are."""
-        return self._count
+        return len(self._places)
 
     async def take(self) -> Connection:
         """Returns a connection that has not been hung up, a new one if need be; `give_back` it."""
@@ -40,24 +54,27 @@ class Pool:
                     connection = self._idle.pop()
                     if self._clock.monotonic_s() - connection.used_s < _TRUSTED_S or connection.is_alive():
                         return connection
-                    self._count -= 1  # the server was restarted, or a pooler let go
-                if self._count < self._size:
-                    self._count += 1
+                    self._free(connection)  # the server was restarted, or a pooler let go
+                if len(self._places) < self._size:
+                    place = _Place()
+                    self._places.add(place)
                     break
-                turn: Promise[None] = self._runner.promise()
+                turn = self._runner.signal()
                 self._waiting.append(turn)
             await self._wait(turn)
         try:
-            return await self._connect()
+            connection = await self._connect()
+            connection.place = place
         except BaseException:
             with self._lock:
-                self._count -= 1
+                self._places.discard(place)
                 self._call_next()
             raise
+        return connection
 
-    async def _wait(self, turn: Promise[None]) -> None:
+    async def _wait(self, turn: Signal) -> None:
         try:
-            await turn.wait()
+            await turn.wait(_LOOK_AGAIN_S)
         except BaseException:
             with self._lock:
                 if turn in self._waiting:
@@ -65,18 +82,25 @@ class Pool:
                 else:
                     self._call_next()  # it was this one's turn: it is the next one's now
             raise
+        with self._lock:
+            if turn in self._waiting:
+                self._waiting.remove(turn)
 
     def _call_next(self) -> None:
         if self._waiting:
-            self._waiting.popleft().give(None)
+            self._waiting.popleft().set()
+
+    def _free(self, connection: Connection) -> None:
+        if isinstance(connection.place, _Place):
+            self._places.discard(connection.place)
 
     def give_back(self, connection: Connection) -> None:
-        """Takes a connection back, and forgets it if it was closed."""
+        """Takes a connection back, and forgets one that was closed, or interrupted in a conversation."""
         with self._lock:
-            if self._is_closed:
+            if self._is_closed or connection.is_amid:
                 connection.close()
             if connection.is_closed:
-                self._count -= 1
+                self._free(connection)
             else:
                 connection.used_s = self._clock.monotonic_s()
                 self._idle.append(connection)
@@ -86,8 +110,9 @@ class Pool:
         """Hangs up what nobody uses now; calls then connect anew."""
         with self._lock:
             while self._idle:
-                self._idle.pop().close()
-                self._count -= 1
+                connection = self._idle.pop()
+                self._free(connection)
+                connection.close()
 
     def close(self) -> None:
         """Hangs up: at once where nobody speaks, else when the conversation is over."""

@@ -1,25 +1,35 @@
-"""One server and the connections to it: a bounded pool, the one used last first."""
+"""One server and the connections to it: a bounded pool, the one used last first.
+
+A connection is given back only when all its replies were read. One that is dropped instead, by an interrupt
+in whatever place, is closed as garbage, and takes up room no longer: those that there are, are counted, and
+not how many were taken.
+"""
 
 from __future__ import annotations
 
 import threading
 from collections import deque
+from weakref import WeakSet
 
 from keepstate._clock import Clock
-from keepstate._runner import Promise, Runner
+from keepstate._runner import Runner, Signal
+from keepstate.errors import StorageError
 from keepstate.stores.redis.wire import Access, Address, Reply, Wire, open_wire
 
 _LOOK_AFTER_S = 1.0
 """How long a connection may have been idle before it is looked at: servers and proxies close what is."""
 
+_LOOK_AGAIN_S = 1.0
+"""How often who waits for a connection looks by itself: who should have called may have been interrupted."""
+
 
 class _Request:
-    __slots__ = ("is_served", "promise", "wire")
+    __slots__ = ("is_called", "signal", "wire")
 
-    def __init__(self, promise: Promise[None]) -> None:
-        self.promise = promise
+    def __init__(self, signal: Signal) -> None:
+        self.signal = signal
         self.wire: Wire | None = None
-        self.is_served = False
+        self.is_called = False
 
 
 class Node:
@@ -33,7 +43,8 @@ class Node:
         self._lock = threading.Lock()
         self._idle: list[tuple[Wire, float]] = []
         self._waiting: deque[_Request] = deque()
-        self._room = max_connections
+        self._wires = WeakSet[Wire]()
+        self._max_connections = max_connections
         self._is_closed = False
 
     def __repr__(self) -> str:
@@ -49,8 +60,12 @@ class Node:
         wire = await self._take()
         try:
             replies = await wire.exchange(packet, count)
+        except StorageError:
+            await self._discard(wire)
+            for idle in self._take_idle():  # which most likely fail as well
+                await idle.drop()
+            raise
         except BaseException:
-            self._give(None)
             await self._discard(wire)
             raise
         self._give(wire)
@@ -70,72 +85,91 @@ class Node:
     def _take_idle(self) -> list[Wire]:
         with self._lock:
             idle, self._idle = self._idle, []
-            self._room += len(idle)
+            for wire, _ in idle:
+                self._wires.discard(wire)
         return [wire for wire, _ in idle]
 
     async def _discard(self, wire: Wire) -> None:
-        """Closes a connection that failed, and the idle ones, which most likely fail as well."""
+        """Closes a connection that failed or was interrupted, and lets who waits first open another."""
+        with self._lock:
+            self._wires.discard(wire)
+            request = self._next_called(None)
+        if request is not None:
+            request.signal.set()
         await wire.drop()
-        for idle in self._take_idle():
-            await idle.drop()
 
     async def _take(self) -> Wire:
-        wire = await self._take_any()
-        try:
-            if wire is not None:
-                return wire
-            wire = open_wire(self._runner.colour, self.address, self._access)
-            await wire.connect()
-        except BaseException:
-            self._give(None)
-            if wire is not None:
-                await wire.drop()
-            raise
-        return wire
-
-    async def _take_any(self) -> Wire | None:
-        """Returns an idle connection, or None with the room for a new one."""
         while True:
             with self._lock:
                 if self._idle:
                     wire, since_s = self._idle.pop()
-                    request = None
-                elif self._room > 0:
-                    self._room -= 1
-                    return None
+                elif len(self._wires) < self._max_connections:
+                    wire, since_s = open_wire(self._runner.colour, self.address, self._access), None
+                    self._wires.add(wire)
                 else:
-                    wire, since_s = None, 0.0
-                    request = _Request(self._runner.promise())
+                    wire, since_s = None, None
+                    request = _Request(self._runner.signal())
                     self._waiting.append(request)
-            if request is not None:
-                return await self._wait_for(request)
-            assert wire is not None
-            if self._clock.monotonic_s() - since_s < _LOOK_AFTER_S or not await wire.is_stale():
+            if wire is None:
+                wire = await self._wait_for(request)
+                if wire is not None:
+                    return wire
+            elif since_s is None:
+                return await self._connected(wire)
+            elif self._clock.monotonic_s() - since_s < _LOOK_AFTER_S or not await wire.is_stale():
                 return wire
-            self._give(None)
-            await wire.drop()
+            else:
+                await self._discard(wire)
+
+    async def _connected(self, wire: Wire) -> Wire:
+        try:
+            await wire.connect()
+        except BaseException:
+            await self._discard(wire)
+            raise
+        return wire
 
     async def _wait_for(self, request: _Request) -> Wire | None:
+        """Returns the connection that was handed over, or None where to look again is worth it."""
         try:
-            await request.promise.wait()
+            await request.signal.wait(_LOOK_AGAIN_S)
         except BaseException:
-            with self._lock:
-                if not request.is_served:
-                    self._waiting.remove(request)
-            if request.is_served:
-                self._give(request.wire)
+            if not self._withdraw(request):
+                self._pass_on(request.wire)
             raise
+        self._withdraw(request)
         return request.wire
 
-    def _give(self, wire: Wire | None) -> None:
-        """Gives a connection back, or the room for one, to who waits for it first."""
+    def _withdraw(self, request: _Request) -> bool:
+        """Waits no longer, and returns whether that was before it was called."""
         with self._lock:
-            if not self._waiting:
-                if wire is None:
-                    self._room += 1
-                else:
-                    self._idle.append((wire, self._clock.monotonic_s()))
+            if request.is_called:
+                return False
+            self._waiting.remove(request)
+            return True
+
+    def _pass_on(self, wire: Wire | None) -> None:
+        if wire is not None:
+            self._give(wire)
+            return
+        with self._lock:
+            request = self._next_called(None)
+        if request is not None:
+            request.signal.set()
+
+    def _give(self, wire: Wire) -> None:
+        """Gives a connection back, or to who waits for it first."""
+        with self._lock:
+            request = self._next_called(wire)
+            if request is None:
+                self._idle.append((wire, self._clock.monotonic_s()))
                 return
-            request = self._waiting.popleft()
-            request.wire, request.is_served = wire, True
-        request.promise.give(None)
+        request.signal.set()
+
+    def _next_called(self, wire: Wire | None) -> _Request | None:
+        """Returns who waits first, with a connection or with the room for one; `_lock` is held."""
+        if not self._waiting:
+            return None
+        request = self._waiting.popleft()
+        request.wire, request.is_called = wire, True
+        return request
