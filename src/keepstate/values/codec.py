@@ -7,15 +7,19 @@ equal types, apart from the order in which a dict was filled: that order is part
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, overload
 
 from keepstate.errors import CorruptError
-from keepstate.values import limits
+from keepstate.values import limits, merkle
 from keepstate.values.builtin import FORM_READERS
 from keepstate.values.compression import compress, decompress
 from keepstate.values.fitting import fit, fit_fields
+from keepstate.values.merkle import Planted
 from keepstate.values.reading import ObjectReader, Reader
+from keepstate.values.refs import TAG
 from keepstate.values.schema import CLASSES, Registry
+from keepstate.values.types import LEAF_READERS
 from keepstate.values.writing import Writer
 
 FORMAT: Final = 1
@@ -33,9 +37,10 @@ class Codec:
     """Encodes and decodes with the classes of one registry."""
 
     def __init__(self, registry: Registry = CLASSES) -> None:
+        self._registry, self._forms = registry, Reader()
         self._write = Writer(registry).write
-        self._read = ObjectReader(registry, Reader()).read
-        self._read_fitted = ObjectReader(registry, Reader(), fit_fields).read
+        self._read = ObjectReader(registry, self._forms).read
+        self._read_fitted = ObjectReader(registry, self._forms, fit_fields).read
         self._read_forms = Reader(FORM_READERS).read
 
     def encode(self, value: object) -> bytes:
@@ -86,6 +91,27 @@ class Codec:
             CorruptError: These bytes were never written.
         """
         return self._read_forms(_body(data))
+
+    def plant(self, value: object) -> Planted:
+        """Returns a value's encoding and the objects that it refers to: one for each part of what is large.
+
+        Raises:
+            InvalidError: As `encode`.
+        """
+        return merkle.plant(value, self._write)
+
+    def assemble(self, encoding: bytes, objects: Mapping[bytes, bytes]) -> Any:
+        """Returns the value whose encoding `plant` gave, from objects by name.
+
+        Raises:
+            CorruptError: An object is missing or damaged.
+            InvalidError: As `decode`.
+            UnsupportedError: As `decode`.
+        """
+        return merkle.assemble(encoding, objects, self._reader)
+
+    def _reader(self, resolve: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+        return ObjectReader(self._registry, self._forms, leaves={**LEAF_READERS, TAG: resolve}).read
 
 
 def _body(data: bytes) -> bytes:

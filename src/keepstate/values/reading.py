@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Mapping
+from functools import cached_property
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +12,8 @@ import msgspec
 from keepstate.errors import CorruptError, InvalidError, KeepstateError
 from keepstate.values import limits, types
 from keepstate.values.builtin import TYPE, Record
-from keepstate.values.nesting import nesting
+from keepstate.values.crowding import is_crowded
+from keepstate.values.nesting import nests_deeper
 from keepstate.values.schema import Registration, Registry
 
 _DAMAGE: Final = (ValueError, TypeError, LookupError, ArithmeticError, struct.error, msgspec.MsgspecError)
@@ -43,9 +45,12 @@ class Reader:
     """
 
     def __init__(self, leaves: LeafReaders = types.LEAF_READERS, depth: int = 0) -> None:
-        self._leaves = leaves
+        self._leaves, self._depth = leaves, depth
         self.decode = msgspec.msgpack.Decoder(ext_hook=self._tagged).decode
-        self._inner: Reader | None = Reader(leaves, depth + 1) if depth < limits.TAG_DEPTH else None
+
+    @cached_property
+    def _inner(self) -> Reader | None:
+        return Reader(self._leaves, self._depth + 1) if self._depth < limits.TAG_DEPTH else None
 
     def read(self, data: bytes) -> Any:
         """Returns the value of an encoding.
@@ -61,7 +66,7 @@ class Reader:
         except KeepstateError:
             raise
         except RecursionError:
-            if nesting(data) > _DEEPEST:
+            if nests_deeper(data, _DEEPEST):
                 raise CorruptError("a stored value nests deeper than any that is written") from None
             raise InvalidError("a stored value nests too deep for the room left on the call stack") from None
         except _DAMAGE as error:
@@ -81,12 +86,15 @@ class Reader:
             raise CorruptError(f"a stored value is damaged: what is tagged {tag} holds no array")
         if tag == types.TUPLE:
             return tuple(items)
+        keys = items[::2] if tag == types.MAP else items
+        if is_crowded(keys):
+            raise CorruptError(f"a stored value is damaged: over {limits.EQUAL_HASHES} keys have one hash")
         if tag == types.SET:
             return set(items)
         if tag == types.FROZENSET:
             return frozenset(items)
         if tag == types.MAP:
-            return dict(zip(items[::2], items[1::2], strict=True))
+            return dict(zip(keys, items[1::2], strict=True))
         raise CorruptError(
             f"a stored value is damaged, or newer than this keepstate: nothing is tagged {tag}"
         )
@@ -101,13 +109,22 @@ class ObjectReader(Reader):
     `forms` reads the same level in builtin form: what upcasters get.
     """
 
-    def __init__(self, registry: Registry, forms: Reader, fitting: Fitting | None = None) -> None:
-        self._leaves = types.LEAF_READERS
-        self.decode = msgspec.msgpack.Decoder(ext_hook=self._tagged).decode
+    def __init__(
+        self,
+        registry: Registry,
+        forms: Reader,
+        fitting: Fitting | None = None,
+        leaves: LeafReaders = types.LEAF_READERS,
+    ) -> None:
+        super().__init__(leaves)
         self._registry = registry
         self._forms = forms
         self._fitting = fitting
-        self._inner = None if forms._inner is None else ObjectReader(registry, forms._inner, fitting)
+
+    @cached_property
+    def _inner(self) -> Reader | None:
+        forms = self._forms._inner
+        return None if forms is None else ObjectReader(self._registry, forms, self._fitting, self._leaves)
 
     def _object(self, inner: Reader, stored: _Stored) -> object:
         known = self._registry.named(stored.name, stored.version)

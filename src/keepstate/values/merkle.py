@@ -1,0 +1,193 @@
+"""A state as objects named by their content: the same value always has the same root, however it came about.
+
+A list or dict is a tree if and only if its items together, those that are trees themselves counted as their
+references, have more than `TREE_BYTES`; else it stands in its encoding as ever. So a small state is one
+encoding, and of a large one an edit makes anew only what lies between it and the root. The items of a dict
+that is a tree come back in the order of their keys' encodings.
+
+Tuples, sets and objects of classes are values like a text: they are never taken apart.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import msgspec
+import ormsgpack
+
+from keepstate.errors import CorruptError
+from keepstate.values import mapping, sequence, types
+from keepstate.values.lowering import array_head
+from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Style, item, read_children, refs_in
+from keepstate.values.refs import TAG, Fetching, Kind, Ref, name_of, unpack
+from keepstate.values.tree import child_ref, split_root
+
+TREE_BYTES: Final = 4_096
+
+STYLES: Final = {Kind.LIST: LIST_STYLE, Kind.MAP: MAP_STYLE}
+_MAY_HOLD_REF: Final = re.compile(rb"\xc7.%c" % TAG, re.DOTALL)
+_TEXT: Final = frozenset((*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB))
+"""How the encoding of a text begins."""
+
+Write = Callable[[object], bytes]
+Read = Callable[[bytes], Any]
+
+
+class Planted(msgspec.Struct, frozen=True):
+    """The encoding of a value, and the objects that it refers to, by name."""
+
+    encoding: bytes
+    objects: dict[bytes, bytes]
+
+
+# ---- a value as objects
+
+
+def plant(value: object, write: Write) -> Planted:
+    """Returns the Merkle form of a value; `write` gives canonical encodings.
+
+    Raises:
+        InvalidError: The value would not come back equal and of the same type; names the path.
+    """
+    objects: dict[bytes, bytes] = {}
+    encoding, _ = _plant(value, write(value), write, objects)
+    return Planted(encoding, objects)
+
+
+def _plant(value: Any, encoding: bytes, write: Write, objects: dict[bytes, bytes]) -> tuple[bytes, bool]:
+    """Returns the encoding with references for what is large, and whether there are any."""
+    kind: object = type(value)
+    if len(encoding) <= TREE_BYTES or (kind is not list and kind is not dict):
+        return encoding, False
+    keys = [] if kind is list else [write(key) for key in value]
+    planted = [
+        _plant(child, write(child), write, objects) for child in (value if kind is list else value.values())
+    ]
+    children = [child for child, _ in planted]
+    is_deep = any(deep for _, deep in planted)
+    if sum(map(len, keys)) + sum(map(len, children)) <= TREE_BYTES:
+        return (compose(children, keys if kind is dict else None) if is_deep else encoding), is_deep
+    if kind is list:
+        made = sequence.build([item(child, is_deep=deep) for child, deep in planted])
+    else:
+        made = mapping.build(
+            [item(child, is_deep=deep, key=key) for key, (child, deep) in zip(keys, planted, strict=True)]
+        )
+    objects.update(made.objects())
+    return made.tree.ref.encoding(), True
+
+
+def compose(children: Sequence[bytes], keys: Sequence[bytes] | None = None) -> bytes:
+    """Returns the encoding of a list of such items or, with keys, of a dict, in their order."""
+    if keys is None:
+        return array_head(len(children)) + b"".join(children)
+    body = b"".join([part for pair in zip(keys, children, strict=True) for part in pair])
+    if all(key[0] in _TEXT for key in keys):
+        return _map_head(len(keys)) + body
+    return ormsgpack.packb(ormsgpack.Ext(types.MAP, array_head(2 * len(keys)) + body))
+
+
+def _map_head(count: int) -> bytes:
+    if count < 16:
+        return bytes((0x80 | count,))
+    return b"\xde" + count.to_bytes(2) if count < 1 << 16 else b"\xdf" + count.to_bytes(4)
+
+
+# ---- objects as a value
+
+
+def gather(encodings: Iterable[bytes], *, verify: bool = False) -> Fetching[dict[bytes, bytes]]:
+    """Returns all objects that encodings refer to, at any depth: one round for each level.
+
+    Args:
+        encodings: Where to begin.
+        verify: Compares each object with its name.
+
+    Raises:
+        CorruptError: An object is not what its name says, or damaged.
+    """
+    gathered: dict[bytes, bytes] = {}
+    wanted = {ref.name: (ref, 0) for encoding in encodings for ref in _refs(encoding)}
+    while wanted:
+        fetched = yield [ref for ref, _ in wanted.values()]
+        found: list[tuple[Ref, int]] = []
+        for name, (ref, level) in wanted.items():
+            data = fetched[name]
+            if verify and name_of(ref.kind, data) != name:
+                raise CorruptError(f"object {name.hex()} is damaged: its bytes have another name")
+            gathered[name] = data
+            found += _below(ref, level, data)
+        wanted = {ref.name: (ref, level) for ref, level in found if ref.name not in gathered}
+    return gathered
+
+
+def _below(ref: Ref, level: int, data: bytes) -> Iterable[tuple[Ref, int]]:
+    """Returns what an object refers to, each with the level of its entries."""
+    if ref.kind is Kind.BLOB:
+        return [(below, 0) for below in _refs(data)] if ref.is_deep else ()
+    if ref.kind is Kind.LIST_LEAF or ref.kind is Kind.MAP_LEAF:
+        return [(below, 0) for below in _refs(data)]
+    if ref.kind is Kind.LIST_BRANCH or ref.kind is Kind.MAP_BRANCH:
+        style = LIST_STYLE if ref.kind is Kind.LIST_BRANCH else MAP_STYLE
+        return _children(style, data, level)
+    style = STYLES[ref.kind]
+    items, tails = split_root(data)
+    found = [(below, 0) for below in _refs(items)]
+    for height, tail in enumerate(tails, 1):
+        found += _children(style, tail, height)
+    return found
+
+
+def _children(style: Style, data: bytes, level: int) -> list[tuple[Ref, int]]:
+    return [(child_ref(style, entry, level), level - 1) for entry in read_children(style, data)]
+
+
+def _refs(encoding: bytes) -> Sequence[Ref]:
+    return refs_in(encoding) if _MAY_HOLD_REF.search(encoding) else ()
+
+
+def assemble(encoding: bytes, objects: Mapping[bytes, bytes], reader: Callable[[Read], Read]) -> Any:
+    """Returns the value of an encoding, a new one each time.
+
+    Args:
+        encoding: What `plant` returned.
+        objects: What `gather` returned, or more.
+        reader: Returns what decodes, with a function that it calls for the bytes of each reference.
+
+    Raises:
+        CorruptError: An object is missing or damaged.
+    """
+
+    def resolve(data: bytes) -> Any:
+        ref = unpack(data)
+        try:
+            if ref.kind is Kind.BLOB:
+                return read(objects[ref.name])
+            pairs = STYLES[ref.kind].has_keys
+            items = read(array_head(ref.count * (1 + pairs)) + b"".join(_bodies(ref, objects)))
+        except KeyError as error:
+            raise CorruptError(f"object {error.args[0].hex()} is missing") from error
+        return dict(zip(items[::2], items[1::2], strict=True)) if pairs else items
+
+    read = reader(resolve)
+    return read(encoding)
+
+
+def _bodies(ref: Ref, objects: Mapping[bytes, bytes]) -> list[bytes]:
+    """Returns the bytes of all items of a tree, leaf after leaf."""
+    style = STYLES[ref.kind]
+    items, tails = split_root(objects[ref.name])
+    names: list[bytes] = []
+    for height in range(len(tails), 0, -1):
+        level = [entry.name for entry in read_children(style, tails[height - 1])]
+        for _ in range(height - 1):
+            level = [entry.name for name in level for entry in read_children(style, objects[name])]
+        names += level
+    return [_body(objects[name]) for name in names] + [_body(items)]
+
+
+def _body(items: bytes) -> bytes:
+    """Returns the bytes of an array without its head."""
+    return items[1 if items[0] < 0xC0 else 3 if items[0] == 0xDC else 5 :]

@@ -1,0 +1,244 @@
+"""The nodes of a tree: what stands in one, and how it is written.
+
+An *entry* is what stands in a node: in a leaf an item, above it a node of the level below. A leaf's bytes are
+the encoding of a list of its items, so that leaves can be joined and decoded without looking at any item.
+A large item stands in a leaf as a reference to its blob.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from hashlib import sha256
+from typing import Final, NamedTuple
+
+import msgspec
+
+from keepstate.errors import CorruptError
+from keepstate.values import types
+from keepstate.values.digest import DIGEST_SIZE
+from keepstate.values.lowering import array_head
+from keepstate.values.refs import TAG, Kind, Ref, name_of, read_number, unpack, write_number
+
+INLINE_BYTES: Final = 64
+"""An item of at most so many bytes is never a blob: a reference is hardly shorter."""
+PACKED_BYTES: Final = 2_048
+"""An item of a list of at most so many bytes stands in its leaf itself, once the leaf is whole."""
+
+_EXT_8: Final = 0xC7
+
+
+class Entry(msgspec.Struct, frozen=True, gc=False):
+    """An item of a leaf, or a node in the node above it.
+
+    Attributes:
+        name: The digest of the item's encoding, or of the node.
+        count: How many items it is.
+        size_bytes: Of the encodings of those items and, in a dict, of their keys.
+        is_deep: Whether any of them holds a reference.
+        key: In a dict, the encoding of the item's key, or of the last key below.
+        form: How it stands in a branch or, of an item, in a tail.
+        encoding: Of an item, if it is at hand; None of a blob that was not fetched, and of a node.
+    """
+
+    name: bytes
+    count: int
+    size_bytes: int
+    is_deep: bool
+    key: bytes
+    form: bytes
+    encoding: bytes | None = None
+
+    @property
+    def value_bytes(self) -> int:
+        """Returns the size of an item's encoding without its key."""
+        return self.size_bytes - len(self.key)
+
+
+class Style(NamedTuple):
+    """How a kind of tree is cut into nodes: one ends where an entry says so, by its content alone.
+
+    Attributes:
+        leaf_average: Every so-manieth item ends a leaf.
+        branch_average: Every so-manieth node ends a branch.
+        most: How many times the average a node may have entries.
+        root: The kind of the root.
+        leaf: The kind of a leaf.
+        branch: The kind of a node above.
+        has_keys: Whether items are found by key.
+    """
+
+    leaf_average: int
+    branch_average: int
+    most: int
+    root: Kind
+    leaf: Kind
+    branch: Kind
+    has_keys: bool
+
+    def ends(self, entry: Entry, size: int, level: int) -> bool:
+        """Whether a node ends with this entry, its `size`-th: never the first, whatever its hash."""
+        average = self.branch_average if level else self.leaf_average
+        # An item of a dict is placed by its key, so that a new value does not move the cuts.
+        mark = sha256(entry.key).digest() if self.has_keys and not level else entry.name
+        return size > 1 and ((mark[0] << 8 | mark[1]) % average == 0 or size >= self.most * average)
+
+
+LIST_STYLE: Final = Style(16, 8, 4, Kind.LIST, Kind.LIST_LEAF, Kind.LIST_BRANCH, False)
+MAP_STYLE: Final = Style(4, 4, 4, Kind.MAP, Kind.MAP_LEAF, Kind.MAP_BRANCH, True)
+
+
+def item(encoding: bytes, *, is_deep: bool = False, key: bytes = b"") -> Entry:
+    """Returns the entry of an item."""
+    name, value_bytes = name_of(Kind.BLOB, encoding), len(encoding)
+    short = encoding
+    if value_bytes > INLINE_BYTES:
+        short = Ref(Kind.BLOB, name, 1, value_bytes, is_deep).encoding()
+    return Entry(name, 1, len(key) + value_bytes, is_deep, key, key + short, encoding)
+
+
+def node(style: Style, level: int, name: bytes, entries: Sequence[Entry]) -> Entry:
+    """Returns the entry of a node whose own entries are of `level`."""
+    count, size_bytes, is_deep = totals(entries)
+    key = entries[-1].key
+    form = name + write_number(count) + write_number(size_bytes << 1 | is_deep)
+    if style.has_keys:
+        form += write_number(len(key)) + key
+    return Entry(name, count, size_bytes, is_deep, key, form)
+
+
+def blob(entry: Entry) -> Ref:
+    """Returns the reference to an item that is kept by itself."""
+    return Ref(Kind.BLOB, entry.name, 1, entry.value_bytes, entry.is_deep)
+
+
+def totals(entries: Iterable[Entry]) -> tuple[int, int, bool]:
+    """Returns the count, the size and whether any is deep, of entries together."""
+    count = size_bytes = 0
+    is_deep = False
+    for entry in entries:
+        count, size_bytes = count + entry.count, size_bytes + entry.size_bytes
+        is_deep = is_deep or entry.is_deep
+    return count, size_bytes, is_deep
+
+
+def packed_bytes(style: Style) -> int:
+    """Returns up to which size an item stands in a whole leaf itself.
+
+    A list's items are read together and hardly ever change. Of a dict one value changes and the others stay.
+    """
+    return INLINE_BYTES if style.has_keys else PACKED_BYTES
+
+
+def write_node(style: Style, entries: Sequence[Entry], level: int) -> bytes:
+    """Returns the bytes of a whole node whose entries are of `level`: 0 makes a leaf."""
+    if level:
+        return b"".join([entry.form for entry in entries])
+    return array_head(len(entries) * (1 + style.has_keys)) + b"".join(
+        [
+            entry.form
+            if entry.encoding is None or entry.value_bytes > packed_bytes(style)
+            else entry.key + entry.encoding
+            for entry in entries
+        ]
+    )
+
+
+def read_node(style: Style, data: bytes, level: int, *, is_deep: bool) -> list[Entry]:
+    """Returns the entries of a node.
+
+    Raises:
+        CorruptError: The bytes are no such node.
+    """
+    return read_children(style, data) if level else read_items(style, data, is_deep=is_deep)
+
+
+def node_kind(style: Style, level: int) -> Kind:
+    """Returns what a node is whose entries are of `level`."""
+    return style.branch if level else style.leaf
+
+
+# ---- items
+
+_split: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+
+
+def read_items(style: Style, data: bytes, *, is_deep: bool) -> list[Entry]:
+    """Returns the items of a leaf, or of a root's lowest tail.
+
+    Raises:
+        CorruptError: The bytes are none.
+    """
+    try:
+        raws = [bytes(raw) for raw in _split(data)]
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f"a leaf is damaged: {error}") from error
+    if not style.has_keys:
+        return [_read_item(raw, b"", is_deep=is_deep) for raw in raws]
+    if len(raws) % 2:
+        raise CorruptError("a leaf is damaged: a key has no value")
+    return [_read_item(raw, key, is_deep=is_deep) for key, raw in zip(raws[::2], raws[1::2], strict=True)]
+
+
+def _read_item(raw: bytes, key: bytes, *, is_deep: bool) -> Entry:
+    ref = ref_of(raw)
+    if ref is not None and ref.kind is Kind.BLOB:
+        return Entry(ref.name, 1, len(key) + ref.size_bytes, ref.is_deep, key, key + raw)
+    # Which items are deep is looked up only where some are.
+    return item(raw, is_deep=is_deep and bool(refs_in(raw)), key=key)
+
+
+def ref_of(encoding: bytes) -> Ref | None:
+    """Returns the reference that an encoding is, if it is one."""
+    if len(encoding) > 3 and encoding[0] == _EXT_8 and encoding[2] == TAG:
+        return unpack(encoding[3:])
+    return None
+
+
+def refs_in(encoding: bytes) -> list[Ref]:
+    """Returns all references in an encoding, in order, however deep in lists and dicts.
+
+    Raises:
+        CorruptError: It is no encoding.
+    """
+    found: list[Ref] = []
+
+    def look(tag: int, data: memoryview) -> None:
+        if tag == TAG:
+            found.append(unpack(bytes(data)))
+        elif tag == types.MAP:  # a dict with other keys than text
+            decode(data)
+
+    decode: Callable[[bytes | memoryview], object] = msgspec.msgpack.Decoder(ext_hook=look).decode
+    try:
+        decode(encoding)
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+        raise CorruptError(f"an object is damaged: {error}") from error
+    return found
+
+
+# ---- nodes
+
+
+def read_children(style: Style, data: bytes) -> list[Entry]:
+    """Returns the nodes that a branch holds, or one of a root's upper tails.
+
+    Raises:
+        CorruptError: The bytes are none.
+    """
+    entries: list[Entry] = []
+    place, end = 0, len(data)
+    try:
+        while place < end:
+            begin = place
+            count, place = read_number(data, begin + DIGEST_SIZE)
+            size, place = read_number(data, place)
+            name, key = data[begin : begin + DIGEST_SIZE], b""
+            if style.has_keys:
+                length, place = read_number(data, place)
+                key, place = data[place : place + length], place + length
+            entries.append(Entry(name, count, size >> 1, bool(size & 1), key, data[begin:place]))
+    except (IndexError, ValueError) as error:
+        raise CorruptError(f"a branch is damaged: {error}") from error
+    if place != end or any(entry.count == 0 for entry in entries):
+        raise CorruptError("a branch is damaged: it is cut off, or holds nothing")
+    return entries

@@ -1,0 +1,134 @@
+"""What stands in an encoding in place of a value that is kept as an object of its own, named by its content.
+
+A large list or dict is a tree of objects; so its encoding is a `Ref` to the tree's root, and the value that
+holds it stays small. A large value that is no list or dict is one object, a blob.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Generator, Mapping
+from enum import IntEnum
+from typing import Final, TypeAlias, TypeVar
+
+import msgspec
+import ormsgpack
+
+from keepstate.errors import CorruptError
+from keepstate.values.digest import DIGEST_SIZE, digest
+
+FORMAT: Final = 1
+"""The number of the format of nodes; it goes into their names."""
+TAG: Final = 48
+"""The Ext code of a reference. Codes are given in `types`; this one is never met in a stored value."""
+
+_T = TypeVar("_T")
+Fetching: TypeAlias = Generator[Collection["Ref"], Mapping[bytes, bytes], _T]
+"""Work that asks for objects: it yields refs, is sent the objects by name, and returns its result.
+
+So the same rules serve every kind of store, waiting or not.
+"""
+
+_DEEP: Final = 0x80
+
+
+class Kind(IntEnum):
+    """What an object is; the same bytes of another kind have another name."""
+
+    BLOB = 0
+    """The encoding of one value, which may hold references."""
+    LIST = 1
+    """The root of a list: its size, and of each level what is not yet a node."""
+    LIST_LEAF = 2
+    LIST_BRANCH = 3
+    MAP = 4
+    """The root of a dict."""
+    MAP_LEAF = 5
+    MAP_BRANCH = 6
+
+
+_NAMES: Final = {kind: kind.name.lower().replace("_", " ") for kind in Kind}
+
+
+class Ref(msgspec.Struct, frozen=True, gc=False):
+    """The name of an object, and what can be known of it without reading it.
+
+    Attributes:
+        kind: What it is.
+        name: Its digest.
+        count: How many items are in it and below.
+        size_bytes: Of the encodings of those items.
+        is_deep: Whether any of those items holds a reference itself.
+    """
+
+    kind: Kind
+    name: bytes
+    count: int
+    size_bytes: int
+    is_deep: bool
+
+    def packed(self) -> bytes:
+        """Returns the bytes of the reference: kind, name, size and, but of a blob, the count."""
+        count = b"" if self.kind is Kind.BLOB else write_number(self.count)
+        head = bytes((self.kind | self.is_deep * _DEEP,))
+        return head + self.name + write_number(self.size_bytes) + count
+
+    def encoding(self) -> bytes:
+        """Returns the reference as it stands in an encoding."""
+        return ormsgpack.packb(self.ext())
+
+    def ext(self) -> ormsgpack.Ext:
+        """Returns what the encoder writes as it is."""
+        return ormsgpack.Ext(TAG, self.packed())
+
+
+def unpack(data: bytes) -> Ref:
+    """Returns the reference in such bytes.
+
+    Raises:
+        CorruptError: They are none.
+    """
+    try:
+        kind = Kind(data[0] & ~_DEEP)
+        size_bytes, place = read_number(data, 1 + DIGEST_SIZE)
+        count, place = (1, place) if kind is Kind.BLOB else read_number(data, place)
+    except (LookupError, ValueError) as error:
+        raise CorruptError(f"a reference to an object is damaged: {error}") from error
+    if place != len(data):
+        raise CorruptError("a reference to an object is damaged: something follows it")
+    return Ref(kind, data[1 : 1 + DIGEST_SIZE], count, size_bytes, data[0] >= _DEEP)
+
+
+def write_number(number: int) -> bytes:
+    """Returns a number of 0 or more in as few bytes as it needs, seven bits each, lowest first."""
+    if number < 0x80:
+        return bytes((number,))
+    written = bytearray()
+    while number > 0x7F:
+        written.append(number & 0x7F | 0x80)
+        number >>= 7
+    written.append(number)
+    return bytes(written)
+
+
+def read_number(data: bytes, place: int) -> tuple[int, int]:
+    """Returns the number that begins at a place, and the place behind it.
+
+    Raises:
+        IndexError: The bytes end before it does.
+        ValueError: It is longer than any that is written.
+    """
+    number = shift = 0
+    while True:
+        byte = data[place]
+        place += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return number, place
+        shift += 7
+        if shift > 56:
+            raise ValueError("a number has more than eight bytes")
+
+
+def name_of(kind: Kind, encoding: bytes) -> bytes:
+    """Returns the name of an object."""
+    return digest(_NAMES[kind], FORMAT, encoding)

@@ -1,0 +1,25 @@
+"""A list as a tree: its items by place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from keepstate.values.nodes import LIST_STYLE, Entry
+from keepstate.values.refs import Fetching
+from keepstate.values.tree import Editing, Tree, stretch_at
+
+
+def find(tree: Tree, place: int) -> Fetching[Entry | None]:
+    """Returns the item at a place; None behind the end."""
+    if not 0 <= place < tree.count:
+        return None
+    stretch = yield from stretch_at(tree, place)
+    return stretch.entries[place - stretch.begin]
+
+
+def build(items: Sequence[Entry]) -> Editing:
+    """Returns a new tree of items, and its objects."""
+    editing = Editing(Tree(LIST_STYLE))
+    for _ in editing.splice(0, 0, items):
+        raise AssertionError("a new tree asks for no object")
+    return editing

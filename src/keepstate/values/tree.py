@@ -1,0 +1,342 @@
+"""A sequence of items as a tree of nodes that are named by their content, and how it is changed.
+
+A node ends where an entry's own hash says so (`Style.ends`), at every level. So the tree is a function of its
+items alone, whatever edits led to them; and an edit anywhere makes anew only the nodes around it, up to the
+root. What follows the last end of a level is not a node yet: these *tails* stand in the root, so that an
+append changes nothing but the root. Content-defined cutting follows Noms' and Dolt's prolly trees, with an
+end by entry and not by byte.
+
+Objects are asked for by generators (`refs.Fetching`), so that all of this neither waits nor does I/O.
+Places count items from the beginning of the tree; at a level above the items they are those of its nodes'
+borders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cached_property
+from typing import NamedTuple, TypeVar, cast
+
+import msgspec
+
+from keepstate.errors import CorruptError
+from keepstate.values.lowering import array_head
+from keepstate.values.nodes import (
+    INLINE_BYTES,
+    Entry,
+    Style,
+    blob,
+    node,
+    node_kind,
+    packed_bytes,
+    read_children,
+    read_items,
+    read_node,
+    totals,
+    write_node,
+)
+from keepstate.values.refs import Fetching, Ref, name_of
+
+_T = TypeVar("_T")
+
+
+class Tail:
+    """What follows the last whole node of a level. Its bytes grow with it, so that an append is cheap."""
+
+    __slots__ = ("count", "entries", "form", "is_deep", "size_bytes")
+
+    def __init__(self, entries: Sequence[Entry]) -> None:
+        self.entries = tuple(entries)
+        self.form = b"".join([entry.form for entry in entries])
+        self.count, self.size_bytes, self.is_deep = totals(entries)
+
+
+_EMPTY = Tail(())
+
+
+class Tree:
+    """The root of a tree: the tails of its levels, lowest first. Immutable.
+
+    Args:
+        style: What kind of tree it is.
+        tails: Without empty ones at the end.
+    """
+
+    def __init__(self, style: Style, tails: Sequence[Tail] = ()) -> None:
+        self.style = style
+        self.tails = tuple(tails)
+        begin = 0
+        begins: list[int] = []
+        for tail in reversed(self.tails):
+            begins.append(begin)
+            begin += tail.count
+        self.begins = begins[::-1]
+        """Where the tail of each level begins."""
+        self.count = begin
+
+    @cached_property
+    def encoding(self) -> bytes:
+        """Returns the bytes of the root: the tails' in an array, the lowest an array of its items."""
+        lowest, *upper = self.tails or (_EMPTY,)
+        items = len(lowest.entries) * (1 + self.style.has_keys)
+        parts = [array_head(1 + len(upper)), array_head(items), lowest.form]
+        for tail in upper:
+            parts += (b"\xc5", len(tail.form).to_bytes(2), tail.form)
+        return b"".join(parts)
+
+    @cached_property
+    def ref(self) -> Ref:
+        """Returns what names the tree."""
+        size_bytes = sum(tail.size_bytes for tail in self.tails)
+        is_deep = any(tail.is_deep for tail in self.tails)
+        return Ref(self.style.root, name_of(self.style.root, self.encoding), self.count, size_bytes, is_deep)
+
+
+def read_tree(style: Style, data: bytes, *, is_deep: bool) -> Tree:
+    """Returns the tree of a root's bytes.
+
+    Raises:
+        CorruptError: They are none.
+    """
+    items, forms = split_root(data)
+    lowest = Tail(read_items(style, items, is_deep=is_deep))
+    return Tree(style, (lowest, *(Tail(read_children(style, form)) for form in forms)))
+
+
+_raws = msgspec.msgpack.Decoder(tuple[msgspec.Raw, ...]).decode
+_bytes = msgspec.msgpack.Decoder(bytes).decode
+
+
+def split_root(data: bytes) -> tuple[bytes, list[bytes]]:
+    """Returns the forms of a root's tails: the lowest, which is an array of items, and those above.
+
+    Raises:
+        CorruptError: The bytes are no root.
+    """
+    try:
+        items, *tails = _raws(data)
+        return bytes(items), [_bytes(tail) for tail in tails]
+    except (msgspec.MsgspecError, ValueError) as error:
+        raise CorruptError(f"the root of a tree is damaged: {error}") from error
+
+
+class Stretch(NamedTuple):
+    """The entries of one node, or of a tail, and the place where they begin."""
+
+    begin: int
+    entries: Sequence[Entry]
+    is_tail: bool
+
+    @property
+    def end(self) -> int:
+        """Returns the place behind them."""
+        return self.begin + sum(entry.count for entry in self.entries)
+
+    def split(self, place: int) -> tuple[Sequence[Entry], Sequence[Entry]]:
+        """Returns the entries before a border and those behind it."""
+        at = self.begin
+        for index, entry in enumerate(self.entries):
+            if at >= place:
+                return self.entries[:index], self.entries[index:]
+            at += entry.count
+        return self.entries, ()
+
+
+def child_ref(style: Style, entry: Entry, level: int) -> Ref:
+    """Returns what names a node, given as an entry of `level`, one or more."""
+    return Ref(node_kind(style, level - 1), entry.name, entry.count, entry.size_bytes, entry.is_deep)
+
+
+def stretch_at(tree: Tree, place: int, level: int = 0) -> Fetching[Stretch]:
+    """Returns the stretch of a level in which a place lies; behind the last node that is the tail."""
+    if level >= len(tree.tails):
+        return Stretch(0, (), True)
+    begins = tree.begins
+    if place >= begins[level]:
+        return Stretch(begins[level], tree.tails[level].entries, True)
+    above = next(height for height in range(level + 1, len(begins)) if begins[height] <= place)
+    at, entries = begins[above], tree.tails[above].entries
+    for height in range(above, level, -1):
+        at, entry = _holding(entries, at, place)
+        ref = child_ref(tree.style, entry, height)
+        objects = yield (ref,)
+        entries = tuple(read_node(tree.style, objects[ref.name], height - 1, is_deep=ref.is_deep))
+    return Stretch(at, entries, False)
+
+
+def _holding(entries: Iterable[Entry], begin: int, place: int) -> tuple[int, Entry]:
+    for entry in entries:
+        if place < begin + entry.count:
+            return begin, entry
+        begin += entry.count
+    raise CorruptError(f"a tree has fewer items than it counts: none at {place}")
+
+
+class _Cut:
+    """Entries on their way into nodes."""
+
+    def __init__(self, style: Style, level: int, begun: Iterable[Entry]) -> None:
+        self._style, self._level = style, level
+        self.rest = [*begun]  # the beginning of a node, in which none ends
+        self.nodes: list[list[Entry]] = []
+
+    def feed(self, entries: Iterable[Entry]) -> None:
+        for entry in entries:
+            self.rest.append(entry)
+            if self._style.ends(entry, len(self.rest), self._level):
+                self.nodes.append(self.rest)
+                self.rest = []
+
+
+class Editing:
+    """Changes to one tree, and the objects that they made; the tree that it began with stays as it is."""
+
+    def __init__(self, tree: Tree) -> None:
+        self.tree = tree
+        """The tree as it is now."""
+        self._nodes: dict[bytes, tuple[bytes, Sequence[Entry]]] = {}
+        self._blobs: dict[bytes, bytes] = {}
+
+    def reading(self, work: Fetching[_T]) -> Fetching[_T]:
+        """Returns the result of work on the tree as it is now, which may ask for what was only made here."""
+        try:
+            wanted = next(work)
+            while True:
+                here = {ref.name: self._made_here(ref.name) for ref in wanted}
+                missing = [ref for ref in wanted if here[ref.name] is None]
+                fetched: Mapping[bytes, bytes] = (yield missing) if missing else {}
+                wanted = work.send({name: data or fetched[name] for name, data in here.items()})
+        except StopIteration as end:
+            return cast("_T", end.value)
+
+    def _made_here(self, name: bytes) -> bytes | None:
+        return self._nodes[name][0] if name in self._nodes else self._blobs.get(name)
+
+    def splice(self, begin: int, end: int, items: Sequence[Entry]) -> Fetching[None]:
+        """Puts items in place of those from `begin` up to `end`."""
+        yield from self.reading(self._splice_all(begin, end, items))
+
+    def _splice_all(self, begin: int, end: int, items: Sequence[Entry]) -> Fetching[None]:
+        for item in items:
+            assert item.encoding is not None
+            if item.value_bytes > INLINE_BYTES:
+                self._blobs[item.name] = item.encoding
+        tails = list(self.tree.tails)
+        level, fresh = 0, items
+        while fresh or begin < end:
+            begin, end, fresh = yield from self._splice(tails, level, begin, end, fresh)
+            level += 1
+        while tails and not tails[-1].entries:
+            tails.pop()
+        self.tree = Tree(self.tree.style, tails)
+
+    def _splice(
+        self, tails: list[Tail], level: int, begin: int, end: int, fresh: Sequence[Entry]
+    ) -> Fetching[tuple[int, int, Sequence[Entry]]]:
+        """Changes one level; returns the borders between which the level above changes, and to what."""
+        stretch = yield from stretch_at(self.tree, begin, level)
+        first = stretch.begin
+        cut = _Cut(self.tree.style, level, stretch.split(begin)[0])
+        cut.feed(fresh)
+        if end > stretch.end or (end == stretch.end and not stretch.is_tail and end > begin):
+            stretch = yield from stretch_at(self.tree, end, level)
+        rest = stretch.split(end)[1]
+        while cut.rest or end != stretch.begin:  # else the nodes from here on stay as they are
+            cut.feed(rest)
+            end = stretch.end
+            if stretch.is_tail:
+                end = stretch.begin
+                self._set_tail(tails, level, cut.rest)
+                break
+            if not cut.rest:
+                break
+            stretch = yield from stretch_at(self.tree, end, level)
+            rest = stretch.entries
+        nodes = yield from self._made(level, cut.nodes)
+        return first, max(end, first), nodes
+
+    def _set_tail(self, tails: list[Tail], level: int, entries: Sequence[Entry]) -> None:
+        while len(tails) <= level:
+            tails.append(_EMPTY)
+        before, tails[level] = tails[level], Tail(entries)
+        if level == 0:
+            # What stood in a leaf itself stands in the tail by name.
+            there = {entry.name for entry in before.entries}
+            for entry in entries:
+                if (
+                    entry.encoding is not None
+                    and entry.value_bytes > INLINE_BYTES
+                    and entry.name not in there
+                ):
+                    self._blobs[entry.name] = entry.encoding
+
+    def _made(self, level: int, nodes: Sequence[Sequence[Entry]]) -> Fetching[list[Entry]]:
+        """Returns the entries of new nodes, their items fetched where they stood in the tail by name."""
+        if level == 0:
+            nodes = yield from self._with_items(nodes)
+        made: list[Entry] = []
+        for entries in nodes:
+            data = write_node(self.tree.style, entries, level)
+            name = name_of(node_kind(self.tree.style, level), data)
+            self._nodes[name] = data, entries
+            made.append(node(self.tree.style, level, name, entries))
+        return made
+
+    def _with_items(self, nodes: Sequence[Sequence[Entry]]) -> Fetching[Sequence[Sequence[Entry]]]:
+        missing = {
+            entry.name: blob(entry)
+            for entries in nodes
+            for entry in entries
+            if entry.encoding is None and entry.value_bytes <= packed_bytes(self.tree.style)
+        }
+        if not missing:
+            return nodes
+        found = yield tuple(missing.values())
+        return [
+            [
+                msgspec.structs.replace(entry, encoding=found[entry.name])
+                if entry.name in missing and entry.encoding is None
+                else entry
+                for entry in entries
+            ]
+            for entries in nodes
+        ]
+
+    def objects(self) -> dict[bytes, bytes]:
+        """Returns what was made and is part of the tree as it is now, its root included, by name."""
+        kept = {self.tree.ref.name: self.tree.encoding}
+        for level, tail in enumerate(self.tree.tails):
+            self._keep(kept, tail.entries, level, INLINE_BYTES)
+        return kept
+
+    def _keep(
+        self, kept: dict[bytes, bytes], entries: Iterable[Entry], level: int, inline_bytes: int
+    ) -> None:
+        for entry in entries:
+            if level == 0:
+                if entry.value_bytes > inline_bytes and entry.name in self._blobs:
+                    kept[entry.name] = self._blobs[entry.name]
+            elif entry.name in self._nodes and entry.name not in kept:
+                data, below = self._nodes[entry.name]
+                kept[entry.name] = data
+                self._keep(kept, below, level - 1, packed_bytes(self.tree.style))
+
+
+def items_below(style: Style, entries: Sequence[Entry], level: int) -> Fetching[Sequence[Entry]]:
+    """Returns the items below some entries of `level`, in order, after one round for each level."""
+    while level and entries:
+        refs = [child_ref(style, entry, level) for entry in entries]
+        objects = yield refs
+        level -= 1
+        entries = [
+            below for ref in refs for below in read_node(style, objects[ref.name], level, is_deep=ref.is_deep)
+        ]
+    return entries
+
+
+def all_items(tree: Tree) -> Fetching[list[Entry]]:
+    """Returns all items, in order."""
+    items: list[Entry] = []
+    for level in range(len(tree.tails) - 1, -1, -1):
+        items += yield from items_below(tree.style, tree.tails[level].entries, level)
+    return items
