@@ -58,7 +58,7 @@ def plant(value: object, write: Write) -> Planted:
 
 def _plant(value: Any, encoding: bytes, write: Write, objects: dict[bytes, bytes]) -> tuple[bytes, bool]:
     """Returns the encoding with references for what is large, and whether there are any."""
-    kind: object = type(value)
+    kind = _kind(value)
     if len(encoding) <= TREE_BYTES or (kind is not list and kind is not dict):
         return encoding, False
     keys = [] if kind is list else [write(key) for key in value]
@@ -191,3 +191,7 @@ def _bodies(ref: Ref, objects: Mapping[bytes, bytes]) -> list[bytes]:
 def _body(items: bytes) -> bytes:
     """Returns the bytes of an array without its head."""
     return items[1 if items[0] < 0xC0 else 3 if items[0] == 0xDC else 5 :]
+
+
+def _kind(value: object) -> Any:
+    return type(value)
