@@ -17,15 +17,11 @@ _LATEST_S = 8.0
 """How late a request may arrive that its client gave up on."""
 
 
-class Server(Protocol):
+class FarEnd(Protocol):
     """The far end of a client's line."""
 
-    def deliver(self, batches: Sequence[Batch]) -> list[Outcome]:
+    def deliver(self, who: str, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies what has arrived, at one moment."""
-        ...
-
-    def may_repeat(self, batches: Sequence[Batch], since: Sequence[int]) -> bool:
-        """Whether the log that knows these batches is still there."""
         ...
 
     def floors(self, batches: Sequence[Batch]) -> list[int]:
@@ -67,7 +63,7 @@ class Network:
 
     # ---- batches
 
-    async def apply(self, who: str, server: Server, batches: Sequence[Batch]) -> list[Outcome]:
+    async def apply(self, who: str, server: FarEnd, batches: Sequence[Batch]) -> list[Outcome]:
         """Brings a flush to the store and its answers back, or does not."""
         self.calls += 1
         dials = self.dials
@@ -89,7 +85,7 @@ class Network:
             raise
         if len(batches) > 1 and self.happens(dials.split):
             return self._split(who, server, batches)
-        outcomes = server.deliver(batches)
+        outcomes = server.deliver(who, batches)
         if self.happens(dials.repeated) and (known := _known_again(batches, outcomes)):
             self._fault(who, "sends a request twice")
             self._send_later(who, server, known)
@@ -99,28 +95,28 @@ class Network:
             raise OutcomeUnknownError("the answer was lost")
         return outcomes
 
-    def _split(self, who: str, server: Server, batches: Sequence[Batch]) -> list[Outcome]:
+    def _split(self, who: str, server: FarEnd, batches: Sequence[Batch]) -> list[Outcome]:
         """Delivers the first of the batches, and answers only the first of those."""
         self._fault(who, "is cut off in the middle of a flush")
         arrived = self._random.randint(0, len(batches))
         answered = self._random.randint(0, arrived)
-        outcomes = server.deliver(batches[:arrived]) if arrived else []
+        outcomes = server.deliver(who, batches[:arrived]) if arrived else []
         unknown = [OutcomeUnknownError("the line was cut") for _ in batches[answered:]]
         return [*outcomes[:answered], *unknown]
 
-    def _send_later(self, who: str, server: Server, batches: Sequence[Batch]) -> None:
+    def _send_later(self, who: str, server: FarEnd, batches: Sequence[Batch]) -> None:
         self.under_way += 1
         delay_s = self._random.random() ** 2 * _LATEST_S
         self._loop.call_later(delay_s, self._arrive, who, server, batches, server.floors(batches))
 
-    def _arrive(self, who: str, server: Server, batches: Sequence[Batch], floors: list[int]) -> None:
+    def _arrive(self, who: str, server: FarEnd, batches: Sequence[Batch], floors: list[int]) -> None:
         self.under_way -= 1
         # A drop forgets the answers to what it had applied: then only what never came may still come.
-        if not server.may_repeat(batches, floors):
+        if server.floors(batches) != floors:
             return
         self.note(f"{who}'s late request arrives")
         try:
-            server.deliver(batches)
+            server.deliver(who, batches)
         except AssertionError as error:
             self.violations.append(error)
 

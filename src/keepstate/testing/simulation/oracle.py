@@ -29,8 +29,7 @@ class Oracle:
         self._heap, self._wall = heap, wall
         self._models: dict[str, ModelSpace] = {}
         self._sorted: dict[str, tuple[int, list[bytes]]] = {}
-        self.applications: dict[int, tuple[Batch, int]] = {}
-        """Batches with writes that were applied, by the identity of what they write."""
+        self._applications: dict[tuple[int, int], tuple[Batch, int]] = {}
 
     def model(self, space: str) -> ModelSpace:
         """Returns a space's model."""
@@ -60,9 +59,14 @@ class Oracle:
                 assert outcome.now_ms == model.now_ms, f"{outcome} at {model.now_ms}"
 
     def _count(self, batch: Batch, revision: int) -> None:
-        if (known := self.applications.get(id(batch.writes))) is not None:
-            raise AssertionError(f"{batch} was applied at revision {known[1]} and again at {revision}")
-        self.applications[id(batch.writes)] = batch, revision
+        if (known := self.applied_at(batch)) is not None:
+            raise AssertionError(f"{batch} was applied at revision {known} and again at {revision}")
+        self._applications[_identity(batch)] = batch, revision
+
+    def applied_at(self, batch: Batch) -> int | None:
+        """Returns the revision at which this very batch was applied, under whichever token."""
+        _, revision = self._applications.get(_identity(batch), (batch, None))
+        return revision
 
     def follow(self, space: str) -> None:
         """Lets the model follow what the store itself has removed; anything else is a fault."""
@@ -121,6 +125,11 @@ class Oracle:
         assert changes.upto > after or after == self.model(space).revision, (
             f"{space!r}: no news after {after}"
         )
+
+
+def _identity(batch: Batch) -> tuple[int, int]:
+    """Names a batch among those that are kept: its copies with a token have the same writes and checks."""
+    return id(batch.writes), id(batch.checks)
 
 
 def _revision(change: Change) -> int:

@@ -5,20 +5,24 @@ from __future__ import annotations
 import asyncio
 import gc
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
+from unittest.mock import patch
 
 from keepstate.testing.simulation.dials import Dials
 from keepstate.testing.simulation.loop import VirtualLoop
 from keepstate.testing.simulation.workloads.every import EVERY
 from keepstate.testing.simulation.workloads.workload import Workload
 from keepstate.testing.simulation.world import Actor, World
+from keepstate.values import limits
 
 _LONGEST_RUN_S = 600.0
 _LONGEST_ENDING_S = 600.0
+_LIMITS_SCALED_BY = 64
 _SHOWN = 30
+_SHOWN_OF_ERROR = 2_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,8 +64,9 @@ class BrokenPromiseError(AssertionError):
     def __init__(self, seed: int, steps: int, error: BaseException, trace: Sequence[str]) -> None:
         self.seed, self.trace = seed, trace
         last = "\n  ".join(line[:200] for line in trace[-_SHOWN:])
+        broken = f"{type(error).__name__}: {str(error)[:_SHOWN_OF_ERROR]}"
         super().__init__(
-            f"seed {seed} with {steps} steps broke a promise: {type(error).__name__}: {error}\n"
+            f"seed {seed} with {steps} steps broke a promise: {broken}\n"
             f"  simulate({seed}, steps={steps}) runs it again; what happened last:\n  {last}"
         )
 
@@ -73,7 +78,7 @@ def simulate(
     dials: Dials | None = None,
     workloads: Sequence[type[Workload]] = EVERY,
 ) -> Report:
-    """Runs a world and judges it.
+    """Runs a world and judges it. Meanwhile the limits of values and batches are 1/64 of what they are.
 
     Args:
         seed: Decides all that happens in it.
@@ -85,7 +90,7 @@ def simulate(
         BrokenPromiseError: Something was lost, doubled, torn, out of order, or waits for ever.
     """
     loop = VirtualLoop(Random(f"order of {seed}"))
-    with _no_collection(), asyncio.Runner(loop_factory=lambda: loop) as runner:
+    with _no_collection(), _small_limits(), asyncio.Runner(loop_factory=lambda: loop) as runner:
         world = World(seed, steps, dials, loop)
         try:
             runner.run(_live(world, [workload(world) for workload in workloads]))
@@ -109,9 +114,18 @@ def _no_collection() -> Generator[None]:
             gc.enable()
 
 
+@contextmanager
+def _small_limits() -> Generator[None]:
+    """Makes large values of middling ones, so that many are written, read and collected."""
+    with ExitStack() as small:
+        for name in ("VALUE_BYTES", "BATCH_BYTES", "READ_BYTES", "PAGE_BYTES"):
+            scaled = getattr(limits, name) // _LIMITS_SCALED_BY
+            small.enter_context(patch.object(limits, name, scaled))
+        yield
+
+
 async def _live(world: World, workloads: Sequence[Workload]) -> None:
-    for process in world.processes:
-        await process.store.open()
+    await world.open()
     tasks: list[asyncio.Task[None]] = []
     try:
         for workload in workloads:
@@ -129,8 +143,7 @@ async def _live(world: World, workloads: Sequence[Workload]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        for process in world.processes:
-            await process.store.close()
+        await world.close()
 
 
 async def _act(world: World, actor: Actor, workloads: Sequence[Workload]) -> None:
@@ -170,4 +183,4 @@ async def _end(world: World, workloads: Sequence[Workload]) -> None:
         await workload.finish()
     for workload in workloads:
         await workload.verify()
-    world.ground.witness.verify()
+    world.witness.verify()

@@ -47,7 +47,7 @@ class Witness:
             elif type(outcome) is not Applied:
                 self._refused.append((batch, outcome))
             elif batch.writes:
-                _, applied = self._oracle.applications.get(id(batch.writes), (batch, 0))
+                applied = self._oracle.applied_at(batch)
                 assert applied == outcome.revision, f"{batch} is at {applied}, and was told to be {outcome}"
                 self.tell(batch.space, outcome.revision, least if batch.token else least + 1)
             else:
@@ -56,8 +56,8 @@ class Witness:
     def verify(self) -> None:
         """Raises `AssertionError` if something applied of which its caller was told that it did not."""
         for batch, outcome in self._refused:
-            if (known := self._oracle.applications.get(id(batch.writes))) is not None:
-                raise AssertionError(f"{batch} applied at {known[1]}, and its caller was told {outcome}")
+            if (applied := self._oracle.applied_at(batch)) is not None:
+                raise AssertionError(f"{batch} applied at {applied}, and its caller was told {outcome}")
 
 
 def _can_be_settled(error: OutcomeUnknownError) -> bool:

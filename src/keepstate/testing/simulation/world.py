@@ -24,7 +24,9 @@ from keepstate.testing.simulation.clocks import ProcessClock, WallClock
 from keepstate.testing.simulation.dials import Dials
 from keepstate.testing.simulation.loop import VirtualLoop
 from keepstate.testing.simulation.network import Network
-from keepstate.testing.simulation.store import Ground, SimulatedStore
+from keepstate.testing.simulation.server import Server
+from keepstate.testing.simulation.store import SimulatedStore
+from keepstate.testing.simulation.witness import Witness
 
 T = TypeVar("T")
 
@@ -100,7 +102,11 @@ class World:
 
     Attributes:
         random: The dice of the actors.
-        ground: The store, the line to it, and who watches both.
+        server: The store.
+        wall: The store's clock.
+        network: The line to it.
+        oracle: Says what the store should answer.
+        witness: Knows who was told what.
         processes: Who uses it.
         taken: How many steps were taken.
         operations: How many operations of the engine they made.
@@ -110,8 +116,10 @@ class World:
         self.seed, self.steps, self.loop = seed, steps, loop
         self.random = Random(f"actors of {seed}")
         self.dials = dials or Dials.drawn(Random(f"dials of {seed}"))
-        self.ground = Ground(loop, Network(self.dials, Random(f"network of {seed}"), loop))
-        self.network = self.ground.network
+        self.network = Network(self.dials, Random(f"network of {seed}"), loop)
+        self.wall = WallClock(loop)
+        self.server = Server(ProcessClock(self.wall, loop, Random(f"server of {seed}")), self.network)
+        self.oracle, self.witness = self.server.oracle, Witness(self.server.oracle)
         self.taken = self.operations = 0
         self._numbers = 0
         self.processes = [self._process(number) for number in range(PROCESSES)]
@@ -124,7 +132,8 @@ class World:
     def _process(self, number: int) -> Process:
         name = f"p{number}"
         wall = WallClock(self.loop, offset_ms=self.random.randint(-30_000, 30_000))
-        store = SimulatedStore(name, self.ground, Random(f"{name} of {self.seed}"))
+        clock = ProcessClock(wall, self.loop, Random(f"{name} of {self.seed}"))
+        store = SimulatedStore(name, clock, self.server, self.network, self.witness)
         ks = _Handle(PassedStore(store, "async"), author=name)
         ks.turned = ProcessClock(wall, self.loop, Random(f"engine of {name} of {self.seed}"))
         return Process(name, store, ks, wall)
@@ -155,7 +164,7 @@ class World:
             self._jump()
 
     def _jump(self) -> None:
-        walls = [self.ground.wall, *(process.wall for process in self.processes)]
+        walls = [self.wall, *(process.wall for process in self.processes)]
         place, ms = self.random.randrange(len(walls)), self.random.randint(-60_000, 60_000)
         self.network.note(f"clock {place} jumps by {ms} ms")
         walls[place].jump(ms)
@@ -204,6 +213,16 @@ class World:
         return answer
 
     # ---- the end
+
+    async def open(self) -> None:
+        """Opens the store, and every process's handle on it."""
+        for store in (self.server, *(process.store for process in self.processes)):
+            await store.open()
+
+    async def close(self) -> None:
+        """Closes them."""
+        for store in (*(process.store for process in self.processes), self.server):
+            await store.close()
 
     async def heal(self) -> None:
         """Ends all trouble, and returns when what was under way has arrived."""

@@ -103,7 +103,7 @@ class Counting(Workload):
     def _check_news(self, change: DocumentChange, process: int) -> None:
         self.world.network.note(f"p{process} hears of {change.key} at {change.revision}")
         if self.world.dials.is_prompt and self.world.dials.longest_delay_s < _PROMPT_S / 10:
-            late_s = self.world.loop.time() - self.world.ground.applied_at_s[MAIN, change.revision]
+            late_s = self.world.loop.time() - self.world.server.applied_at_s[MAIN, change.revision]
             assert late_s < _PROMPT_S, f"news of {change} came after {late_s:.3f} s in a world without loss"
 
     # ---- the end
@@ -126,7 +126,7 @@ class Counting(Workload):
             assert value["n"] == len(value["names"]), f"{document} counts {value['n']} of {value['names']}"
             names += value["names"]
         self.compare(names, "the counted documents")
-        log = self.world.ground.oracle.model(MAIN).log
+        log = self.world.oracle.model(MAIN).log
         whole = [
             (change.revision, layout.name_of(layout.DOCUMENTS, change.key), change.deleted)
             for change in log

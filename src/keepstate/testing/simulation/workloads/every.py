@@ -5,10 +5,11 @@ from __future__ import annotations
 from keepstate.testing.simulation.workloads.counting import Counting
 from keepstate.testing.simulation.workloads.dropping import Dropping
 from keepstate.testing.simulation.workloads.expiring import Expiring
+from keepstate.testing.simulation.workloads.keeping import Keeping
 from keepstate.testing.simulation.workloads.leasing import Leasing
 from keepstate.testing.simulation.workloads.limiting import Limiting
 from keepstate.testing.simulation.workloads.recording import Recording
 from keepstate.testing.simulation.workloads.transferring import Transferring
 from keepstate.testing.simulation.workloads.working import Working
 
-EVERY = (Counting, Transferring, Limiting, Leasing, Working, Recording, Expiring, Dropping)
+EVERY = (Counting, Transferring, Limiting, Leasing, Working, Recording, Expiring, Keeping, Dropping)

@@ -33,7 +33,7 @@ class Limiting(Workload):
         """Replays how slots were taken and freed."""
         taken: set[bytes] = set()
         prefix = layout.name_prefix(layout.DOCUMENTS, _PREFIX)
-        for change in self.world.ground.oracle.model(MAIN).log:
+        for change in self.world.oracle.model(MAIN).log:
             if not change.key.startswith(prefix):
                 continue
             if change.deleted:

@@ -62,7 +62,7 @@ class Recording(Workload):
         assert event.position is not None
         self.world.network.note(f"a follower hears {event.data}")
         if self.world.dials.is_prompt and self.world.dials.longest_delay_s < _PROMPT_S / 10:
-            applied_s = self.world.ground.applied_at_s[MAIN, event.position >> 16]
+            applied_s = self.world.server.applied_at_s[MAIN, event.position >> 16]
             late_s = self.world.loop.time() - applied_s
             assert late_s < _PROMPT_S, f"{event} came after {late_s:.3f} s in a world without loss"
 

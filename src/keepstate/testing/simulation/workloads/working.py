@@ -82,7 +82,7 @@ class Working(Workload):
         self._held_until_ms[task.id] = asked_ms + int(_LEASE_S * 1000)
 
     def _now_ms(self) -> int:
-        return self.world.ground.oracle.model(MAIN).now_ms
+        return self.world.oracle.model(MAIN).now_ms
 
     async def _heartbeat(self, actor: Actor, task: Task) -> None:
         asked_ms = self._now_ms()
