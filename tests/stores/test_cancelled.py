@@ -1,4 +1,4 @@
-"""Tasks that are cancelled hundreds of times: the store stays usable, and each reply reaches who asked for it."""
+"""Tasks cancelled hundreds of times: the store stays usable, and each reply reaches who asked for it."""
 
 from __future__ import annotations
 

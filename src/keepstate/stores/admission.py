@@ -158,6 +158,18 @@ def admit_reading(space: str, size: int) -> None:
         )
 
 
+REPLACING_WRITES = limits.LOG_BYTES // limits.VALUE_BYTES
+"""Of how many writes the values before, which the log keeps, cannot be too much for one record."""
+
+
+def replaces_too_much(space: str) -> InvalidError:
+    """Returns the error of a batch whose replaced and deleted values no log could keep."""
+    return InvalidError(
+        f"a batch on {space!r} replaces or deletes values that the log keeps, of more than "
+        f"{limits.LOG_BYTES} bytes in all: split it"
+    )
+
+
 def admit_scan(space: str, prefix: bytes, after: bytes | None, limit: int) -> None:
     """Raises `InvalidError` unless the range is one of a single section."""
     admit_space(space)

@@ -14,7 +14,7 @@ from heapq import heapify, heappop, heappush
 import msgspec
 
 from keepstate.errors import CompactedError, HistoryLostError, InvalidError, OutcomeUnknownError
-from keepstate.stores.admission import admit_reading
+from keepstate.stores.admission import REPLACING_WRITES, admit_reading, replaces_too_much
 from keepstate.stores.key_index import KeyIndex
 from keepstate.stores.protocol import (
     Applied,
@@ -162,7 +162,10 @@ class SpaceState:
         for check in batch.checks:
             if (conflict := self._conflict(check, now_ms)) is not None:
                 return conflict
-        return self._stamped_twice(batch)
+        refusal = self._stamped_twice(batch)
+        if refusal is None and len(batch.writes) > REPLACING_WRITES:
+            refusal = self._replaces_too_much(batch, now_ms)
+        return refusal
 
     def _conflict(self, check: Check, now_ms: int) -> Conflict | None:
         entry = self.live(check.key, now_ms)
@@ -184,6 +187,17 @@ class SpaceState:
         if len(set(keys)) == len(keys):
             return None
         return InvalidError(f"a batch on {batch.space!r} writes a key that one of its stamped keys becomes")
+
+    def _replaces_too_much(self, batch: Batch, now_ms: int) -> InvalidError | None:
+        size_bytes = 0
+        for index, write in enumerate(batch.writes):
+            key = write.key
+            if type(write) is Put and write.stamp:
+                key += stamp_suffix(self.revision + 1, index)
+            old = self.live(key, now_ms) if type(write) is Put else self.entries.get(key)
+            if old is not None and key[0] == WITH_VALUES:
+                size_bytes += len(old.value)
+        return replaces_too_much(batch.space) if size_bytes > limits.LOG_BYTES else None
 
     def _record(self, batch: Batch, now_ms: int) -> Record:
         revision, entries = self.revision + 1, self.entries

@@ -153,6 +153,20 @@ BEGIN
     END IF;
 END $$;
 
+-- name: replaced_1
+-- How many bytes of values the log would keep because a batch replaces or deletes them.
+CREATE FUNCTION {schema}.replaced_1(
+    p_space {schema}.space, p_now_ms bigint,
+    p_keys bytea[], p_values bytea[], p_stamps bigint[], p_write int, p_writes bigint
+) RETURNS bigint LANGUAGE sql STABLE AS $$
+    SELECT coalesce(sum(length(e.value)), 0)::bigint
+    FROM generate_series(p_write, p_write + p_writes - 1) AS w, {schema}.entry e
+    WHERE get_byte(p_keys[w], 0) = 2
+        AND e.space_id = p_space.id
+        AND e.key = {schema}.stamped_1(p_keys[w], p_space.revision + 1, p_stamps[w])
+        AND (p_values[w] IS NULL OR e.expires_at_ms IS NULL OR e.expires_at_ms > p_now_ms);
+$$;
+
 -- name: write_1
 -- Makes the writes of a batch the revision of `p_space`, and returns what their record weighs. Deletes
 -- come last.
@@ -291,6 +305,12 @@ BEGIN
                     p_check_keys, p_check_versions, p_check_createds, check_place, p_checks[b],
                     p_keys, p_stamps, write_place, p_collisions[b]
                 );
+                -- Fewer values, of 1 MiB at the most, are never too much for one record.
+                IF verdict IS NULL AND p_writes[b] > 64 AND p_log_bytes < {schema}.replaced_1(
+                    space, now_ms, p_keys, p_values, p_stamps, write_place, p_writes[b]
+                ) THEN
+                    verdict := 7;
+                END IF;
                 IF verdict IS NULL AND p_writes[b] > 0 THEN
                     space.revision := space.revision + 1;
                     space.nonce := p_nonces[b];

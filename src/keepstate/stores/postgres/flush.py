@@ -8,6 +8,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from keepstate.errors import InvalidError, OutcomeUnknownError
+from keepstate.stores.admission import replaces_too_much
 from keepstate.stores.marks import NONCE_BYTES, Mark, Marks
 from keepstate.stores.postgres.wire import byteas, from_array, from_byteas, from_int8s, int8, int8s
 from keepstate.stores.protocol import Applied, Batch, Conflict, Delete, Outcome, Put, Write
@@ -16,7 +17,7 @@ from keepstate.values.key import STAMP_SIZE
 
 _PUT = Struct("!qqqq8s")
 _ZERO = int8(0)
-_APPLIED, _CONFLICT, _UNTOLD, _COLLIDING, _MOVED = 1, 2, 3, 4, 6
+_APPLIED, _CONFLICT, _UNTOLD, _COLLIDING, _MOVED, _TOO_MUCH = 1, 2, 3, 4, 6, 7
 
 
 class Flush(NamedTuple):
@@ -158,6 +159,8 @@ def _outcome(batch: Batch, verdict: int, actual: int, at_ms: int, conflict: byte
             space=batch.space,
             token=batch.token,
         )
+    if verdict == _TOO_MUCH:
+        return replaces_too_much(batch.space)
     assert verdict == _COLLIDING
     return InvalidError(f"a batch on {batch.space!r} writes a key that one of its stamped keys becomes")
 

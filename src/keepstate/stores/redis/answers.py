@@ -11,9 +11,9 @@ from keepstate.errors import (
     StorageError,
     StoreUnavailableError,
 )
+from keepstate.stores.admission import replaces_too_much
 from keepstate.stores.protocol import Applied, Batch, Conflict, Outcome
 from keepstate.stores.redis.wire import Reply
-from keepstate.values import limits
 
 APPLIED: Final = b"applied"
 LOST: Final = b"lost"
@@ -44,10 +44,7 @@ def outcome(batch: Batch, told: list[Reply], url: str) -> Outcome:
     if kind == _STAMPED:
         return InvalidError(f"a batch on {space!r} writes a key that one of its stamped keys becomes")
     if kind == LARGE:
-        return InvalidError(
-            f"a batch on {space!r} replaces or deletes {told[2]!r} bytes that the log would keep; "
-            f"at most {limits.LOG_BYTES} fit: split it"
-        )
+        return replaces_too_much(space)
     error = unfit(space, told, url)
     assert error is not None, told
     return error

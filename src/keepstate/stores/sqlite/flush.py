@@ -12,6 +12,7 @@ from itertools import accumulate
 from typing import Any
 
 from keepstate.errors import InvalidError, OutcomeUnknownError, StoreFullError
+from keepstate.stores.admission import REPLACING_WRITES, replaces_too_much
 from keepstate.stores.protocol import ABSENT, Applied, Batch, Conflict, Outcome, Put
 from keepstate.stores.sqlite import garbage, retries, schema
 from keepstate.stores.sqlite.head import Head
@@ -65,6 +66,10 @@ class Flush:
         revision = Revision(self._execute, self._path, head, batch.token)
         for index, write in enumerate(batch.writes):
             revision.look_up(write, index)
+            if revision.replaced_bytes > limits.LOG_BYTES and len(batch.writes) > REPLACING_WRITES:
+                refusal = replaces_too_much(batch.space)
+                self._keep(head, batch, refusal)
+                return refusal
         self._settle_number(head)
         revision.write()
         self._changed(batch.space)

@@ -30,6 +30,8 @@ class Revision:
 
     def __init__(self, execute: Execute, path: str, head: Head, token: bytes | None) -> None:
         self._execute, self._path, self._head, self._token = execute, path, head, token
+        self.replaced_bytes = 0
+        """Of values that the log is to keep because they are replaced or removed."""
         self._puts: list[tuple[bytes, Put]] = []
         self._removed: list[bytes] = []
         self._logged_puts: list[Logged] = []
@@ -44,7 +46,10 @@ class Revision:
         key = write.key + stamp_suffix(self._head.revision + 1, index) if write.stamp else write.key
         self._puts.append((key, write))
         if key[0] == WITH_VALUES:
-            self._logged_puts.append((key, False, self._live_value(key), write.value))
+            old = self._live_value(key)
+            if old is not None:
+                self.replaced_bytes += len(old)
+            self._logged_puts.append((key, False, old, write.value))
         elif key[0] != OBJECTS:
             self._logged_puts.append((key, False, None, None))
 
@@ -63,7 +68,10 @@ class Revision:
         self._removed.append(key)
         if key[0] != OBJECTS:
             # Also an expired value's removal tells what it was.
-            self._logged_removals.append((key, True, row[3] if key[0] == WITH_VALUES else None, None))
+            old = row[3] if key[0] == WITH_VALUES else None
+            if old is not None:
+                self.replaced_bytes += len(old)
+            self._logged_removals.append((key, True, old, None))
 
     def _stands(self, key: bytes) -> Any:
         return self._execute("SELECT 1 FROM entries WHERE space = ? AND key = ?", (self._head.id, key)).get

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from keepstate.errors import CompactedError, HistoryLostError, OutcomeUnknownError
+from keepstate.errors import CompactedError, HistoryLostError, InvalidError, OutcomeUnknownError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.combiner import FLUSH_BATCHES
 from keepstate.stores.protocol import Applied, Batch, Change, Changes, Delete, Put
-from keepstate.testing.store_contract.stage import Stage, applied, changed, outcome_of, revision_of
+from keepstate.testing.store_contract.stage import Stage, applied, changed, outcome_of, revision_of, value_of
 from keepstate.values import limits
 
 A, B = b"\x01a", b"\x01b"
@@ -165,3 +165,20 @@ class Logs(Stage):
         assert 0 < floor <= 16
         assert (await changed(store, space, floor))[0].revision == floor + 1
         assert (await store.changes(space, revisions)).upto == revisions
+
+    async def test_a_batch_replaces_no_more_than_a_log_keeps(self, store: StoreBase, space: str) -> None:
+        count = limits.LOG_BYTES // limits.VALUE_BYTES + 1
+        keys = [b"\x02%03d" % number for number in range(count)]
+        value = b"v" * limits.VALUE_BYTES
+        for first in range(0, count, 7):
+            await applied(store, space, *(Put(key, value) for key in keys[first : first + 7]))
+        before = await revision_of(store, space)
+
+        deleted = await outcome_of(store, space, *map(Delete, keys))
+        replaced = await outcome_of(store, space, *(Put(key, b"") for key in keys))
+
+        assert isinstance(deleted, InvalidError)
+        assert isinstance(replaced, InvalidError)
+        assert await revision_of(store, space) == before
+        assert await value_of(store, space, keys[-1]) == value
+        await applied(store, space, *map(Delete, keys[:7]), *(Delete(b"\x02%d" % i) for i in range(60)))

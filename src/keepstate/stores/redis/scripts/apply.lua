@@ -76,8 +76,11 @@ end
 if write_count > LOG_BYTES / VALUE_BYTES and not kind then
   for n = 1, write_count do
     local head = found[2 + check_count + n]
+    if stamped and stamped[n] then head = stamped_heads[n] end
     if head and byte(ARGV[first + 3 * n - 2]) == WITH_VALUES then
-      number = number + select(4, unpack_struct(HEAD, head))
+      local _, _, expires, size = unpack_struct(HEAD, head)
+      local is_live = expires == 0 or expires > now
+      if is_live or byte(ARGV[first + 3 * n - 3]) == DELETE then number = number + size end
     end
   end
   if number > LOG_BYTES then kind = 'large' end
