@@ -13,7 +13,7 @@ import pytest
 
 from keepstate.errors import MissingExtraError
 from keepstate.testing.chaos import Plan, Report, run
-from keepstate.testing.chaos.run import Crash
+from keepstate.testing.chaos.trial import Crash
 from keepstate.testing.servers import Postgres, Redis, RedisCluster, Server, Valkey
 from tests.crashes import sabotage
 from tests.tally import Tally, first_seed
@@ -35,6 +35,7 @@ class Arena:
     crash: Crash | None = None
     workers: int = 3
     clients: int = 4
+    failovers: Callable[[], int] = lambda: 0
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Size:
     kill_every_s: tuple[float, float] = (0.4, 1.2)
 
 
-SHORT = Size(1.5, (0.2, 0.4))
+SHORT = Size(1.2, (0.15, 0.35))
 DEEP = [pytest.mark.deep, pytest.mark.timeout(600)]
 BACKENDS = {
     "File": 45.0,
@@ -75,12 +76,14 @@ def test_kills_lose_nothing(kind: str, size: Size, tmp_path: Path, tally: Tally)
     assert report.findings.found == [], f"seed {seed}: {report}"
     assert report.history_lost == 0
     assert report.worker_kills > 0
+    assert report.samples > report.too_long
     assert report.server_crashes > 0 or at.crash is None
     tally(
         f"{kind}: chaos",
         operations=report.findings.operations,
         worker_kills=report.worker_kills,
         server_crashes=report.server_crashes,
+        failovers=at.failovers(),
         **report.findings.counts(),
     )
 
@@ -99,7 +102,7 @@ def test_kills_lose_nothing(kind: str, size: Size, tmp_path: Path, tally: Tally)
 )
 def test_a_broken_store_is_found_guilty(broken: Callable[[], None], kinds: set[str], tmp_path: Path) -> None:
     with arena("SQLite, normal", tmp_path) as at:
-        report = chaos(at, tmp_path, Size(0.8, (0.3, 0.4)), first_seed(), sabotaged=broken)
+        report = chaos(at, tmp_path, Size(0.6, (0.2, 0.3)), first_seed(), sabotaged=broken)
 
     assert kinds <= {name for name, count in report.findings.counts().items() if count}, str(report)
 
@@ -139,12 +142,13 @@ def arena(kind: str, folder: Path) -> Iterator[Arena]:
         settings = {**ALWAYS, "cluster-replica-no-failover": "yes"}
         cluster = RedisCluster(replicas=1, appendonly=True, settings=settings)
         with running(cluster):
-            yield Arena(hasty(cluster.url), lambda dice: restart(dice.choice(cluster.nodes), dice))
+            taken = TakenOver(cluster)
+            yield Arena(hasty(cluster.url), taken.crash, clients=6, failovers=lambda: taken.failovers)
     else:
         server = SERVERS[kind]()
         with running(server):
             urls = (server.url,) if kind == "PostgreSQL" else hasty(server.url)
-            yield Arena(urls, lambda dice: restart(server, dice), clients=6)
+            yield Arena(urls, lambda dice: restart(server, dice), clients=8)
 
 
 @contextmanager
@@ -163,6 +167,29 @@ def restart(server: Server, dice: Random) -> None:
     server.kill()
     time.sleep(dice.uniform(0, 0.2))
     server.start()
+
+
+class TakenOver:
+    """Kills nodes of a cluster, and at times first lets a replica take over in order, which loses nothing."""
+
+    def __init__(self, cluster: RedisCluster) -> None:
+        self._cluster, self.failovers = cluster, 0
+
+    def crash(self, dice: Random) -> None:
+        """Kills any node, and starts it again."""
+        if dice.random() < 0.4:
+            self._take_over(dice.choice(self._cluster.nodes))
+        restart(dice.choice(self._cluster.nodes), dice)
+
+    def _take_over(self, node: Redis) -> None:
+        fields = node.info()
+        if fields["role"] == "master" or fields["master_link_status"] != "up":
+            return
+        node.command("CLUSTER", "FAILOVER")
+        until_s = time.monotonic() + 5
+        while node.info()["role"] != "master" and time.monotonic() < until_s:
+            time.sleep(0.02)
+        self.failovers += node.info()["role"] == "master"
 
 
 def hasty(url: str) -> tuple[str, str]:

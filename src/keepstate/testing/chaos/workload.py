@@ -1,11 +1,13 @@
 """What one client of the chaos does: an endless mixture of all that a space is used for.
 
 A client belongs to a worker and works on one space after the other: when a space has reached so many
-revisions, all go on to the next, so that each space's log is whole when it is judged.
+revisions, all go on to the next, so that each space's log is whole when it is judged. Where clients are
+tasks, some lose patience: their action is cancelled, and what it was about to hear counts as unheard.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Sequence
@@ -43,6 +45,10 @@ _SECTION: Final = stored_key(WITH_VALUES, "hot")
 _TTL_MS: Final = (20, 400)
 _LEASE_S: Final = (0.05, 0.4)
 _PAUSE_S: Final = 0.02
+_IMPATIENT_SHARE: Final = 0.02
+_PATIENCE_S: Final = (0.0, 0.02)
+
+Action = Callable[[], Awaitable[None]]
 
 
 def space_name(number: int) -> str:
@@ -78,7 +84,7 @@ class Client:
         self._name, self._random = name, random.Random(f"{seed}/{name}")
         self._tasks = 0
         self._enter(first)
-        actions: Sequence[tuple[Callable[[], Awaitable[None]], int]] = (
+        actions: Sequence[tuple[Action, int]] = (
             (self._look, 30),
             (self._change, 24),
             (self._scan, 8),
@@ -90,6 +96,8 @@ class Client:
             (self._put_task, 4),
             (self._do_task, 4),
             (self._hold, 2),
+            (self._tell, 2),
+            (self._sweep, 1),
         )
         self._actions = [action for action, _ in actions]
         self._weights = [weight for _, weight in actions]
@@ -106,13 +114,21 @@ class Client:
                 self._enter(self._number + 1)
             [action] = self._random.choices(self._actions, self._weights)
             try:
-                await action()
+                await self._do(action)
             except (ConflictError, AttemptsExhaustedError):
                 continue  # refused, which is written down, or another's turn
             except HistoryLostError as error:
                 self._note("history lost", str(error))
             except StoreUnavailableError:
                 await self._runner.sleep(_PAUSE_S)
+
+    async def _do(self, action: Action) -> None:
+        if self._runner.colour == "blocking" or self._random.random() >= _IMPATIENT_SHARE:
+            await action()
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self._random.uniform(*_PATIENCE_S)):
+                await action()
 
     def _note(self, what: str, about: str = "", number: int = 0) -> None:
         self._recorder.note(self._space.name, what, about, number)
@@ -172,7 +188,10 @@ class Client:
             self._space.name, prefix, limit=self._random.randint(1, 40), reverse=self._random.random() < 0.5
         )
 
-    # ---- documents
+    async def _sweep(self) -> None:
+        await self._store.sweep(limit=64)
+
+    # ---- documents and events
 
     async def _count(self) -> None:
         await self._space.documents.update(COUNTER, _plus_one, default=0)
@@ -194,6 +213,9 @@ class Client:
             await tx.documents.put("audit", total)
         if total:
             self._note("unbalanced", number=total)
+
+    async def _tell(self) -> None:
+        await self._space.events.append({"by": self._name}, {"value": self._value()})
 
     # ---- the queue
 

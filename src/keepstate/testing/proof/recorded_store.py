@@ -86,7 +86,7 @@ class RecordedStore:
             begun.append(Began(number, batch.space, began_ns, writes, checks, batch.at, batch.token or b""))
         self._recorder.write(*begun)
         outcomes = await self._store.apply(named)
-        ended_ns, wall_ms = time.monotonic_ns(), time.time_ns() // 1_000_000
+        ended_ns, wall_ms = time.monotonic_ns(), _wall_ms()
         ended: list[Record] = []
         for number, batch, outcome in zip(numbers, named, outcomes, strict=True):
             if isinstance(outcome, Applied):
@@ -134,7 +134,7 @@ class RecordedStore:
         page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse)
         span = _span_down(prefix, after, page.next) if reverse else _span_up(prefix, after, page.next)
         found = {entry.key: saw(entry) for entry in page.entries}
-        ended_ns, wall_ms = time.monotonic_ns(), time.time_ns() // 1_000_000
+        ended_ns, wall_ms = time.monotonic_ns(), _wall_ms()
         self._recorder.write(
             Looked(Look(space, began_ns, ended_ns, page.revision, None, {**found}, span, wall_ms))
         )
@@ -167,6 +167,11 @@ class RecordedStore:
     async def close(self) -> None:
         """Closes the store."""
         await self._store.close()
+
+
+def _wall_ms() -> int:
+    """Returns a time that no clock of this machine shows yet, however it rounds."""
+    return time.time_ns() // 1_000_000 + 1
 
 
 def _refused(outcome: Conflict | StorageError | InvalidError, wall_ms: int) -> Refused | None:

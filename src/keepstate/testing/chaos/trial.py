@@ -1,4 +1,4 @@
-"""A run of chaos: starts workers, kills them and the server, and judges what is left.
+"""A trial by chaos: starts workers, kills them and the server, and judges what is left.
 
 The workers are forked from a process that has everything imported, so that one can be killed each second and
 its successor is at work some ten milliseconds later.
@@ -122,6 +122,7 @@ def run(plan: Plan) -> Report:
         crew.end()
     finally:
         crew.abandon()
+    report.faults += crew.faults
     _judge(plan, report, crew.orders)
     return report
 
@@ -135,6 +136,7 @@ class _Crew:
         self._context.set_forkserver_preload(list(_PRELOADED))
         self._workers: dict[int, ForkServerProcess] = {}
         self.orders: list[worker.Order] = []
+        self.faults: list[str] = []
         self.until_s = 0.0
 
     def begin(self) -> None:
@@ -167,9 +169,15 @@ class _Crew:
 
     def kill(self, place: int) -> None:
         """Kills one with SIGKILL, and starts its successor."""
-        self._workers[place].kill()
-        self._workers[place].join()
+        process = self._workers[place]
+        if process.exitcode:
+            self._miss(process)
+        process.kill()
+        process.join()
         self._start(place)
+
+    def _miss(self, process: ForkServerProcess) -> None:
+        self.faults.append(f"a worker ended by itself, with status {process.exitcode}")
 
     def end(self) -> None:
         """Waits until those that work have ended by themselves."""
@@ -177,7 +185,9 @@ class _Crew:
         for process in self._workers.values():
             process.join(max(deadline_s - time.monotonic(), 0))
             if process.exitcode is None:
-                raise TimeoutError(f"a worker does not end {_ENDS_WITHIN_S:.0f} s after its time")
+                self.faults.append(f"a worker does not end {_ENDS_WITHIN_S:.0f} s after its time")
+            elif process.exitcode:
+                self._miss(process)
 
     def abandon(self) -> None:
         """Kills those that still run."""
