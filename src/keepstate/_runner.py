@@ -246,6 +246,15 @@ class TaskRunner:
         return self._loop
 
 
+def runner_of(colour: Colour) -> Runner:
+    """Returns a new runner."""
+    if colour == "async":
+        return TaskRunner()
+    if colour == "blocking":
+        return ThreadRunner()
+    raise InvalidError(f"{colour!r} is no colour; a handle is `async` or `blocking`")
+
+
 class _ThreadPromise(Generic[T]):
     __slots__ = ("_answer", "_error", "_gate", "_settled")
 

@@ -21,11 +21,10 @@ import msgspec
 from keepstate._runner import (
     Colour,
     Promise,
-    Runner,
-    TaskRunner,
     ThreadRunner,
     present_loop,
     reentrant_lock,
+    runner_of,
 )
 from keepstate.engine.admission import admit_text
 from keepstate.engine.keepstate import Keepstate
@@ -94,11 +93,6 @@ def source_of(
             f"{url!r} was opened already; open an EncryptedStore around it, and hand that over"
         )
     return PassedStore(url, colour)
-
-
-def runner_of(colour: Colour) -> Runner:
-    """Returns a new runner."""
-    return TaskRunner() if colour == "async" else ThreadRunner()
 
 
 def blocking(handle: Keepstate) -> BlockingKeepstate:

@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import pytest
+
+from keepstate import InvalidError, sync
+from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.stores.memory import MemoryStore
 from keepstate.testing.clocks import ManualClock
@@ -22,3 +27,18 @@ class MemoryMachine(StoreMachine):
 
 
 TestMemoryMachine = MemoryMachine.TestCase
+
+
+def test_a_store_is_told_its_colour_by_name() -> None:
+    store = finish(MemoryStore(runner="blocking").open())
+    with sync.open(store) as ks:
+        ks.space("run/1").documents.put("a", 1)
+
+        assert ks.space("run/1").documents.get("a") == 1
+    finish(store.close())
+
+
+@pytest.mark.parametrize("wrong", ["sync", ""])
+def test_what_is_no_colour_is_refused(wrong: Any) -> None:
+    with pytest.raises(InvalidError, match="is no colour; a handle is `async` or `blocking`"):
+        MemoryStore(runner=wrong)

@@ -19,7 +19,7 @@ from typing import ClassVar, Self, TypeVar
 import msgspec
 
 from keepstate._clock import SYSTEM_CLOCK, Clock
-from keepstate._runner import Colour, Runner, Signal, Work
+from keepstate._runner import Colour, Runner, Signal, Work, runner_of
 from keepstate.errors import (
     ClosedError,
     OutcomeUnknownError,
@@ -66,7 +66,7 @@ class StoreBase(ABC):
 
     Args:
         url: Names the store in errors; without a password.
-        runner: The handle's colour.
+        runner: The handle's colour, or what waits in it.
         clock: Time and randomness of this process.
         retry_for_s: How long to try again what a server did not answer, in seconds.
     """
@@ -78,12 +78,18 @@ class StoreBase(ABC):
     """Whether `_wait` is needed to hear of other processes' changes."""
 
     def __init__(
-        self, *, url: str, runner: Runner, clock: Clock = SYSTEM_CLOCK, retry_for_s: float = RETRY_FOR_S
+        self,
+        *,
+        url: str,
+        runner: Runner | Colour = "async",
+        clock: Clock = SYSTEM_CLOCK,
+        retry_for_s: float = RETRY_FOR_S,
     ) -> None:
         self.url = url
-        self._runner, self._clock, self._retry_for_s = runner, clock, retry_for_s
-        self._combiner = Combiner(runner, self._flush)
-        self._board = HintBoard(runner)
+        self._runner = runner_of(runner) if isinstance(runner, str) else runner
+        self._clock, self._retry_for_s = clock, retry_for_s
+        self._combiner = Combiner(self._runner, self._flush)
+        self._board = HintBoard(self._runner)
         self._capabilities: Capabilities | None = None
         self._waiter: Work | None = None
         self._revisions: dict[str, int] = {}

@@ -13,7 +13,7 @@ from typing import ClassVar
 from weakref import ref
 
 from keepstate._clock import SYSTEM_CLOCK, Clock
-from keepstate._runner import Runner
+from keepstate._runner import Colour, Runner
 from keepstate.errors import InvalidError
 from keepstate.stores.admission import admit_read
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
@@ -87,7 +87,12 @@ class MemoryStore(StoreBase):
     schemes: ClassVar[Sequence[str]] = ("memory",)
 
     def __init__(
-        self, *, name: str = "", runner: Runner, clock: Clock = SYSTEM_CLOCK, heap: MemoryHeap | None = None
+        self,
+        *,
+        name: str = "",
+        runner: Runner | Colour = "async",
+        clock: Clock = SYSTEM_CLOCK,
+        heap: MemoryHeap | None = None,
     ) -> None:
         super().__init__(url=f"memory://{name}", runner=runner, clock=clock)
         self._name, self._heap = name, heap or _heap(name)

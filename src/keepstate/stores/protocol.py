@@ -65,7 +65,7 @@ class Check(msgspec.Struct, frozen=True, gc=False):
     created: int | None = None
 
 
-class Put(msgspec.Struct, frozen=True, gc=False):
+class Put(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Writes a value.
 
     `ttl_ms` counts from the space's now; None never expires. With `stamp` the store appends to `key` a
@@ -78,13 +78,14 @@ class Put(msgspec.Struct, frozen=True, gc=False):
     stamp: bool = False
 
 
-class Delete(msgspec.Struct, frozen=True, gc=False):
+class Delete(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Removes a key; an absent one stays absent."""
 
     key: bytes
 
 
 Write: TypeAlias = Put | Delete
+"""Tagged, so that a backend can keep a batch in a journal and decode it again as `Batch`."""
 
 
 class Batch(msgspec.Struct, frozen=True):

@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 
 from keepstate._finish import finish
-from keepstate._runner import Colour
+from keepstate._runner import Colour, runner_of
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import StoreUnavailableError
-from keepstate.opening import runner_of, source_of
+from keepstate.opening import source_of
 from keepstate.stores.base import StoreBase
 from keepstate.stores.urls import StoreUrl, store_class
 from keepstate.testing.chaos.workload import SPACE_REVISIONS, Client, space_name
@@ -37,7 +37,7 @@ class Order(msgspec.Struct, frozen=True):
         clients: How many they are.
         until_s: When it ends by itself, on the machine's monotonic clock.
         seed: What all choices come from.
-        sabotage: A function that breaks the store first, as `module:name`; for tests of the chaos itself.
+        prepare: A function to call first, as `module:name`.
     """
 
     url: str
@@ -47,7 +47,7 @@ class Order(msgspec.Struct, frozen=True):
     clients: int
     until_s: float
     seed: int
-    sabotage: str | None = None
+    prepare: str | None = None
 
     @property
     def history(self) -> Path:
@@ -63,10 +63,10 @@ class Order(msgspec.Struct, frozen=True):
 def main(order: Order) -> None:
     """Works until the time is up, or dies."""
     try:
-        if order.sabotage is not None:
-            module, _, name = order.sabotage.partition(":")
-            sabotage: Callable[[], None] = getattr(import_module(module), name)
-            sabotage()
+        if order.prepare is not None:
+            module, _, name = order.prepare.partition(":")
+            prepare: Callable[[], object] = getattr(import_module(module), name)
+            prepare()
         if order.colour == "async":
             asyncio.run(_tasks(order))
         else:
