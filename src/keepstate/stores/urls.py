@@ -1,9 +1,9 @@
 """Store URLs: what they look like, and which backend a scheme names.
 
 `scheme://[user[:password]@][host[:port][,host[:port]…]][/path][?option=value&…]`. A path after three slashes
-is relative, after four absolute. Backends are imported when their scheme is first used; other packages add
-theirs by the entry point group `keepstate.stores`, whose names are schemes and whose objects are `StoreBase`
-classes.
+is relative, after four absolute; `#`, `?` and `%` inside one are written `%23`, `%3F` and `%25`. Backends are
+imported when their scheme is first used; other packages add theirs by the entry point group
+`keepstate.stores`, whose names are schemes and whose objects are `StoreBase` classes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, get_args, get_origin
 from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
@@ -61,10 +61,11 @@ class StoreUrl(msgspec.Struct, frozen=True):
     def parse(cls, text: str) -> StoreUrl:
         """Returns the parts of a URL, or raises `InvalidError` that shows how one looks."""
         scheme, found, rest = text.partition("://")
+        shown = repr(_redacted(text))
         if not found or not scheme:
-            raise InvalidError(
-                f"{_redacted(text)!r} is no store URL; one looks like sqlite:///agents.db or memory://"
-            )
+            raise InvalidError(f"{shown} is no store URL; one looks like sqlite:///agents.db or memory://")
+        if "#" in rest:
+            raise InvalidError(f"a store URL has no part after a '#'; write %23 where {shown} means one")
         rest, _, query = rest.partition("?")
         place, _, path = rest.partition("/")
         login, at, host = place.rpartition("@")
@@ -72,7 +73,7 @@ class StoreUrl(msgspec.Struct, frozen=True):
         options = dict[str, str]()
         for name, value in parse_qsl(query, keep_blank_values=True):
             if name in options:
-                raise InvalidError(f"option {name!r} stands twice in {_redacted(text)!r}")
+                raise InvalidError(f"option {name!r} stands twice in {shown}")
             options[name] = value
         return cls(
             scheme.lower(),
@@ -112,12 +113,34 @@ class StoreUrl(msgspec.Struct, frozen=True):
         try:
             return msgspec.convert(given, kind, strict=False)
         except msgspec.ValidationError as error:
-            raise InvalidError(f"an option of {self} is wrong: {error}") from error
+            wrong = next(field for field in fields if not _fits(given, field))
+            shown = "…" if _is_secret(wrong.encode_name) else given[wrong.encode_name]
+            wanted = _wanted(wrong.type) or str(error).partition(" - at ")[0]
+            raise InvalidError(
+                f"{self.scheme}:// cannot take the option {wrong.encode_name}={shown}: {wanted}"
+            ) from error
 
     def refuse_options(self) -> None:
         """Raises `InvalidError` if any option is given."""
         if self.options:
             raise InvalidError(f"{self.scheme}:// has no options, but {', '.join(self.options)} was given")
+
+
+def _fits(given: Mapping[str, str], field: msgspec.structs.FieldInfo) -> bool:
+    try:
+        msgspec.convert(given.get(field.encode_name, field.default), field.type, strict=False)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _wanted(kind: Any) -> str | None:
+    """Returns which values an option may have, where they are few."""
+    if kind is bool:
+        return "it is 1 or 0, true or false"
+    if get_origin(kind) is Literal:
+        return f"it is {' or '.join(get_args(kind))}"
+    return next((wanted for part in get_args(kind) if (wanted := _wanted(part))), None)
 
 
 def _redacted(text: str) -> str:

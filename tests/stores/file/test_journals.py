@@ -50,14 +50,26 @@ def test_a_url_names_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     ]
 
 
-def test_a_folder_holds_keepstate_journal(tmp_path: Path) -> None:
-    for url in (f"file:///{tmp_path}", f"file:///{tmp_path}/new/state/"):
+def test_a_path_with_a_slash_at_its_end_is_a_folder_and_holds_keepstate_journal(tmp_path: Path) -> None:
+    for url in (f"file:///{tmp_path}/", f"file:///{tmp_path}/new/state/"):
         store = finish(from_url(url).open())
         put(store, Put(A, b"1"))
         finish(store.close())
 
     assert (tmp_path / "keepstate.journal").is_file()
     assert (tmp_path / "new/state/keepstate.journal").is_file()
+
+
+def test_a_folder_named_as_if_it_were_a_file_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match=f"write file:///{tmp_path}/keepstate.journal"):
+        finish(from_url(f"file:///{tmp_path}").open())
+
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_where_no_file_can_be_made_the_advice_is_another_place() -> None:
+    with pytest.raises(StoreUnavailableError, match=r"/proc/x\.lock.*name a file in a folder that you may"):
+        finish(from_url("file:////proc/x").open())
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:

@@ -15,9 +15,8 @@ from functools import partial
 from typing import TypeVar
 
 from keepstate._clock import Clock
-from keepstate.errors import InvalidError, StorageError
+from keepstate.errors import InvalidError, StorageError, StoreUnavailableError
 from keepstate.stores.base import SWEPT_BY_FLUSH
-from keepstate.stores.file.faults import storage_error
 from keepstate.stores.file.frames import Format
 from keepstate.stores.file.io import Files
 from keepstate.stores.file.items import Item, SnapshotEnd
@@ -54,7 +53,10 @@ class SharedJournal:
         try:
             self._process_lock = ProcessLock(path)
         except OSError as error:
-            raise storage_error(error, f"{path}.lock") from error
+            raise StoreUnavailableError(
+                f"{path}.lock cannot be opened ({error.strerror}), and a journal needs one beside it: name a "
+                "file in a folder that you may write to"
+            ) from error
         try:
             self._journal = Journal(path, files, clock)
             self._journal.open(partial(_replay, self.spaces), form or "msgpack")

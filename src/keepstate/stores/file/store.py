@@ -51,8 +51,8 @@ class FileStore(StoreBase):
     what the present state takes, it is written anew; writers wait meanwhile.
 
     Args:
-        path: The journal, or a folder that holds `keepstate.journal`: one that is there, or one with a slash
-            at its end, which is made. A file's own folder must be there.
+        path: The journal, whose folder must be there; or, with a slash at its end, a folder that is to hold
+            `keepstate.journal`, and is made.
         format: How the journal is written; see `Options`.
         files: The operating system, for tests of its failures.
     """
@@ -111,12 +111,16 @@ class FileStore(StoreBase):
         try:
             if path.endswith(os.sep):
                 os.makedirs(path, exist_ok=True)
-            if os.path.isdir(path):
                 path = os.path.join(path, JOURNAL)
         except OSError as error:
             raise StorageError(
                 f"the folder {path} cannot be made ({error.strerror})", url=self.url
             ) from error
+        if os.path.isdir(path):
+            raise InvalidError(
+                f"{path} is a folder, and {self.url} names one file: write "
+                f"file:///{quote(os.path.join(path, JOURNAL))}"
+            )
         folder = os.path.dirname(os.path.realpath(path))
         if not os.path.isdir(folder):
             raise StoreUnavailableError(

@@ -100,6 +100,7 @@ class Node:
 
     async def _take(self) -> Wire:
         while True:
+            request: _Request | None = None
             with self._lock:
                 if self._idle:
                     wire, since_s = self._idle.pop()
@@ -110,16 +111,17 @@ class Node:
                     wire, since_s = None, None
                     request = _Request(self._runner.signal())
                     self._waiting.append(request)
-            if wire is None:
+            if request is not None:
                 wire = await self._wait_for(request)
-                if wire is not None:
-                    return wire
-            elif since_s is None:
-                return await self._connected(wire)
-            elif self._clock.monotonic_s() - since_s < _LOOK_AFTER_S or not await wire.is_stale():
+                if wire is None:
+                    continue
                 return wire
-            else:
-                await self._discard(wire)
+            assert wire is not None
+            if since_s is None:
+                return await self._connected(wire)
+            if self._clock.monotonic_s() - since_s < _LOOK_AFTER_S or not await wire.is_stale():
+                return wire
+            await self._discard(wire)
 
     async def _connected(self, wire: Wire) -> Wire:
         try:
