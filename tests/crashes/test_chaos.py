@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -71,7 +72,7 @@ def test_kills_lose_nothing(kind: str, size: Size, tmp_path: Path, tally: Tally)
     with arena(kind, tmp_path) as at:
         report = chaos(at, tmp_path, size, seed)
 
-    print(f"seed {seed}: {report}")
+    print(f"{kind}, seed {seed}: {report}")
     assert report.faults == []
     assert report.findings.found == [], f"seed {seed}: {report}"
     assert report.history_lost == 0
@@ -86,6 +87,7 @@ def test_kills_lose_nothing(kind: str, size: Size, tmp_path: Path, tally: Tally)
         failovers=at.failovers(),
         **report.findings.counts(),
     )
+    shutil.rmtree(tmp_path / "histories")
 
 
 @pytest.mark.slow
@@ -123,7 +125,7 @@ def chaos(
             clients=at.clients,
             kill_every_s=size.kill_every_s,
             crash=at.crash,
-            sabotage=sabotaged and f"{sabotaged.__module__}:{sabotaged.__name__}",
+            prepare=sabotaged and f"{sabotaged.__module__}:{sabotaged.__name__}",
         )
     )
 

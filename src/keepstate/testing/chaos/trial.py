@@ -57,7 +57,8 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         kill_every_s: From how long to how long to wait before the next kill, in seconds.
         crash: Kills a server, and starts it again; None where there is none.
         crash_share: The share of kills that are a server's.
-        sabotage: What breaks the store in each worker, as `module:name`; for tests of the chaos itself.
+        prepare: A function that each worker calls first, as `module:name`: it makes a backend known, or
+            breaks one, to see whether that is found.
     """
 
     urls: tuple[str, ...]
@@ -69,7 +70,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     kill_every_s: tuple[float, float] = (0.4, 1.2)
     crash: Crash | None = None
     crash_share: float = 0.4
-    sabotage: str | None = None
+    prepare: str | None = None
 
 
 class Report(msgspec.Struct, kw_only=True):
@@ -160,7 +161,7 @@ class _Crew:
             clients=self._plan.clients,
             until_s=self.until_s,
             seed=self._plan.seed,
-            sabotage=self._plan.sabotage,
+            prepare=self._plan.prepare,
         )
         self.orders.append(order)
         process = self._context.Process(target=worker.main, args=(order,), daemon=True)
