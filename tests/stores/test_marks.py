@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 from keepstate.errors import HistoryLostError
-from keepstate.stores.marks import Mark, Marks
+from keepstate.stores.marks import RECENT, Mark, Marks
 
 A, B = b"A" * 8, b"B" * 8
 
@@ -57,3 +59,35 @@ def test_a_mark_seen_since_outlives_the_loss_of_an_older_one() -> None:
     marks.lost("s", lost, url="redis://host")
 
     assert marks.of("s") == Mark(6, B)
+
+
+def test_marks_of_many_spaces_are_all_kept_and_raised_and_lost_as_the_first_ones_are() -> None:
+    marks = Marks()
+    spaces = [f"session/{number}" for number in range(3 * RECENT)]
+    for number, space in enumerate(spaces):
+        marks.saw(space, number + 1, number.to_bytes(8))
+
+    assert all(marks.of(space) == Mark(n + 1, n.to_bytes(8)) for n, space in enumerate(spaces))
+    marks.saw(spaces[0], 1, B)
+    assert marks.of(spaces[0]) == Mark(1, bytes(8))
+    marks.saw(spaces[0], 9, B)
+    assert marks.of(spaces[0]) == Mark(9, B)
+    marks.lost(spaces[0], Mark(9, B), url="redis://host")
+    marks.lost(spaces[1], Mark(2, (1).to_bytes(8)), url="redis://host")
+    assert marks.of(spaces[0]) is None
+    assert marks.of(spaces[1]) is None
+
+
+def test_a_mark_takes_as_little_room_as_is_told() -> None:
+    count = 10 * RECENT
+    tracemalloc.start()
+    try:
+        marks = Marks()
+        for number in range(count):
+            marks.saw(f"session/{number:08d}", number + 1, number.to_bytes(8, "little"))
+        taken, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+
+    assert marks.of("session/00000000") is not None
+    assert taken / count < 180
