@@ -23,7 +23,7 @@ T = TypeVar("T")
 ATTEMPTS = 64
 """How often one operation of a part is tried when others keep changing what it works on."""
 
-_FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.001, 0.05
+_FIRST_PAUSE_S, _SHARED_PAUSE_S = 0.001, 0.2
 
 
 class Home(Protocol):
@@ -139,8 +139,9 @@ class SpaceScope(Scope):
                         attempts=attempt,
                     ) from conflict
             # The first retry goes at once: most conflicts have passed by the time they are told.
+            # Then who has lost often pauses less than newcomers, which would else pass it again and again.
             if attempt > 1:
-                longest_s = min(_FIRST_PAUSE_S * 2 ** min(attempt, 10), _LONGEST_PAUSE_S)
+                longest_s = min(_FIRST_PAUSE_S * 2 ** min(attempt, 10), _SHARED_PAUSE_S / attempt)
                 await self.runner.sleep(longest_s * self.clock.spread())
 
     async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
