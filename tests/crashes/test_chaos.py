@@ -13,8 +13,7 @@ from random import Random
 import pytest
 
 from keepstate.errors import MissingExtraError
-from keepstate.testing.chaos import Plan, Report, run
-from keepstate.testing.chaos.trial import Crash
+from keepstate.testing.chaos import Crash, Plan, Report, run
 from keepstate.testing.servers import Postgres, Redis, RedisCluster, Server, Valkey
 from tests.crashes import sabotage
 from tests.tally import Tally, first_seed

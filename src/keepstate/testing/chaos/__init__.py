@@ -7,8 +7,9 @@ the store's protocol does not name, and what was killed between a call and its a
 To add one: an action in `workload`, and in `promises` what it must have come to.
 """
 
-from keepstate.testing.chaos.trial import Plan as Plan
-from keepstate.testing.chaos.trial import Report as Report
+from keepstate.testing.chaos.plan import Crash as Crash
+from keepstate.testing.chaos.plan import Plan as Plan
+from keepstate.testing.chaos.report import Report as Report
 from keepstate.testing.chaos.trial import run as run
 
-__all__ = ["Plan", "Report", "run"]
+__all__ = ["Crash", "Plan", "Report", "run"]

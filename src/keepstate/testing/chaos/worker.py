@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from importlib import import_module
@@ -35,7 +36,7 @@ class Order(msgspec.Struct, frozen=True):
         launch: The how-manieth worker of the run it is.
         colour: Whether its clients are tasks or threads.
         clients: How many they are.
-        until_s: When it ends by itself, on the machine's monotonic clock.
+        until_s: When it ends even if nobody stops it, on the machine's monotonic clock.
         seed: What all choices come from.
         prepare: A function to call first, as `module:name`.
     """
@@ -55,13 +56,22 @@ class Order(msgspec.Struct, frozen=True):
         return self.folder / f"{self.launch}.history"
 
     @property
+    def stop(self) -> Path:
+        """The file that is there when all are to end."""
+        return self.folder / "stop"
+
+    def is_over(self) -> bool:
+        """Whether it is time to end."""
+        return self.stop.exists() or time.monotonic() > self.until_s
+
+    @property
     def fault(self) -> Path:
         """The file that is there if it could not go on."""
         return self.folder / f"{self.launch}.fault"
 
 
 def main(order: Order) -> None:
-    """Works until the time is up, or dies."""
+    """Works until it is told to end, or dies."""
     try:
         if order.prepare is not None:
             module, _, name = order.prepare.partition(":")
@@ -105,7 +115,7 @@ async def _tasks(order: Order) -> None:
     store = await opened(order.url, "async")
     async with asyncio.TaskGroup() as group:
         for client in await _clients(order, store):
-            group.create_task(client.work(order.until_s))
+            group.create_task(client.work(order.is_over))
     await store.close()
 
 
@@ -115,7 +125,7 @@ def _threads(order: Order) -> None:
 
     def work(client: Client) -> None:
         try:
-            finish(client.work(order.until_s))
+            finish(client.work(order.is_over))
         except BaseException as error:  # noqa: BLE001  told by the thread that waits
             faults.append(error)
 

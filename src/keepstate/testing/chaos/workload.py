@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-import time
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import Any, Final
@@ -107,9 +106,9 @@ class Client:
         self._space: Space = self._ks.space(space_name(number))
         self._versions: dict[bytes, int] = {}
 
-    async def work(self, until_s: float) -> None:
-        """Acts until the machine's monotonic clock says so."""
-        while time.monotonic() < until_s:
+    async def work(self, is_over: Callable[[], bool]) -> None:
+        """Acts until it is over."""
+        while not is_over():
             if self._store.revisions.get(self._space.name, 0) >= SPACE_REVISIONS:
                 self._enter(self._number + 1)
             [action] = self._random.choices(self._actions, self._weights)

@@ -1,0 +1,107 @@
+"""The workers of a trial, each in a place that its successors take.
+
+They are forked from a process that has everything imported, so that one can be killed each second and its
+successor is at work some ten milliseconds later.
+"""
+
+from __future__ import annotations
+
+import time
+from multiprocessing import get_context
+from multiprocessing.context import ForkServerProcess
+from typing import Final
+
+from keepstate._runner import Colour
+from keepstate.testing.chaos import worker
+from keepstate.testing.chaos.plan import Plan
+
+_PRELOADED: Final = (
+    "keepstate.testing.chaos.worker",
+    "keepstate.sync",
+    "keepstate.stores.file",
+    "keepstate.stores.postgres.store",
+    "keepstate.stores.redis.store",
+    "keepstate.stores.sqlite.store",
+)
+_BEGINS_WITHIN_S: Final = 60.0
+_ENDS_WITHIN_S: Final = 60.0
+_LEFT_ALONE_S: Final = 120.0
+"""How long after its planned end a worker goes on that nobody stops, because its parent has died."""
+_LOOK_EVERY_S: Final = 0.005
+
+
+class Crew:
+    """The processes that work on the store of a plan.
+
+    Attributes:
+        orders: What each worker was told, those that were killed included.
+        faults: What went otherwise than it should with the processes themselves.
+    """
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._context = get_context("forkserver")
+        self._context.set_forkserver_preload(list(_PRELOADED))
+        self._workers: dict[int, ForkServerProcess] = {}
+        self.orders: list[worker.Order] = []
+        self.faults: list[str] = []
+
+    def begin(self) -> None:
+        """Starts them all, and returns when they are at work."""
+        for place in range(self._plan.workers):
+            self._start(place)
+        until_s = time.monotonic() + _BEGINS_WITHIN_S
+        for place, order in enumerate(self.orders):
+            while not order.history.exists() and self._workers[place].is_alive():
+                if time.monotonic() > until_s:
+                    self.faults.append(f"worker {place} did not begin in {_BEGINS_WITHIN_S:.0f} s")
+                    return
+                time.sleep(_LOOK_EVERY_S)
+
+    def _start(self, place: int) -> None:
+        launch = len(self.orders)
+        # Each colour comes with each URL.
+        colour: Colour = "async" if launch % 2 else "blocking"
+        order = worker.Order(
+            url=self._plan.urls[launch // 2 % len(self._plan.urls)],
+            folder=self._plan.folder,
+            launch=launch,
+            colour=colour,
+            clients=self._plan.clients,
+            until_s=time.monotonic() + self._plan.seconds + _LEFT_ALONE_S,
+            seed=self._plan.seed,
+            prepare=self._plan.prepare,
+        )
+        self.orders.append(order)
+        process = self._context.Process(target=worker.main, args=(order,), daemon=True)
+        process.start()
+        self._workers[place] = process
+
+    def kill(self, place: int) -> None:
+        """Kills one with SIGKILL, and starts its successor."""
+        process = self._workers[place]
+        self._miss(process)
+        process.kill()
+        process.join()
+        self._start(place)
+
+    def end(self) -> None:
+        """Tells them to end, and waits until they have."""
+        self.orders[0].stop.touch()
+        until_s = time.monotonic() + _ENDS_WITHIN_S
+        for process in self._workers.values():
+            process.join(max(until_s - time.monotonic(), 0))
+            if process.exitcode is None:
+                self.faults.append(f"a worker did not end in {_ENDS_WITHIN_S:.0f} s")
+            self._miss(process)
+
+    def _miss(self, process: ForkServerProcess) -> None:
+        if process.exitcode:
+            self.faults.append(f"a worker ended by itself, with status {process.exitcode}")
+
+    def abandon(self) -> None:
+        """Kills those that still run."""
+        for process in self._workers.values():
+            process.kill()
+            process.join()
+            process.close()
