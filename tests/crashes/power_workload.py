@@ -46,13 +46,16 @@ class Recording:
 
     moments: list[Moment]
     states: list[State]
+    locks: list[bytes]
+    """What the lock file held after as many steps: nobody syncs it."""
 
 
 def record(kind: str, folder: Path, seed: int, *, sessions: int = 3) -> Recording:
     """Runs the workload in an empty folder."""
     recorder, clock, chance = Recorder(), ManualClock(seed=seed), random.Random(seed)
     twin = finish(MemoryStore(runner=ThreadRunner(), clock=clock).open())
-    states = [state_of(twin)]
+    states, locks = [state_of(twin)], [b""]
+    lock = folder / f"{NAME[kind.partition('-')[0]]}.lock"
     with soon(), beneath(kind, recorder):
         for _ in range(sessions):
             store = opened(kind, folder, clock, recorder)
@@ -60,10 +63,11 @@ def record(kind: str, folder: Path, seed: int, *, sessions: int = 3) -> Recordin
                 _step(store, twin, clock, chance)
                 recorder.mark(len(states))
                 states.append(state_of(twin))
+                locks.append(lock.read_bytes())
             finish(store.close())
             recorder.mark(len(states) - 1, is_closed=True)
     finish(twin.close())
-    return Recording(recorder.moments, states)
+    return Recording(recorder.moments, states, locks)
 
 
 def beneath(kind: str, disk: Disk) -> Any:

@@ -18,6 +18,7 @@ import pytest
 
 from keepstate._finish import finish
 from keepstate.stores.protocol import Applied, Batch, Put
+from keepstate.stores.sqlite import newest
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.faults.disk import Cut, FolderSynced, Removed, Replaced, Synced, Wrote
 from keepstate.testing.faults.power import Image, Marked, Moment, Recorder, images, places
@@ -30,23 +31,24 @@ SIZES = [
     pytest.param(600, id="long", marks=[pytest.mark.deep, pytest.mark.timeout(300)]),
 ]
 ROOT = Path(__file__).resolve().parents[2]
-LEFT_BEHIND = (b"", b"\xff" * 700, b"12345\n")
 
 
 @pytest.mark.parametrize("count", SIZES)
 @pytest.mark.parametrize("kind", workload.KINDS)
 def test_what_was_acknowledged_survives_a_power_cut(
-    kind: str, count: int, tmp_path: Path, tally: Tally
+    kind: str, count: int, tmp_path: Path, tally: Tally, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seed = first_seed()
     recording = workload.record(kind, folder(tmp_path, "recorded"), seed)
     assert expected_places(kind) <= places(recording.moments).keys()
     chance = random.Random(seed)
+    monkeypatch.setattr(newest, "machine_start", lambda: b"after-the-cut".ljust(36, b"-"))
 
     for number, image in enumerate(images(recording.moments, count, chance)):
         place = folder(tmp_path, "image")
         image.write(place)
-        leave_behind(kind, place, chance)
+        left = [b"", b"\xff" * 700, chance.choice(recording.locks[: image.acknowledged + 1])]
+        leave_behind(kind, place, left, chance)
         refuse(kind, place, image, recording.states, f"image {number} of seed {seed}")
         shutil.rmtree(place)
 
@@ -161,12 +163,12 @@ def expected_places(kind: str) -> set[str]:
     }
 
 
-def leave_behind(kind: str, place: Path, chance: random.Random) -> None:
+def leave_behind(kind: str, place: Path, left: list[bytes], chance: random.Random) -> None:
     """Puts files there whose content a cut leaves to chance: the lock, and memory that processes shared."""
     names = ["journal.lock"] if kind.startswith("file") else ["keepstate.db.lock", "keepstate.db-shm"]
     for name in names:
         if chance.random() < 0.5:
-            (place / name).write_bytes(chance.choice(LEFT_BEHIND))
+            (place / name).write_bytes(chance.choice(left))
 
 
 def integrity(place: Path) -> object:

@@ -33,9 +33,17 @@ class FileLock:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self._fd = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        try:
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except PermissionError:  # enough to lock it; that nothing can be written shows at the database
+            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
         self.release = partial(fcntl.flock, self._fd, fcntl.LOCK_UN)
         """Lets the next one have it, if it is held: in C, where no interrupt can come before it is done."""
+
+    @property
+    def descriptor(self) -> int:
+        """Returns the opened file's."""
+        return self._fd
 
     def acquire(self, timeout_s: float) -> None:
         """Returns when the lock is held.

@@ -20,11 +20,12 @@ import apsw
 from keepstate._clock import Clock
 from keepstate.errors import ClosedError, OutcomeUnknownError, StorageError, StoreUnavailableError
 from keepstate.stores.protocol import Durability
-from keepstate.stores.sqlite import checkpoint, failures
+from keepstate.stores.sqlite import checkpoint, failures, schema
 from keepstate.stores.sqlite.connection import connect, prepare
 from keepstate.stores.sqlite.files import Files
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.lock import FileLock
+from keepstate.stores.sqlite.newest import Newest
 from keepstate.stores.sqlite.statements import execute_on
 
 T = TypeVar("T")
@@ -50,6 +51,7 @@ class Writer:
         self._failure: str | None = None
         self._log_pages = 0
         self._lock = FileLock(path + ".lock")
+        self._newest = Newest(self._lock.descriptor, path, durability)
         try:
             self._open(durability)
         except BaseException:
@@ -62,6 +64,7 @@ class Writer:
         try:
             self._lock.acquire(self._wait_s)
             connections.append(connect(self._path, durability, self._wait_s, creates=True))
+            self._newest.check(execute_on(connections[0]))
             prepare(connections[0], self._path)
             connections.append(connect(self._path, durability, self._wait_s))
             checkpoint.open_log(connections[1])
@@ -120,6 +123,8 @@ class Writer:
             answer = work(flush)
             is_committing = flush.wrote
             execute("COMMIT" if is_committing else "ROLLBACK")
+            if is_committing:
+                self._newest.note(_newest_row(flush))
         except BaseException as error:
             try:  # noqa: SIM105  a second interrupt could come first
                 execute("ROLLBACK")
@@ -219,3 +224,11 @@ class Writer:
         self._is_closed = True
         self._lock.close()
         return [self._connection, self._checkpointer]
+
+
+def _newest_row(flush: Flush) -> int | None:
+    """Returns a row of the log that stands as long as nothing newer is committed."""
+    for space in flush.changed:
+        head = flush.head(space)
+        return schema.log_range(head.id)[0] + head.revision
+    return None

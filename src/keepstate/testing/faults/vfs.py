@@ -153,7 +153,7 @@ class _File(apsw.VFSFile):
 def _as_sqlite_says(call: Call, error: OSError) -> apsw.Error:
     if call == "open":
         return apsw.CantOpenError(str(error))
-    if error.errno == errno.ENOSPC:
+    if call == "write" and error.errno == errno.ENOSPC:
         return apsw.FullError(str(error))
     failure = apsw.IOError(str(error))
     setattr(failure, "extendedresult", _FAILED[call])  # noqa: B010  apsw reads it and does not declare it

@@ -1,0 +1,99 @@
+"""The newest revision, noted outside the database and its log: a damaged log must not pass for a short one.
+
+After a crash SQLite reads its log up to the first frame that is not whole, and takes the rest as never
+written: a flipped bit there would take back all that was acknowledged after it. The note, a line in the lock
+file that each commit overwrites, says which row must be there as long as the log holds anything.
+
+Nobody waits until a note is on the disk: it is exact after a crash of processes. One from before the machine
+last started may be any older one, and counts only if its row was made durable before it was noted; then the
+space, if it is still there, has come as far.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+from zlib import crc32
+
+import apsw
+
+from keepstate.errors import CorruptError
+from keepstate.stores.protocol import Durability
+from keepstate.stores.sqlite import schema
+from keepstate.stores.sqlite.statements import Execute
+
+_NOTE: Final = b"newest %016x %s %s"
+_NOTED: Final = re.compile(rb"newest ([0-9a-f]{16}) (power  |process) ([0-9a-f-]{36}) ([0-9a-f]{8})\n")
+_NONE: Final = bytes(78)
+_UNKNOWN_START: Final = bytes(36).replace(b"\0", b"-")
+
+
+def machine_start() -> bytes:
+    """Returns what names the machine's last start; dashes where the system does not tell."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
+    except OSError:
+        return _UNKNOWN_START
+
+
+class Newest:
+    """The note of one database; who calls holds the lock.
+
+    Args:
+        descriptor: The lock file's.
+        path: The database.
+        durability: What a commit has survived by the time it is noted.
+    """
+
+    def __init__(self, descriptor: int, path: str, durability: Durability) -> None:
+        self._descriptor, self._path = descriptor, path
+        self._durability = durability.value.encode().ljust(7)
+        self._start = machine_start()
+
+    def note(self, row: int | None) -> None:
+        """Notes a row of the log that has been committed; None if it is not known which is the newest."""
+        line = _NONE
+        if row is not None:
+            line = _NOTE % (row, self._durability, self._start)
+            line += b" %08x\n" % crc32(line)
+        with suppress(OSError):  # it stays with an older one, whose row is there too
+            os.pwrite(self._descriptor, line, 0)
+
+    def check(self, execute: Execute) -> None:
+        """Compares the note with what SQLite found, before anything is written.
+
+        Raises:
+            CorruptError: The row is not there, so the log was not read to its end.
+        """
+        log = f"{self._path}-wal"
+        if not os.path.exists(log) or not os.path.getsize(log):
+            self.note(None)  # nothing is left to be read: the note may be of a file that was replaced since
+            return
+        if not self._is_kept(execute):
+            raise CorruptError(
+                f"{log} is damaged: what was acknowledged last is not in it; it was not touched: "
+                f"salvage what is whole, or restore a backup without {log}",
+                place=log,
+            )
+
+    def _is_kept(self, execute: Execute) -> bool:
+        found = _NOTED.match(os.pread(self._descriptor, len(_NONE), 0))
+        if found is None or crc32(found[0][:-10]) != int(found[4], 16):
+            return True
+        row = int(found[1], 16)
+        try:
+            if found[3] == self._start != _UNKNOWN_START:
+                return bool(execute("SELECT count(*) FROM log WHERE id = ?", (row,)).get)
+            return found[2].strip() != Durability.POWER.encode() or _has_come_to(execute, row)
+        except apsw.SQLError:  # not even the table is there
+            return False
+
+
+def _has_come_to(execute: Execute, row: int) -> bool:
+    number = row >> schema.REVISION_BITS
+    is_there: Any = execute("SELECT name IS NOT NULL FROM spaces WHERE id = ?", (number,)).get
+    newest: Any = execute("SELECT max(id) FROM log WHERE id BETWEEN ? AND ?", schema.log_range(number)).get
+    return not is_there or (newest is not None and newest >= row)

@@ -1,0 +1,122 @@
+"""A write-ahead log that lost its end, or its head, is damage: the lock file knows what was acknowledged."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from keepstate._finish import finish
+from keepstate.errors import CorruptError
+from keepstate.stores.base import StoreBase
+from keepstate.stores.protocol import Applied, Batch, Put
+from keepstate.stores.sqlite import newest
+from tests.stores.sqlite.conftest import Opens
+
+A = b"\x01a"
+
+
+def put(store: StoreBase, space: str = "s", value: bytes = b"") -> None:
+    [outcome] = finish(store.apply([Batch(space, [Put(A, value)])]))
+    assert isinstance(outcome, Applied)
+
+
+def crashed(path: Path, name: str = "crashed") -> Path:
+    """Returns a copy of the files as a killed process would leave them."""
+    folder = path.with_name(name)
+    folder.mkdir()
+    for end in ("", "-wal", ".lock"):
+        shutil.copy(f"{path}{end}", folder)
+    return folder / path.name
+
+
+def cut(path: Path, size: int) -> None:
+    log = path.with_name(f"{path.name}-wal")
+    log.write_bytes(log.read_bytes()[:size])
+
+
+@pytest.mark.parametrize("durability", ["full", "normal"])
+@pytest.mark.parametrize("kept", [1, 32, 5_000, -1])
+def test_a_log_that_was_cut_off_is_refused_and_not_touched(
+    path: Path, opened: Opens, durability: str, kept: int
+) -> None:
+    store = opened(durability=durability)
+    for _ in range(3):
+        put(store)
+    copy = crashed(path)
+    cut(copy, kept)
+    before = copy.read_bytes(), Path(f"{copy}-wal").read_bytes()
+
+    for _ in range(2):
+        with pytest.raises(CorruptError, match="acknowledged last is not in it") as caught:
+            opened(copy, durability=durability)
+
+    assert caught.value.place == f"{copy}-wal"
+    assert (copy.read_bytes(), Path(f"{copy}-wal").read_bytes()) == before
+
+
+def test_a_whole_log_is_taken_whatever_the_note_says(path: Path, opened: Opens) -> None:
+    store = opened()
+    put(store)
+    copy = crashed(path)
+
+    for number, note in enumerate([b"", b"newest", b"\xff" * 78, bytes(200)]):
+        again = crashed(copy, f"again {number}")
+        again.with_name(f"{path.name}.lock").write_bytes(note)
+        assert finish(opened(again).read("s", [])).revision == 1
+
+
+def test_a_space_that_was_dropped_and_cleared_away_is_not_missed(path: Path, opened: Opens) -> None:
+    store = opened()
+    put(store)
+    finish(store.drop("s"))
+
+    assert finish(opened(crashed(path)).read("s", [])).revision == 2
+
+
+def test_after_a_power_cut_normal_may_have_lost_what_was_noted(
+    path: Path, opened: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened(durability="normal")
+    put(store)
+    put(store)
+    copy = crashed(path)
+    cut(copy, -1)
+
+    monkeypatch.setattr(newest, "machine_start", lambda: b"after the cut".ljust(36, b"-"))
+
+    assert finish(opened(copy, durability="normal").read("s", [])).revision == 1
+
+
+def test_after_a_power_cut_full_still_has_what_was_noted(
+    path: Path, opened: Opens, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = opened()
+    put(store)
+    put(store)
+    copy = crashed(path)
+    cut(copy, -1)
+
+    monkeypatch.setattr(newest, "machine_start", lambda: b"after the cut".ljust(36, b"-"))
+
+    with pytest.raises(CorruptError):
+        opened(copy)
+
+
+def test_a_backup_put_in_place_of_the_files_is_taken(path: Path, opened: Opens) -> None:
+    store = opened()
+    put(store)
+    finish(store.close())
+    backup = path.read_bytes()
+    store = opened()
+    put(store)
+    copy = crashed(path)
+    copy.write_bytes(backup)
+    copy.with_name(f"{copy.name}-wal").unlink()
+
+    again = opened(copy)
+
+    assert finish(again.read("s", [])).revision == 1
+    put(again)
+    assert finish(opened(crashed(copy, "later")).read("s", [])).revision == 2
