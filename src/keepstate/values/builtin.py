@@ -23,13 +23,15 @@ from keepstate.errors import InvalidError, MissingExtraError
 from keepstate.values import arrays, types
 
 TYPE: Final = "@type"
+_SCALARS: Final = frozenset({str, bytes, int, float, bool, UUID, datetime, date, type(None)})
 
 
 class Record(dict[str, Any]):
     """The builtin form of an object: a type of its own, for which no dict of the application is taken."""
 
     def __hash__(self) -> int:  # type: ignore[override]
-        return hash((self.get(TYPE), len(self)))
+        # Equal forms have equal scalars; without them all objects of a class in a set would have one hash.
+        return hash(frozenset((name, value) for name, value in self.items() if type(value) in _SCALARS))
 
     def named(self) -> tuple[str, int]:
         """Returns name and version of the class."""

@@ -59,6 +59,12 @@ def fit(value: Any, wanted: Any, path: str = "$") -> Any:
         raise _UnknownTypeError(
             f"{path}: {_shown(wanted)} cannot be asked for: {error}", path=path
         ) from error
+    except (
+        AttributeError,
+        UnicodeEncodeError,
+    ) as error:  # a numpy scalar asked for keys; loose text for a number
+        kind = type(value).__name__
+        raise InvalidError(f"{path}: Expected `{_shown(wanted)}`, got `{kind}`", path=path) from error
     except RecursionError:
         raise InvalidError(f"{path}: it nests too deep to be checked", path=path) from None
 

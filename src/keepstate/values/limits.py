@@ -43,6 +43,8 @@ TAG_DEPTH: Final = 64
 """How deep tuples, sets and objects may stand in one another."""
 INNER_DEPTH: Final = 128
 """How deep one of them that is inside another may be, its lists and dicts counted too."""
+EQUAL_HASHES: Final = 1_000
+"""Of how many keys of one dict, or members of one set, the hashes may be the same."""
 TYPE_NAME_BYTES: Final = 200
 """Of the name that a class is registered under, as UTF-8."""
 

@@ -18,6 +18,7 @@ import ormsgpack
 
 from keepstate.errors import InvalidError
 from keepstate.values import limits, types
+from keepstate.values.crowding import is_crowded
 from keepstate.values.nesting import nests_deeper
 from keepstate.values.schema import Registration, Registry
 
@@ -105,6 +106,7 @@ class Lowering:
         return lowered
 
     def _lower_map(self, group: dict[object, object]) -> ormsgpack.Ext:
+        self._refuse_crowd(group)
         outer = self._enter_tag()
         pairs: list[object] = []
         path = self._path
@@ -141,6 +143,7 @@ class Lowering:
         return self._tag(tag, lowered, outer)
 
     def _lower_set(self, tag: int, members: Any) -> ormsgpack.Ext:
+        self._refuse_crowd(members)
         outer = self._enter_tag()
         written: list[bytes] = []
         for member in members:
@@ -159,6 +162,13 @@ class Lowering:
         lowered = self._lower_group(fields)
         self._open.discard(id(value))
         return self._tag(types.OBJECT, [name, version, lowered, *unset], outer)
+
+    def _refuse_crowd(self, keys: Any) -> None:
+        if is_crowded(keys):
+            raise self._refusal(
+                f"over {limits.EQUAL_HASHES} keys have one hash, and reading them would take very long; "
+                "store a list"
+            )
 
     def _enter(self, group: object) -> None:
         if id(group) in self._open:

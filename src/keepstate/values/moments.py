@@ -112,7 +112,7 @@ def read_zone(data: bytes) -> tzinfo:
         key = body.decode()
         try:
             return ZoneInfo(key)
-        except ZoneInfoNotFoundError as error:
+        except (ZoneInfoNotFoundError, OSError) as error:  # a folder of zones is no zone
             install = "pip install tzdata"
             raise MissingExtraError(
                 f"no time zone {key!r} on this machine; install its data: {install}", install=install

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import Final
 
 from keepstate.values.types import CONTAINERS
@@ -24,18 +25,18 @@ def nests_deeper(data: bytes, depth: int) -> bool:
     """Returns whether an encoding nests deeper than that; for most, counting bytes is enough to tell."""
     if len(data) <= depth or len(data.translate(None, _NO_GROUP)) <= depth:
         return False
-    return nesting(data) > depth
+    return nesting(data, enough=depth + 1) > depth
 
 
-def nesting(data: bytes) -> int:
+def nesting(data: bytes, *, enough: int = sys.maxsize) -> int:
     """Returns how many arrays and maps, tagged ones included, stand in one another at most.
 
-    Bytes that end early count as far as they go.
+    Bytes that end early count as far as they go. It looks no further once there are `enough`.
     """
     open_groups = [1]
     deepest = at = 0
     size = len(data)
-    while open_groups and at < size:
+    while open_groups and at < size and deepest < enough:
         if not open_groups[-1]:
             open_groups.pop()
             continue

@@ -15,6 +15,7 @@ import ormsgpack
 
 from keepstate.errors import InvalidError
 from keepstate.values import limits, types
+from keepstate.values.crowding import is_crowded
 from keepstate.values.lowering import Lowering, array_head
 from keepstate.values.nesting import nests_deeper
 from keepstate.values.schema import Registry
@@ -80,6 +81,8 @@ class Writer:
             tag, body = types.TUPLE, inner.write([*items])
         elif kind is set or kind is frozenset:
             items = value
+            if is_crowded(items):
+                raise InvalidError("too many members have one hash")
             members = sorted(map(inner.write, items))
             tag, body = (
                 types.SET if kind is set else types.FROZENSET,
