@@ -73,6 +73,32 @@ def test_a_killed_master_comes_back_as_a_replica_in_sync(cluster: RedisCluster) 
     assert killed.info()["master_link_status"] == "up"
 
 
+def test_a_forgetful_failover_loses_what_its_block_wrote_and_nothing_else(cluster: RedisCluster) -> None:
+    cluster.master_of("a").command("SET", "a", "before")
+
+    with cluster.forgetful_failover("a") as killed:
+        killed.commands(("SET", "a", "lost"), ("GET", "a"))
+    successor = cluster.master_of("a")
+
+    assert successor is not killed
+    assert successor.command("GET", "a") == "before"
+    assert not killed.is_running
+
+
+def test_after_a_forgetful_failover_the_next_one_goes_back(cluster: RedisCluster) -> None:
+    with cluster.forgetful_failover("a") as first:
+        pass
+    cluster.master_of("a").command("SET", "a", "kept")
+    cluster.start()
+
+    with cluster.forgetful_failover("a") as second:
+        second.command("SET", "a", "lost")
+
+    assert second is not first
+    assert cluster.master_of("a") is first
+    assert first.command("GET", "a") == "kept"
+
+
 def test_a_cluster_killed_whole_comes_back_with_its_data(cluster: RedisCluster) -> None:
     for key in KEYS:
         cluster.master_of(key).command("SET", key, "value")

@@ -65,6 +65,20 @@ def test_a_killed_server_is_gone_and_says_so(server: Redis) -> None:
         server.command("PING")
 
 
+def test_a_paused_server_answers_when_it_goes_on(server: Redis) -> None:
+    server.pause()
+    with socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.settimeout(0.1)
+        client.sendall(b"PING\r\n")
+        with pytest.raises(TimeoutError):
+            client.recv(64)
+
+        server.resume()
+        client.settimeout(10)
+
+        assert client.recv(64) == b"+PONG\r\n"
+
+
 def test_flush_removes_all_databases(server: Redis) -> None:
     server.command("SET", "key", "value")
     server.command("EVAL", "redis.call('SELECT', 3) redis.call('SET', 'key', 'value')", "0")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Literal, Self, TypeVar
 
@@ -112,6 +113,37 @@ class RedisCluster:
         """
         return self._wait(f"a master for {key!r}", lambda: self._find_master(key))
 
+    def replica_of(self, master: Redis) -> Redis:
+        """Returns the running replica of a master, once it has all that the master has.
+
+        Raises:
+            StoreUnavailableError: There was none in 30 s.
+        """
+        return self._wait(f"a replica of {master!r} in sync", lambda: self._find_replica(master))
+
+    @contextmanager
+    def forgetful_failover(self, key: str) -> Generator[Redis]:
+        """Has a replica take over that misses exactly what the block writes.
+
+        Yields the master that answers for `key`. It still acknowledges, and at the end of the block it is
+        killed: its replica, cut off and stopped meanwhile, takes its place. What was written before the block
+        stays. `start` brings the killed node back, as a replica.
+        """
+        master = self.master_of(key)
+        replica = self.replica_of(master)
+        replica.pause()
+        try:
+            master.command("CLIENT", "KILL", "TYPE", "REPLICA")
+            yield master
+        finally:
+            master.kill()
+            replica.resume()
+        replica.command("CLUSTER", "FAILOVER", "TAKEOVER")
+        self._wait(f"a master for {key!r} in its place", lambda: self._find_master(key) is replica)
+        running = [node for node in self.nodes if node.is_running]
+        self._wait("all agreed", lambda: all(_port_of_master(node, key) == replica.port for node in running))
+        self._wait("every slot served", lambda: all(_is_ok(node) for node in running))
+
     def wait_until_ok(self) -> None:
         """Returns when all running nodes see every slot served, and the replicas hold their masters' data.
 
@@ -171,6 +203,20 @@ class RedisCluster:
             port = _port_of_master(witness, key)
             if port in running:
                 return running[port]
+        return None
+
+    def _find_replica(self, master: Redis) -> Redis | None:
+        offset = int(master.info()["master_repl_offset"])
+        for node in self.nodes:
+            if node.is_running and node is not master:
+                fields = node.info()
+                is_its = fields.get("master_port") == str(master.port)
+                if (
+                    is_its
+                    and fields["master_link_status"] == "up"
+                    and int(fields["slave_repl_offset"]) >= offset
+                ):
+                    return node
         return None
 
     def _wait(self, goal: str, look: Callable[[], T | None]) -> T:

@@ -109,6 +109,14 @@ class Server(ABC):
             kill_tree(self._process)
             self._process = None
 
+    def pause(self) -> None:
+        """Stops the server's process in its tracks (SIGSTOP): connections stay, and nothing is answered."""
+        self._launched().signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Lets a paused server go on (SIGCONT)."""
+        self._launched().signal(signal.SIGCONT)
+
     def restart(self) -> Self:
         """Stops the server if it runs, and starts it again over the same data, on the same port."""
         self.stop()
