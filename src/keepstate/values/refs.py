@@ -6,7 +6,7 @@ holds it stays small. A large value that is no list or dict is one object, a blo
 
 from __future__ import annotations
 
-from collections.abc import Collection, Generator, Mapping
+from collections.abc import Collection, Generator, Mapping, Sequence
 from enum import IntEnum
 from typing import Final, TypeAlias, TypeVar
 
@@ -132,3 +132,24 @@ def read_number(data: bytes, place: int) -> tuple[int, int]:
 def name_of(kind: Kind, encoding: bytes) -> bytes:
     """Returns the name of an object."""
     return digest(_NAMES[kind], FORMAT, encoding)
+
+
+def together(works: Sequence[Fetching[_T]]) -> Fetching[list[_T]]:
+    """Returns the results of works that do not need one another, in as many rounds as the longest takes."""
+    results: dict[int, _T] = {}
+    wants: dict[int, Collection[Ref]] = {}
+
+    def step(place: int, objects: Mapping[bytes, bytes] | None) -> None:
+        try:
+            wants[place] = next(works[place]) if objects is None else works[place].send(objects)
+        except StopIteration as end:
+            wants.pop(place, None)
+            results[place] = end.value
+
+    for place in range(len(works)):
+        step(place, None)
+    while wants:
+        objects = yield list({ref.name: ref for wanted in wants.values() for ref in wanted}.values())
+        for place in list(wants):
+            step(place, objects)
+    return [results[place] for place in range(len(works))]

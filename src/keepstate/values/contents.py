@@ -1,0 +1,154 @@
+"""What a list or dict holds, whether it stands in its encoding or is a tree: the same entries either way."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from keepstate.errors import CorruptError
+from keepstate.values import mapping, sequence, types
+from keepstate.values.merkle import STYLES, TREE_BYTES, Planted, compose
+from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry, Style, blob, item, ref_of, refs_in, totals
+from keepstate.values.refs import Fetching
+from keepstate.values.tree import Editing, Tree, all_items, read_tree
+
+_TAGGED: Final = 0xC7, 0xC8, 0xC9, 0xD4, 0xD5, 0xD6, 0xD7, 0xD8
+_raws: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
+_ext: Final = msgspec.msgpack.Decoder(msgspec.msgpack.Ext).decode
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """The items of a list or dict.
+
+    Attributes:
+        style: Which of the two.
+        tree: If it is one.
+        entries: If it is none: its items in order.
+    """
+
+    style: Style
+    tree: Tree | None
+    entries: Sequence[Entry] = ()
+
+    @property
+    def count(self) -> int:
+        """Returns how many items there are."""
+        return len(self.entries) if self.tree is None else self.tree.count
+
+    def items(self) -> Fetching[Sequence[Entry]]:
+        """Returns all items in order: of a dict that is a tree, in the order of their keys' encodings."""
+        if self.tree is None:
+            return self.entries
+        return (yield from all_items(self.tree))
+
+    def find(self, step: int | bytes) -> Fetching[Entry | None]:
+        """Returns the item at a place of a list, or under the encoding of a dict's key, if there is one."""
+        if isinstance(step, int):
+            if self.tree is not None:
+                return (yield from sequence.find(self.tree, step))
+            return self.entries[step] if 0 <= step < len(self.entries) else None
+        if self.tree is not None:
+            return (yield from mapping.find(self.tree, step))[1]
+        return next((entry for entry in self.entries if entry.key == step), None)
+
+
+def is_container(encoding: bytes) -> bool:
+    """Whether an encoding is that of a list or dict, or refers to one."""
+    first = encoding[0]
+    if first in _TAGGED:
+        return ref_of(encoding) is not None or _ext(encoding).code == types.MAP
+    return 0x80 <= first < 0xA0 or 0xDC <= first <= 0xDF
+
+
+def open_contents(encoding: bytes) -> Fetching[Contents]:
+    """Returns what the list or dict of an encoding holds; of a tree only its root is fetched.
+
+    Raises:
+        CorruptError: The encoding is damaged.
+    """
+    ref = ref_of(encoding)
+    if ref is not None:
+        style = STYLES.get(ref.kind)
+        if style is None:
+            raise CorruptError("a reference to a blob stands for a list or dict")
+        root = (yield (ref,))[ref.name]
+        return Contents(style, read_tree(style, root, is_deep=ref.is_deep))
+    first = encoding[0]
+    if first in _TAGGED:
+        return Contents(MAP_STYLE, None, _pairs(split(bytes(_ext(encoding).data))))
+    if 0x90 <= first < 0xA0 or first in (0xDC, 0xDD):
+        return Contents(LIST_STYLE, None, [_item(raw) for raw in split(encoding)])
+    return Contents(MAP_STYLE, None, _pairs(split(_as_array(encoding))))
+
+
+def split(encoding: bytes) -> list[bytes]:
+    """Returns the encodings of the items of a list that is no tree.
+
+    Raises:
+        CorruptError: It is none.
+    """
+    try:
+        return [bytes(raw) for raw in _raws(encoding)]
+    except msgspec.MsgspecError as error:
+        raise CorruptError(f"a list or dict is damaged: {error}") from error
+
+
+def _as_array(encoding: bytes) -> bytes:
+    """Returns a dict's encoding as that of a list of its keys and values."""
+    first = encoding[0]
+    if first < 0x90:
+        return b"\xdc" + (2 * (first & 0x0F)).to_bytes(2) + encoding[1:]
+    head = 3 if first == 0xDE else 5
+    return b"\xdd" + (2 * int.from_bytes(encoding[1:head])).to_bytes(4) + encoding[head:]
+
+
+def _pairs(raws: Sequence[bytes]) -> list[Entry]:
+    if len(raws) % 2:
+        raise CorruptError("a dict is damaged: a key has no value")
+    return [_item(raw, key) for key, raw in zip(raws[::2], raws[1::2], strict=True)]
+
+
+def _item(raw: bytes, key: bytes = b"") -> Entry:
+    return item(raw, is_deep=bool(refs_in(raw)), key=key)
+
+
+def closed(style: Style, entries: Sequence[Entry]) -> Fetching[Planted]:
+    """Returns a list or dict of such items: a tree if they are many bytes."""
+    if totals(entries)[1] <= TREE_BYTES:
+        return Planted((yield from _composed(style, entries)), {})
+    build = mapping.build if style.has_keys else sequence.build
+    made = build((yield from _whole(entries)))
+    return Planted(made.tree.ref.encoding(), made.objects())
+
+
+def closed_tree(editing: Editing) -> Fetching[Planted]:
+    """Returns a list or dict that was a tree, as changed: none any more if few bytes are left."""
+    tree = editing.tree
+    if tree.ref.size_bytes > TREE_BYTES:
+        return Planted(tree.ref.encoding(), editing.objects())
+    entries = yield from editing.reading(all_items(tree))
+    return Planted((yield from editing.reading(_composed(tree.style, entries))), {})
+
+
+def _composed(style: Style, entries: Sequence[Entry]) -> Fetching[bytes]:
+    children = yield from whole(entries)
+    return compose(children, [entry.key for entry in entries] if style.has_keys else None)
+
+
+def whole(entries: Sequence[Entry]) -> Fetching[list[bytes]]:
+    """Returns the encodings of items, those of blobs fetched."""
+    return [entry.encoding or b"" for entry in (yield from _whole(entries))]
+
+
+def _whole(entries: Sequence[Entry]) -> Fetching[Sequence[Entry]]:
+    """Returns entries with their encodings, those of blobs fetched."""
+    missing = {entry.name: blob(entry) for entry in entries if entry.encoding is None}
+    if not missing:
+        return entries
+    found = yield tuple(missing.values())
+    return [
+        entry if entry.encoding is not None else msgspec.structs.replace(entry, encoding=found[entry.name])
+        for entry in entries
+    ]

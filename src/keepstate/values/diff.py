@@ -1,0 +1,236 @@
+"""What differs between two values in Merkle form; of two trees only what differs is read.
+
+Equal parts have equal names. So both sides are laid out from their roots, what stands in both is passed over,
+and only the rest is opened, level by level: one round of fetching each, however many places differ.
+
+Lists are aligned by their items' digests: what they share at both ends first, then as `difflib` does. Where
+as many items stand against as many others, they are compared one by one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from difflib import SequenceMatcher
+from itertools import accumulate
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from keepstate.values.contents import Contents, is_container, open_contents, whole
+from keepstate.values.merkle import compose
+from keepstate.values.nodes import Entry, Style, read_node
+from keepstate.values.refs import Fetching, together
+from keepstate.values.tree import child_ref
+
+Step: TypeAlias = int | bytes
+"""A place in a list, or the encoding of a dict's key."""
+Path: TypeAlias = tuple[Step, ...]
+Kind: TypeAlias = Literal["added", "removed", "changed", "reordered"]
+
+_ALIGNED: Final = 4_000_000
+"""Pairs of items that are looked at to align what two lists do not share at their ends; with more they are
+taken for replaced."""
+
+
+class Change(msgspec.Struct, frozen=True):
+    """One difference.
+
+    Attributes:
+        path: Where: in a list the place in the new one, of what was removed in the old one.
+        kind: What happened. A small dict keeps its keys in order: `reordered` says that this changed, with
+            lists of all keys as old and new.
+        old: The encoding before; None where there was nothing.
+        new: The encoding after; None where there is nothing.
+    """
+
+    path: Path
+    kind: Kind
+    old: bytes | None
+    new: bytes | None
+
+
+class Block(msgspec.Struct, frozen=True):
+    """Items of one side that stand against items of the other; either may be none."""
+
+    begin: int
+    old: Sequence[Entry]
+    new_begin: int
+    new: Sequence[Entry]
+
+
+def diff(old: bytes, new: bytes, path: Path = ()) -> Fetching[list[Change]]:
+    """Returns what leads from one encoding to another.
+
+    `patch.patched` with these changes gives the other side, to the byte.
+    """
+    if old == new:
+        return []
+    if not (is_container(old) and is_container(new)):
+        return [Change(path, "changed", old, new)]
+    before, after = yield from together([open_contents(old), open_contents(new)])
+    if before.style is not after.style:
+        return [Change(path, "changed", old, new)]
+    compare = _diff_dicts if before.style.has_keys else _diff_lists
+    return (yield from compare(before, after, path))
+
+
+def _diff_lists(before: Contents, after: Contents, path: Path) -> Fetching[list[Change]]:
+    works: list[Fetching[list[Change]]] = []
+    for block in (yield from unlike(before, after)):
+        if len(block.old) == len(block.new):
+            works += [
+                _diff_items(a, b, (*path, block.new_begin + place))
+                for place, (a, b) in enumerate(zip(block.old, block.new, strict=True))
+            ]
+        else:
+            works += [_gone(entry, (*path, block.begin + place)) for place, entry in enumerate(block.old)]
+            works += [_come(entry, (*path, block.new_begin + place)) for place, entry in enumerate(block.new)]
+    return [change for changes in (yield from together(works)) for change in changes]
+
+
+def _diff_dicts(before: Contents, after: Contents, path: Path) -> Fetching[list[Change]]:
+    works: list[Fetching[list[Change]]] = []
+    for old, new in (yield from unlike_keys(before, after)):
+        if old is not None and new is not None:
+            works.append(_diff_items(old, new, (*path, old.key)))
+        elif old is not None:
+            works.append(_gone(old, (*path, old.key)))
+        elif new is not None:
+            works.append(_come(new, (*path, new.key)))
+    changes = [change for found in (yield from together(works)) for change in found]
+    return [*changes, *_reordered(before, after, path)]
+
+
+def _reordered(before: Contents, after: Contents, path: Path) -> Iterator[Change]:
+    if after.tree is not None:
+        return
+    now = [entry.key for entry in after.entries]
+    was = [entry.key for entry in before.entries] if before.tree is None else None
+    if was is not None:
+        kept, there = set(now), set(was)
+        # What patching gives by itself: what stays in its order, and behind it what is new, by key.
+        was = [key for key in was if key in kept] + sorted(kept - there)
+    if was != now:
+        yield Change(path, "reordered", compose(was or ()), compose(now))
+
+
+def _diff_items(old: Entry, new: Entry, path: Path) -> Fetching[list[Change]]:
+    a, b = yield from whole((old, new))
+    return (yield from diff(a, b, path))
+
+
+def _gone(entry: Entry, path: Path) -> Fetching[list[Change]]:
+    (encoding,) = yield from whole((entry,))
+    return [Change(path, "removed", encoding, None)]
+
+
+def _come(entry: Entry, path: Path) -> Fetching[list[Change]]:
+    (encoding,) = yield from whole((entry,))
+    return [Change(path, "added", None, encoding)]
+
+
+# ---- what two containers do not share
+
+
+class _Span(msgspec.Struct, frozen=True):
+    """An entry of any level: 0 for an item."""
+
+    level: int
+    entry: Entry
+
+    @property
+    def mark(self) -> Hashable:
+        """Returns what equal spans have in common: two trees that share a node share all below it."""
+        return self.level, self.entry.name, self.entry.key
+
+
+class _Gap(msgspec.Struct, frozen=True):
+    """Spans of one side that stand against spans of the other, and the places where they begin."""
+
+    begin: int
+    old: Sequence[_Span]
+    new_begin: int
+    new: Sequence[_Span]
+
+    @property
+    def level(self) -> int:
+        """Returns the highest level in it."""
+        return max((span.level for span in (*self.old, *self.new)), default=0)
+
+
+def unlike(before: Contents, after: Contents) -> Fetching[list[Block]]:
+    """Returns what two lists do not share, in order."""
+    return [
+        Block(gap.begin, [span.entry for span in gap.old], gap.new_begin, [span.entry for span in gap.new])
+        for gap in (yield from _gaps(before, after))
+    ]
+
+
+def unlike_keys(before: Contents, after: Contents) -> Fetching[list[tuple[Entry | None, Entry | None]]]:
+    """Returns what stands under keys whose items are not the same, in order; None where a side has none."""
+    gaps = yield from _gaps(before, after)
+    old = {span.entry.key: span.entry for gap in gaps for span in gap.old}
+    new = {span.entry.key: span.entry for gap in gaps for span in gap.new}
+    pairs = [(old.get(key), new.get(key)) for key in sorted(old.keys() | new.keys())]
+    return [(was, now) for was, now in pairs if was is None or now is None or was.name != now.name]
+
+
+def _gaps(before: Contents, after: Contents) -> Fetching[list[_Gap]]:
+    """Returns the gaps between what both share, opened down to the items."""
+    gaps = list(_split(_Gap(0, _laid_out(before), 0, _laid_out(after))))
+    while level := max((gap.level for gap in gaps), default=0):
+        opened = yield from together([_opened(before.style, gap, level) for gap in gaps])
+        gaps = [smaller for gap in opened for smaller in _split(gap)]
+    return gaps
+
+
+def _laid_out(contents: Contents) -> list[_Span]:
+    if contents.tree is None:
+        entries = contents.entries
+        if contents.style.has_keys:
+            entries = sorted(entries, key=lambda entry: entry.key)
+        return [_Span(0, entry) for entry in entries]
+    tails = contents.tree.tails
+    return [_Span(level, entry) for level in reversed(range(len(tails))) for entry in tails[level].entries]
+
+
+def _opened(style: Style, gap: _Gap, level: int) -> Fetching[_Gap]:
+    """Returns a gap with the entries of `level` replaced by those below."""
+    refs = [child_ref(style, span.entry, level) for span in (*gap.old, *gap.new) if span.level == level]
+    objects: Mapping[bytes, bytes] = (yield refs) if refs else {}
+
+    def below(span: _Span) -> list[_Span]:
+        if span.level < level:
+            return [span]
+        data, is_deep = objects[span.entry.name], span.entry.is_deep
+        return [_Span(level - 1, entry) for entry in read_node(style, data, level - 1, is_deep=is_deep)]
+
+    return _Gap(
+        gap.begin,
+        [lower for span in gap.old for lower in below(span)],
+        gap.new_begin,
+        [lower for span in gap.new for lower in below(span)],
+    )
+
+
+def _split(gap: _Gap) -> Iterator[_Gap]:
+    """Yields the parts of a gap that its two sides do not share."""
+    old, new = [span.mark for span in gap.old], [span.mark for span in gap.new]
+    old_places = [*accumulate((span.entry.count for span in gap.old), initial=gap.begin)]
+    new_places = [*accumulate((span.entry.count for span in gap.new), initial=gap.new_begin)]
+    for a, b, c, d in aligned(old, new):
+        yield _Gap(old_places[a], gap.old[a:b], new_places[c], gap.new[c:d])
+
+
+def aligned(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
+    """Yields the parts `old[a:b]` and `new[c:d]` that stand against each other, in order."""
+    least = min(len(old), len(new))
+    head = next((place for place in range(least) if old[place] != new[place]), least)
+    tail = next((n for n in range(least - head) if old[-1 - n] != new[-1 - n]), least - head)
+    middle, new_middle = old[head : len(old) - tail], new[head : len(new) - tail]
+    if len(middle) * len(new_middle) > _ALIGNED:
+        yield head, len(old) - tail, head, len(new) - tail
+        return
+    for what, a, b, c, d in SequenceMatcher(None, middle, new_middle, autojunk=False).get_opcodes():
+        if what != "equal":
+            yield head + a, head + b, head + c, head + d

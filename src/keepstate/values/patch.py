@@ -1,0 +1,201 @@
+"""Changes to a value in Merkle form, at any depth: what is far from them is neither read nor made anew."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+
+import msgspec
+
+from keepstate.errors import InvalidError
+from keepstate.values import mapping
+from keepstate.values.contents import (
+    Contents,
+    closed,
+    closed_tree,
+    is_container,
+    open_contents,
+    split,
+    whole,
+)
+from keepstate.values.diff import Change, Path, Step
+from keepstate.values.merkle import Planted
+from keepstate.values.nodes import Entry, item, ref_of, refs_in
+from keepstate.values.refs import Fetching, together
+from keepstate.values.tree import Editing
+
+
+class Edits(msgspec.Struct):
+    """What is to be done to one list or dict; places are those before any of it.
+
+    Attributes:
+        puts: The new value of an item that is there, or of a dict's key.
+        removed: Keys, or places of a list.
+        inserted: What comes before a place of a list, in order.
+        inside: What is to be done to an item.
+        order: All keys of a small dict in their new order.
+    """
+
+    puts: dict[Step, Planted] = msgspec.field(default_factory=dict)
+    removed: set[Step] = msgspec.field(default_factory=set)
+    inserted: dict[int, list[Planted]] = msgspec.field(default_factory=dict)
+    inside: dict[Step, Edits] = msgspec.field(default_factory=dict)
+    order: Sequence[bytes] = ()
+
+    def at(self, path: Path) -> Edits:
+        """Returns the edits of what lies at a path, to be added to."""
+        edits = self
+        for step in path:
+            edits = edits.inside.setdefault(step, Edits())
+        return edits
+
+
+def edited(encoding: bytes, edits: Edits) -> Fetching[Planted]:
+    """Returns the value as changed, and the objects that are new.
+
+    Raises:
+        InvalidError: There is no list or dict where one is to be changed, or no such item in it.
+    """
+    if not is_container(encoding):
+        raise InvalidError("what is to be changed inside is no list or dict")
+    contents = yield from open_contents(encoding)
+    puts, objects = yield from _with_inner(contents, edits)
+    change = _edited_dict if contents.style.has_keys else _edited_list
+    planted = yield from change(contents, edits, puts)
+    return Planted(planted.encoding, {**objects, **planted.objects})
+
+
+def _with_inner(contents: Contents, edits: Edits) -> Fetching[tuple[dict[Step, bytes], dict[bytes, bytes]]]:
+    """Returns all new items by step, and the objects that they refer to."""
+    steps = list(edits.inside)
+    found = yield from together([contents.find(step) for step in steps])
+    entries: list[Entry] = []
+    for step, entry in zip(steps, found, strict=True):
+        if entry is None:
+            raise InvalidError(f"there is nothing at {step!r} to be changed inside")
+        entries.append(entry)
+    encodings = yield from whole(entries)
+    inner = yield from together(
+        [edited(encoding, edits.inside[step]) for step, encoding in zip(steps, encodings, strict=True)]
+    )
+    planted = {**edits.puts, **dict(zip(steps, inner, strict=True))}
+    objects: dict[bytes, bytes] = {}
+    for part in (*planted.values(), *(new for news in edits.inserted.values() for new in news)):
+        objects.update(part.objects)
+    return {step: part.encoding for step, part in planted.items()}, objects
+
+
+def _edited_list(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -> Fetching[Planted]:
+    splices = [*_splices(edits, puts)]
+    if splices and max(end for _, end, _ in splices) > contents.count:
+        raise InvalidError(f"a list of {contents.count} items is to be changed behind its end")
+    if contents.tree is None:
+        entries = list(contents.entries)
+        for begin, end, items in reversed(splices):
+            entries[begin:end] = items
+        return (yield from closed(contents.style, entries))
+    editing = Editing(contents.tree)
+    for begin, end, items in reversed(splices):  # what changes behind a place does not move it
+        yield from editing.splice(begin, end, items)
+    return (yield from closed_tree(editing))
+
+
+def _splices(edits: Edits, puts: Mapping[Step, bytes]) -> Iterable[tuple[int, int, list[Entry]]]:
+    """Yields what stands for which items, first to last; neighbours are taken together."""
+    begin = end = 0
+    items: list[Entry] = []
+    touched = {step for step in (*puts, *edits.removed, *edits.inserted) if isinstance(step, int)}
+    for place in sorted(touched):
+        if place != end:
+            if items or begin < end:
+                yield begin, end, items
+            begin, end, items = place, place, []
+        items += [_item(new.encoding) for new in edits.inserted.get(place, ())]
+        if place in puts:
+            items.append(_item(puts[place]))
+        end = place + (place in puts or place in edits.removed)
+    if items or begin < end:
+        yield begin, end, items
+
+
+def _edited_dict(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -> Fetching[Planted]:
+    changes = {key: _item(new, key) for key, new in puts.items() if isinstance(key, bytes)}
+    removed = {key for key in edits.removed if isinstance(key, bytes)}
+    if contents.tree is not None:
+        editing = Editing(contents.tree)
+        yield from mapping.change(editing, {**changes, **dict.fromkeys(removed)})
+        planted = yield from closed_tree(editing)
+        if not edits.order or ref_of(planted.encoding) is not None:
+            return planted  # a tree has an order of its own
+        contents = yield from open_contents(planted.encoding)
+        changes, removed = {}, set[bytes]()
+    entries = {entry.key: entry for entry in contents.entries} | changes
+    order = edits.order or [key for key in entries if key not in removed]
+    if not entries.keys() >= {*order, *removed}:
+        raise InvalidError("a dict lacks keys that are to be put in order or removed")
+    return (yield from closed(contents.style, [entries[key] for key in order]))
+
+
+def _item(encoding: bytes, key: bytes = b"") -> Entry:
+    return item(encoding, is_deep=bool(refs_in(encoding)), key=key)
+
+
+# ---- from the changes that a diff tells
+
+
+def patched(encoding: bytes, changes: Sequence[Change]) -> Fetching[Planted]:
+    """Returns the other side of a diff; of its objects only those that the edits themselves make.
+
+    Raises:
+        InvalidError: The changes are those of another value.
+    """
+    if not changes:
+        return Planted(encoding, {})
+    edits = Edits()
+    for change in changes:
+        if not change.path and change.kind == "changed":
+            return Planted(change.new or b"", {})
+    _gather(edits, changes, 0)
+    return (yield from edited(encoding, edits))
+
+
+class _Places:
+    """Where the items of a new list were in the old one, told by what was removed and added."""
+
+    def __init__(self, changes: Sequence[Change], depth: int) -> None:
+        here = [(change.kind, change.path[depth]) for change in changes if len(change.path) == depth + 1]
+        self._removed = sorted(step for kind, step in here if kind == "removed" and isinstance(step, int))
+        self._added = sorted(step for kind, step in here if kind == "added" and isinstance(step, int))
+
+    def before(self, place: int) -> int:
+        """Returns the old place of an item, or of the one that a new item comes before."""
+        place -= bisect_left(self._added, place)
+        for gone in self._removed:
+            place += gone <= place
+        return place
+
+
+def _gather(edits: Edits, changes: Sequence[Change], depth: int) -> None:
+    """Adds changes to the edits of the container that stands where their paths are `depth` steps long."""
+    places = _Places(changes, depth)
+    inner: dict[Step, list[Change]] = {}
+    for change in changes:
+        path, new = change.path[depth:], Planted(change.new or b"", {})
+        if not path:
+            edits.order = split(new.encoding)
+            continue
+        step = path[0]
+        is_inner = len(path) > 1 or change.kind == "reordered"
+        # What was removed is told by its old place, all else by its new one.
+        is_told_old = change.kind == "removed" and not is_inner
+        old = step if isinstance(step, bytes) or is_told_old else places.before(step)
+        if is_inner:
+            inner.setdefault(old, []).append(change)
+        elif change.kind == "removed":
+            edits.removed.add(old)
+        elif change.kind == "added" and isinstance(old, int):
+            edits.inserted.setdefault(old, []).append(new)
+        else:
+            edits.puts[old] = new
+    for old, below in inner.items():
+        _gather(edits.inside.setdefault(old, Edits()), below, depth + 1)
