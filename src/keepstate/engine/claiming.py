@@ -89,7 +89,7 @@ class Claims:
         self, index: Entry, worker: str, lease_ms: int, match: Callable[[str, Any], bool] | None
     ) -> Claimed | bool | None:
         """Returns the claimed task, None if somebody else was first, False if it does not match."""
-        task_id = index.value.decode("utf-8", "surrogatepass")
+        task_id = tasks.id_in(index)
 
         async def work(unit: Unit) -> Claimed | bool | None:
             stored, about = await unit.read(tasks.task_key(task_id), tasks.payload_key(task_id))
@@ -141,7 +141,7 @@ class Claims:
 
     async def _make_ready(self, due: list[Entry]) -> bool:
         async def work(unit: Unit) -> bool:
-            names = [entry.value.decode("utf-8", "surrogatepass") for entry in due]
+            names = [tasks.id_in(entry) for entry in due]
             stored = await unit.read(*(tasks.task_key(name) for name in names))
             now_ms = await unit.now_ms()
             moved = False

@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keepstate.engine import layout
 from keepstate.engine.describing import describe
+from keepstate.engine.stored import damaged, text
 from keepstate.engine.unit import Unit
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.stores.protocol import Entry
-from keepstate.values import codec
+from keepstate.values import codec, limits
 
 if TYPE_CHECKING:
     from keepstate.engine.scope import Scope
@@ -41,11 +42,20 @@ def write_record(place: bytes, name: str, value: object) -> bytes:
 
 
 def name_and_value(place: bytes, stored: bytes) -> tuple[str, bytes]:
-    """Returns a document's name, and its value still encoded."""
+    """Returns a document's name, and its value still encoded.
+
+    Raises:
+        CorruptError: The name that stands in the value is not the one that the key was cut from.
+    """
     if not layout.is_cut(layout.DOCUMENTS, place):
         return layout.name_of(layout.DOCUMENTS, place), stored
-    size = int.from_bytes(stored[1:3], "big")
-    return stored[3 : 3 + size].decode(), stored[3 + size :]
+    end = 3 + int.from_bytes(stored[1:3])
+    name = text(stored[3:end], describe(place))
+    size = len(stored[3:end])
+    begins = stored[:1] == NAME_BYTE and 0 < size <= limits.KEY_BYTES and 3 + size == end
+    if not begins or layout.named_key(layout.DOCUMENTS, name) != place:
+        raise damaged(describe(place), "it does not begin with its name")
+    return name, stored[end:]
 
 
 async def read_record(scope: Scope, unit: Unit, entry: Entry, type: Any = None) -> DocumentRecord:

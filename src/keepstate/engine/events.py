@@ -18,8 +18,10 @@ import msgspec
 
 from keepstate.engine import layout
 from keepstate.engine.admission import LAST_REVISION
+from keepstate.engine.describing import describe
 from keepstate.engine.hearing import hear
 from keepstate.engine.scope import ATTEMPTS, Scope
+from keepstate.engine.stored import StoredMs, damaged, opened
 from keepstate.engine.unit import Unit
 from keepstate.errors import ConflictError, CorruptError, HistoryLostError, InvalidError
 from keepstate.stores.protocol import ABSENT, Entry
@@ -72,7 +74,7 @@ class Event:
 
 class _Record(msgspec.Struct, array_like=True, frozen=True):
     data: bytes
-    recorded_at_ms: int
+    recorded_at_ms: StoredMs
     author: str | None = None
     details: dict[str, Any] = {}
 
@@ -150,7 +152,11 @@ class Events:
 
     async def _last(self, unit: Unit, stream: str) -> int | None:
         entry = await unit.get(_head(stream))
-        return None if entry is None else _position(Stamp(entry.version, int.from_bytes(entry.value, "big")))
+        if entry is None:
+            return None
+        if len(entry.value) != 2:
+            raise damaged(describe(entry.key), "a stream's head holds the index of its last event")
+        return _position(Stamp(entry.version, int.from_bytes(entry.value)))
 
     async def last(self, stream: str = "main") -> int | None:
         """Returns the position of a stream's last event, or None if it has none."""
@@ -213,15 +219,16 @@ class Events:
 
     async def _event(self, unit: Unit, entry: Entry, stream: str) -> Event:
         stamp = unpack(entry.key[1:])[-1]
-        assert isinstance(stamp, Stamp)
+        if not isinstance(stamp, Stamp):
+            raise damaged(describe(entry.key), "an event's key ends with a stamp")
         return self._opened(await unit.value(entry), _position(stamp), stream)
 
     def _opened(self, stored: bytes, position: int | None, stream: str) -> Event:
+        place = f"event {position} of stream {stream!r} of {self._scope.name!r}"
+        record = opened(stored, _Record, place)
         try:
-            record = msgspec.msgpack.decode(stored, type=_Record)
             data = self._scope.decode(record.data)
-        except (msgspec.MsgspecError, CorruptError) as error:
-            place = f"event {position} of stream {stream!r} of {self._scope.name!r}"
+        except CorruptError as error:
             raise CorruptError(f"{place} is damaged: {error}", space=self._scope.name, place=place) from error
         recorded_at = datetime.fromtimestamp(record.recorded_at_ms / 1000, UTC)
         return Event(position, stream, data, recorded_at, record.author)

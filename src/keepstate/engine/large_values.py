@@ -16,6 +16,7 @@ import msgspec
 
 from keepstate.engine import layout
 from keepstate.engine.describing import describe
+from keepstate.engine.stored import damaged, opened
 from keepstate.errors import ConflictError, CorruptError
 from keepstate.stores.protocol import (
     Applied,
@@ -36,6 +37,8 @@ MANIFEST_BYTE: Final = b"\xd7"
 
 _PARTS_BY_BATCH = limits.BATCH_BYTES // limits.VALUE_BYTES - 1
 _EPOCH_ATTEMPTS = 16
+_LARGEST_BYTES: Final = limits.DECODED_BYTES + limits.VALUE_BYTES
+"""More than any encoded value has: a record may put a few bytes around one."""
 
 
 class Manifest(msgspec.Struct, array_like=True, frozen=True):
@@ -70,10 +73,14 @@ def manifest_of(value: bytes, place: str) -> Manifest | None:
     """
     if not value.startswith(MANIFEST_BYTE):
         return None
-    try:
-        return msgspec.msgpack.decode(value[1:], type=Manifest)
-    except msgspec.MsgspecError as error:
-        raise CorruptError(f"the manifest of {place} is damaged: {error}", place=place) from error
+    manifest = opened(value[1:], Manifest, place)
+    count = -(-manifest.size_bytes // limits.VALUE_BYTES)
+    # Else a few bytes that name one part again and again would fill the memory.
+    if count != len(manifest.parts) or not limits.VALUE_BYTES < manifest.size_bytes <= _LARGEST_BYTES:
+        raise damaged(place, f"{len(manifest.parts)} parts do not hold {manifest.size_bytes} bytes")
+    if any(len(name) != DIGEST_SIZE for name in manifest.parts):
+        raise damaged(place, "it names what is no part")
+    return manifest
 
 
 async def whole(store: Store, space: str, entry: Entry) -> bytes:

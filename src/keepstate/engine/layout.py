@@ -26,7 +26,7 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final
 
-from keepstate.errors import InvalidError
+from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import limits
 from keepstate.values.key import BY_KEY, OBJECTS, WITH_VALUES, pack, stored_key
 
@@ -84,8 +84,16 @@ def is_cut(part: bytes, key: bytes) -> bool:
 
 
 def name_of(part: bytes, key: bytes) -> str:
-    """Returns the name in a key that is not cut."""
-    return key[len(part) :].decode()
+    """Returns the name in a key that is not cut.
+
+    Raises:
+        CorruptError: Nobody wrote such a key.
+    """
+    try:
+        return key[len(part) :].decode()
+    except UnicodeDecodeError as error:
+        place = f"key {key.hex()}"
+        raise CorruptError(f"{place} is damaged: its name is no UTF-8", place=place) from error
 
 
 def name_prefix(part: bytes, text: str) -> bytes:

@@ -12,12 +12,14 @@ from types import TracebackType
 from typing import Self
 
 from keepstate.engine import layout
+from keepstate.engine.describing import describe
 from keepstate.engine.hearing import hear
 from keepstate.engine.scope import Scope
+from keepstate.engine.stored import damaged
 from keepstate.engine.times import admit_wait, milliseconds
 from keepstate.engine.unit import Unit
 from keepstate.errors import ConflictError, LeaseLostError
-from keepstate.stores.protocol import ABSENT
+from keepstate.stores.protocol import ABSENT, Entry
 from keepstate.values import codec
 
 _SAFE_SHARE = 0.9
@@ -197,7 +199,7 @@ class Leases:
 
         async def work(unit: Unit) -> str | None:
             entry = await unit.get(layout.named_key(layout.LEASES, name))
-            return None if entry is None else str(codec.decode(entry.value) or "unknown")
+            return None if entry is None else _holder_in(entry)
 
         return (await self._scope.run(work))[0]
 
@@ -212,3 +214,10 @@ class Leases:
 
 def _held_by(scope: Scope) -> bytes:
     return codec.encode(scope.author)
+
+
+def _holder_in(entry: Entry) -> str:
+    author = codec.decode(entry.value)
+    if author is not None and type(author) is not str:
+        raise damaged(describe(entry.key), "it names no holder")
+    return author or "unknown"

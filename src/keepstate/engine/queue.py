@@ -340,7 +340,7 @@ class Queue:
         index = layout.INDEXES[state]
         found: list[TaskInfo] = []
         async for _, entry in self._scope.scan(index, after=_cursor(index, after)):
-            task_id = entry.value.decode("utf-8", "surrogatepass")
+            task_id = tasks.id_in(entry)
             info = await self._info(task_id, entry.key.hex())
             if info is not None and info.state == state:  # else it moved on between the index and the record
                 found.append(info)

@@ -9,7 +9,11 @@ from typing import Any, Final, Literal, get_args
 import msgspec
 
 from keepstate.engine import layout
-from keepstate.errors import CorruptError, InvalidError
+from keepstate.engine.describing import describe
+from keepstate.engine.stored import StampIndex, StoredMs, damaged, text
+from keepstate.engine.stored import opened as stored_struct
+from keepstate.errors import InvalidError
+from keepstate.stores.protocol import Entry
 from keepstate.values import limits
 from keepstate.values.key import pack, stamp_suffix, unpack
 
@@ -34,13 +38,13 @@ class TaskRecord(msgspec.Struct, array_like=True, frozen=True):
     max_attempts: int
     token: int
     """How often it was claimed: fences each holder from the later ones."""
-    put_at_ms: int
-    due_at_ms: int
+    put_at_ms: StoredMs
+    due_at_ms: StoredMs
     """When it can be claimed, or claimed again."""
     worker: str | None = None
     error: str | None = None
     place: bytes = b""
-    stamp_index: int = 0
+    stamp_index: StampIndex = 0
     has_result: bool = False
 
 
@@ -112,10 +116,11 @@ def timed_key(part: bytes, at_ms: int, task_id: str) -> bytes:
 
 def time_in(part: bytes, key: bytes) -> tuple[int, str]:
     """Returns the time and the id in the key of a waiting or claimed task."""
-    at_ms, task_id = unpack(key[len(part) :])
-    assert isinstance(at_ms, int)
-    assert isinstance(task_id, str)
-    return at_ms, task_id
+    match unpack(key[len(part) :]):
+        case (int(at_ms), str(task_id)):
+            return at_ms, task_id
+        case _:
+            raise damaged(f"key {key.hex()}", "it holds no time and id")
 
 
 def place_of(record: TaskRecord, version: int) -> bytes:
@@ -131,10 +136,16 @@ def opened(stored: bytes, place: str) -> TaskRecord:
     Raises:
         CorruptError: It is none.
     """
-    try:
-        return msgspec.msgpack.decode(stored, type=TaskRecord)
-    except msgspec.MsgspecError as error:
-        raise CorruptError(f"{place} is damaged: {error}", place=place) from error
+    return stored_struct(stored, TaskRecord, place)
+
+
+def id_in(entry: Entry) -> str:
+    """Returns the id of the task that an index entry stands for.
+
+    Raises:
+        CorruptError: It names none.
+    """
+    return text(entry.value, describe(entry.key), errors="surrogatepass")
 
 
 def moment(at_ms: int) -> datetime:

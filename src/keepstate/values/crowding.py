@@ -1,8 +1,8 @@
 """Keys whose hashes were made equal: a dict or set of many takes time by the square of their number.
 
-Text, bytes and moments hash by a secret of the process. Numbers, UUIDs, tuples and frozensets of them do
-not, so that whoever writes bytes can choose their hashes. Keys that differ in hash and still meet in one table
-again and again can be made too; they cost a constant more, and are let through.
+Text, bytes and moments hash by a secret of the process. Numbers, UUIDs, tuples and frozensets of
+them do not, so that whoever writes bytes can choose their hashes. Keys that differ in hash and still meet in
+one table again and again can be made too; they cost a constant more, and are let through.
 """
 
 from __future__ import annotations

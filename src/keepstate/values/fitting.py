@@ -62,7 +62,7 @@ def fit(value: Any, wanted: Any, path: str = "$") -> Any:
     except (
         AttributeError,
         UnicodeEncodeError,
-    ) as error:  # a numpy scalar asked for keys; loose text for a number
+    ) as error:  # numpy scalars as mappings, loose text
         kind = type(value).__name__
         raise InvalidError(f"{path}: Expected `{_shown(wanted)}`, got `{kind}`", path=path) from error
     except RecursionError:

@@ -30,8 +30,8 @@ FRAME_HEAD_BYTES: Final = 33
 Format = Literal["json", "msgpack"]
 
 _MARK: Final = b"frame "
-_HEAD = re.compile(rb"keepstate journal (\d+) (json|msgpack) ([0-9a-f]{16}) ([0-9a-f]{8})\n")
-_ANY_HEAD = re.compile(rb"keepstate journal (\d+) ")
+_HEAD = re.compile(rb"keepstate journal (\d{1,9}) (json|msgpack) ([0-9a-f]{16}) ([0-9a-f]{8})\n")
+_ANY_HEAD = re.compile(rb"keepstate journal (\d{1,9}) ")
 _FRAME_HEAD = re.compile(rb"frame ([0-9a-f]{8}) ([0-9a-f]{8}) ([0-9a-f]{8})\n")
 _SECTOR: Final = 512
 _EMPTY: Final = bytes(_SECTOR)

@@ -26,6 +26,10 @@ _FRAME_BYTES: Final = 1 << 20
 _LEAST_GROWTH_BYTES: Final = 4 << 20
 
 
+_NONSENSE: Final = (msgspec.MsgspecError, ValueError, LookupError, TypeError, RecursionError, AssertionError)
+"""What a frame's items raise that are whole and that nobody wrote."""
+
+
 class Journal:
     """One opened journal file.
 
@@ -114,7 +118,7 @@ class Journal:
                     self._snapshot_bytes = end
                 else:
                     replay(item)
-        except (msgspec.MsgspecError, KeepstateError, KeyError, AssertionError) as error:
+        except (*_NONSENSE, KeepstateError) as error:
             raise CorruptError(
                 f"{place} stands what is whole but makes no sense ({error}); the file was not touched: "
                 "restore a backup, or report it",

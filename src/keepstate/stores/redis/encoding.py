@@ -172,9 +172,10 @@ def decode_state(stored: bytes | None, space: str) -> State:
     """Returns a space's state; a new one where there is none."""
     if stored is None:
         return State(0, b"", 0, 0, 0)
-    if stored[0] != FORMAT or len(stored) != _STATE.size:
+    if stored[:1] != bytes((FORMAT,)) or len(stored) != _STATE.size:
         raise CorruptError(
-            f"the state of space {space!r} has format {stored[0]}, which this release cannot read",
+            f"the state of space {space!r} has format {stored[0] if stored else None} and {len(stored)} "
+            "bytes, which this release cannot read",
             space=space,
         )
     _, revision, nonce, floor, clock_ms, due_ms, _, _ = _STATE.unpack(stored)
@@ -198,6 +199,8 @@ def decode_entry(key: bytes, head: bytes | None, value: bytes | None, now_ms: in
     """Returns an entry, or None if it is absent or expired."""
     if head is None or value is None:
         return None
+    if len(head) != _HEAD.size:
+        raise CorruptError(f"the head of {key!r} has {len(head)} bytes: it is damaged", place=repr(key))
     version, created, expires_at_ms, _ = _HEAD.unpack(head)
     if 0 < expires_at_ms <= now_ms:
         return None
@@ -205,7 +208,18 @@ def decode_entry(key: bytes, head: bytes | None, value: bytes | None, now_ms: in
 
 
 def decode_changes(revision: int, body: bytes) -> Iterator[Change]:
-    """Yields the changes of a record."""
+    """Yields the changes of a record.
+
+    Raises:
+        CorruptError: It ends within one.
+    """
+    try:
+        yield from _changes_in(revision, body)
+    except struct.error as error:
+        raise _cut_off(revision) from error
+
+
+def _changes_in(revision: int, body: bytes) -> Iterator[Change]:
     at = 0
     while at < len(body):
         flags, size = _CHANGE.unpack_from(body, at)
@@ -219,4 +233,11 @@ def decode_changes(revision: int, body: bytes) -> Iterator[Change]:
                 at += _SIZE.size + size
                 value = body[at - size : at]
             values.append(value)
+        if at > len(body):
+            raise _cut_off(revision)
         yield Change(revision, key, bool(flags & _DELETED), *values)
+
+
+def _cut_off(revision: int) -> CorruptError:
+    place = f"revision {revision} of the log"
+    return CorruptError(f"{place} is cut off", place=place)

@@ -6,6 +6,7 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Change
 
 Logged: TypeAlias = tuple[bytes, bool, bytes | None, bytes | None]
@@ -21,7 +22,16 @@ encode = _encoder.encode
 
 
 def decode(changes: bytes, revision: int) -> list[Change]:
-    """Returns the changes of a row."""
+    """Returns the changes of a row.
+
+    Raises:
+        CorruptError: It holds none.
+    """
     if not changes:
         return []
-    return [Change(revision, key, deleted, old, new) for key, deleted, old, new in _decoder.decode(changes)]
+    try:
+        logged = _decoder.decode(changes)
+    except msgspec.MsgspecError as error:
+        place = f"revision {revision} of the log"
+        raise CorruptError(f"{place} is damaged: {error}", place=place) from error
+    return [Change(revision, key, deleted, old, new) for key, deleted, old, new in logged]

@@ -1,0 +1,350 @@
+"""Bytes that nobody wrote: a value or an error of our own, and never a crash, a hang, or much memory.
+
+`KEEPSTATE_SEED=n` begins with that seed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+from keepstate import CorruptError, EncryptedStore, InvalidError, KeepstateError, KeyRing, sync
+from keepstate._finish import finish
+from keepstate._runner import ThreadRunner
+from keepstate.stores.file import FileStore
+from keepstate.stores.file.frames import Head, frames
+from keepstate.stores.protocol import Batch, Put
+from keepstate.stores.redis.encoding import decode_changes, decode_entry, decode_state
+from keepstate.stores.sqlite import changes as sqlite_changes
+from keepstate.stores.wrappers.encrypted.sealing import Sealer
+from keepstate.testing.clocks import ManualClock
+from keepstate.values import codec, limits
+from keepstate.values.codec import COMPRESSED, PLAIN, Codec
+from keepstate.values.key import unpack
+from tests.crashes.hostile import LARGE, Row, bent, every_use, hostile_rows, store_of, used_space
+from tests.formats.format_1 import KEYS, REGISTRY, STORED, VALUES
+from tests.tally import Tally
+
+FIRST = int(os.environ.get("KEEPSTATE_SEED", "0"))
+LONGEST_S = 5.0
+"""More than any of these inputs may take, on a machine that does other things too."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many inputs of each kind."""
+
+    inputs: int
+
+    def seeds(self) -> range:
+        return range(FIRST, FIRST + self.inputs)
+
+
+def sizes(short: int, long: int) -> list[Any]:
+    deep = [pytest.mark.deep, pytest.mark.timeout(600)]
+    return [pytest.param(Size(short), id="short"), pytest.param(Size(long), id="long", marks=deep)]
+
+
+def survives(read: Callable[[], object], seed: int) -> bool:
+    """Says whether it gave a value; anything but that or one of keepstate's own errors fails the test."""
+    began_s = time.monotonic()
+    try:
+        read()
+        return True
+    except KeepstateError:
+        return False
+    except Exception as error:
+        raise AssertionError(f"seed {seed}: {type(error).__name__} is no answer to hostile bytes") from error
+    finally:
+        assert time.monotonic() - began_s < LONGEST_S, f"seed {seed} took too long"
+
+
+# ---- values and keys
+
+
+@pytest.mark.parametrize("size", sizes(4_000, 60_000))
+def test_a_bent_value_is_a_value_or_an_error(size: Size, tally: Tally) -> None:
+    corpus = [PLAIN + bytes.fromhex(written) for _, written in VALUES]
+    corpus += [bytes.fromhex(written) for _, written in STORED]
+    readers: Sequence[Callable[[bytes], object]] = (
+        Codec(REGISTRY).decode, codec.to_builtin, lambda data: codec.decode(data, type=dict[str, list[int]]),
+    )  # fmt: skip
+    for seed in size.seeds():
+        random = Random(seed)
+        data = bent(random.choice(corpus), random)
+        if random.random() < 0.3:
+            data = bent(data[:200] + random.choice(corpus)[1:], random)
+        for read in readers:
+            survives(lambda: read(data), seed)  # noqa: B023  called at once
+
+    tally("hostile bytes: values", inputs=size.inputs, corrupt=0)
+
+
+@pytest.mark.parametrize("size", sizes(400, 10_000))
+def test_a_bent_value_takes_memory_by_its_size(size: Size, tally: Tally) -> None:
+    corpus = [PLAIN + bytes.fromhex(written) for _, written in VALUES]
+    for seed in size.seeds():
+        random = Random(seed)
+        data = bent(b"".join(random.choice(corpus)[1:] for _ in range(5)), random)
+        data = PLAIN + b"\xdd" + random.randbytes(4) + data
+        tracemalloc.start()
+        survives(lambda: codec.to_builtin(data), seed)  # noqa: B023  called at once
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        assert peak < 128 * len(data) + (1 << 20), f"seed {seed}"
+
+    tally("hostile bytes: values", inputs=size.inputs)
+
+
+@pytest.mark.parametrize("size", sizes(3_000, 100_000))
+def test_a_bent_key_is_a_path_or_corrupt(size: Size, tally: Tally) -> None:
+    corpus = [bytes.fromhex(written) for _, written in KEYS]
+    for seed in size.seeds():
+        random = Random(seed)
+        data = bent(random.choice(corpus) + random.choice(corpus), random)
+        survives(lambda: unpack(data), seed)  # noqa: B023  called at once
+
+    tally("hostile bytes: keys", inputs=size.inputs)
+
+
+def same_hash(number: int) -> bytes:
+    """Returns the encoding of an int whose hash is that of every other one made here."""
+    body = ((number + 100) * ((1 << 61) - 1)).to_bytes(10)
+    return b"\xc7" + bytes((len(body), 1)) + body
+
+
+def tagged(tag: int, items: Sequence[bytes]) -> bytes:
+    body = b"\xdd" + len(items).to_bytes(4) + b"".join(items)
+    return PLAIN + b"\xc9" + len(body).to_bytes(4) + bytes((tag,)) + body
+
+
+@pytest.mark.parametrize("tag", [33, 34, 35], ids=["set", "frozenset", "map"])
+def test_keys_of_one_hash_are_refused_before_they_are_compared(tag: int) -> None:
+    """40,000 of them took a set half a minute."""
+    crowd = tagged(tag, [same_hash(number) for number in range(40_000)])
+
+    began_s = time.monotonic()
+    for read in (codec.decode, codec.to_builtin):
+        with pytest.raises(CorruptError, match="have one hash"):
+            read(crowd)
+    assert time.monotonic() - began_s < LONGEST_S
+
+
+def test_as_many_keys_of_one_hash_as_are_allowed_come_back() -> None:
+    crowd = {(number + 1) * ((1 << 61) - 1) for number in range(limits.EQUAL_HASHES)}
+
+    assert codec.decode(codec.encode(crowd)) == crowd
+    assert codec.decode(codec.encode(dict.fromkeys(crowd, 1))) == dict.fromkeys(crowd, 1)
+    crowd.add(0)
+    for value in (crowd, frozenset(crowd), dict.fromkeys(crowd), [{"deep": crowd}]):
+        with pytest.raises(InvalidError, match="have one hash"):
+            codec.encode(value)
+
+
+def test_objects_in_a_set_have_hashes_of_their_own_in_builtin_form() -> None:
+    """All of them had one: ten thousand took seconds, by the square of their number."""
+    profile = b"\x93\xa1p\x01\x81\xa1n"
+    members = [
+        b"\xc7" + bytes((len(profile) + 3, 36)) + profile + b"\xcd" + n.to_bytes(2) for n in range(20_000)
+    ]
+
+    began_s = time.monotonic()
+    read: Any = codec.to_builtin(tagged(33, members))
+
+    assert len(read) == 20_000
+    assert time.monotonic() - began_s < LONGEST_S
+
+
+def test_nesting_without_end_is_refused_without_looking_at_all_of_it() -> None:
+    """A few kilobytes of zstd become 64 MiB of brackets, and counting them took half a gigabyte."""
+    from keepstate.values.compression import compress
+
+    packed = compress(b"\x91" * (64 << 20))
+    assert packed is not None
+
+    tracemalloc.start()
+    began_s = time.monotonic()
+    with pytest.raises(CorruptError, match="nests deeper"):
+        codec.decode(COMPRESSED + packed)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+
+    assert peak < 160 << 20
+    assert time.monotonic() - began_s < LONGEST_S
+
+
+def test_a_folder_of_time_zones_is_no_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With its own data installed, zoneinfo tries to open it, and raises what the system raises."""
+    from keepstate.values import moments
+
+    def opens(key: str) -> object:
+        raise IsADirectoryError(key)
+
+    monkeypatch.setattr(moments, "ZoneInfo", opens)
+
+    with pytest.raises(KeepstateError):
+        codec.decode(PLAIN + b"\xc7\x08\x0c\x02America")
+
+
+# ---- what stands in a space
+
+
+@pytest.fixture(scope="module")
+def rows() -> list[Row]:
+    return used_space()
+
+
+@pytest.mark.parametrize("size", sizes(120, 2_000))
+def test_a_space_with_bent_rows_gives_values_or_errors(size: Size, rows: list[Row], tally: Tally) -> None:
+    calls = 0
+    for seed in size.seeds():
+        store = store_of(hostile_rows(rows, Random(seed)))
+        if store is None:
+            continue
+        for use in every_use(sync.open(store)):
+            survives(use, seed)
+            calls += 1
+        finish(store.close())
+
+    tally("hostile bytes: rows of a space", inputs=size.inputs, operations=calls)
+
+
+@pytest.mark.parametrize("name", ["a", "large"])
+def test_a_manifest_that_names_one_part_without_end_is_refused_unread(name: str, rows: list[Row]) -> None:
+    """Six kilobytes would have filled as many gigabytes as they like."""
+    import msgspec
+
+    part = next(key for key, value in rows if key[0] == 0 and len(value) == limits.VALUE_BYTES)
+    lies = [2 << 40, len(LARGE), -1, 0, 300 << 20]
+    for size in lies:
+        manifest = [size, bytes(32), [part[-20:]] * 300]
+        document = next(key for key, _ in rows if key.endswith(b"large"))
+        hostile = {**dict(rows), document: b"\xd7" + msgspec.msgpack.encode(manifest)}
+        store = store_of(list(hostile.items()))
+        assert store is not None
+        ks = sync.open(store)
+
+        tracemalloc.start()
+        with pytest.raises(CorruptError):
+            ks.space("s").documents.get("large")
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+
+        assert peak < 4 << 20
+        assert ks.space("s").documents.get("a") is not None, name
+        finish(store.close())
+
+
+# ---- what stands in a store
+
+
+@pytest.mark.parametrize("size", sizes(400, 40_000))
+def test_bent_sealed_values_are_refused(size: Size, tally: Tally) -> None:
+    sealer = Sealer(KeyRing(bytes(32)), bytes(16), ManualClock())
+    opened = 0
+    for seed in size.seeds():
+        random = Random(seed)
+        sealed = sealer.seal("s", b"\x01k", random.randbytes(random.randrange(50)))
+        changed = bent(sealed, random)
+        opened += survives(lambda: sealer.open("s", b"\x01k", changed), seed) and changed != sealed  # noqa: B023
+
+    assert opened == 0
+    tally("hostile bytes: encrypted values", inputs=size.inputs, corrupt=opened)
+
+
+@pytest.mark.parametrize("size", sizes(1_000, 50_000))
+def test_bent_records_of_the_log_are_changes_or_errors(size: Size, tally: Tally) -> None:
+    logged = sqlite_changes.encode([(b"\x02k", False, b"old", b"new"), (b"\x01k", True, None, None)])
+    record = b"\x06\x00\x02\x02k\x00\x00\x00\x03old\x00\x00\x00\x03new" * 2
+    state = b"\x01" + bytes(56)
+    for seed in size.seeds():
+        random = Random(seed)
+        survives(lambda: sqlite_changes.decode(bent(logged, random), 7), seed)  # noqa: B023
+        survives(lambda: list(decode_changes(7, bent(record, random))), seed)  # noqa: B023
+        survives(lambda: decode_state(bent(state, random), "s"), seed)  # noqa: B023
+        survives(lambda: decode_entry(b"\x01k", bent(bytes(28), random), b"v", 5), seed)  # noqa: B023
+
+    tally("hostile bytes: log records", inputs=4 * size.inputs)
+
+
+def test_a_record_of_the_log_is_not_read_beyond_its_end() -> None:
+    whole = b"\x06\x00\x02\x02k\x00\x00\x00\x03old\x00\x00\x00\x03new"
+    assert [(change.old, change.new) for change in decode_changes(7, whole)] == [(b"old", b"new")]
+
+    for size in range(1, len(whole)):
+        with pytest.raises(CorruptError, match="cut off"):
+            list(decode_changes(7, whole[:size]))
+
+
+@pytest.mark.parametrize("form", ["json", "msgpack"])
+@pytest.mark.parametrize("size", sizes(60, 2_000))
+def test_whole_frames_of_bent_contents_are_corrupt_and_stay(
+    size: Size, form: Any, tmp_path: Path, tally: Tally
+) -> None:
+    """Whoever can write the file can also write the checksums."""
+    path = tmp_path / "state.keep"
+    store = finish(FileStore(path, format=form, runner=ThreadRunner()).open())
+    for i in range(6):
+        finish(store.apply([Batch("s", [Put(b"\x02k", b'{"i": %d}' % i), Put(b"\x01log", b"", stamp=True)])]))
+    finish(store.close())
+    data = path.read_bytes()
+    head = Head.of(data, str(path))
+    payloads = [bytes(payload) for _, payload in frames(head, data, str(path))]
+    for seed in size.seeds():
+        random = Random(seed)
+        hostile = list(payloads)
+        place = random.randrange(len(hostile))
+        hostile[place] = bent(hostile[place], random)
+        journal = bytes(head)
+        for payload in hostile:
+            journal += head.frame(payload, len(journal))
+        path.write_bytes(journal)
+
+        def use() -> None:
+            found = finish(FileStore(path, format=form, runner=ThreadRunner()).open())
+            try:
+                finish(found.read("s", [b"\x02k"]))
+                finish(found.scan("s", b"\x01"))
+                finish(found.changes("s", 0))
+                finish(found.apply([Batch("s", [Put(b"\x02k", b"more")])]))
+            finally:
+                finish(found.close())
+
+        survives(use, seed)
+
+    tally("hostile bytes: journal frames", inputs=size.inputs)
+
+
+@pytest.mark.parametrize("size", sizes(300, 30_000))
+def test_a_bent_head_of_a_journal_is_told(size: Size, tally: Tally) -> None:
+    head = bytes(Head("json", bytes(8)))
+    for seed in size.seeds():
+        random = Random(seed)
+        survives(lambda: Head.of(bent(head, random), "state.keep"), seed)  # noqa: B023
+
+    tally("hostile bytes: journal frames", inputs=size.inputs)
+    with pytest.raises(CorruptError):
+        Head.of(
+            b"keepstate journal " + b"9" * 5_000 + b" msgpack " + b"0" * 16 + b" 00000000\n", "state.keep"
+        )
+
+
+def test_an_encrypted_space_with_bent_rows_gives_values_or_errors(rows: list[Row]) -> None:
+    store = store_of(rows)
+    assert store is not None
+    sealed = finish(EncryptedStore(store, KeyRing(bytes(32))).open())
+
+    for use in every_use(sync.open(sealed)):
+        survives(use, 0)
+
+    with pytest.raises(CorruptError, match="is not sealed"):
+        sync.open(sealed).space("s").documents.get("a")
+    finish(store.close())
