@@ -37,7 +37,7 @@ def cut(path: Path, size: int) -> None:
 
 
 @pytest.mark.parametrize("durability", ["full", "normal"])
-@pytest.mark.parametrize("kept", [1, 32, 5_000, -1])
+@pytest.mark.parametrize("kept", [0, 1, 32, 5_000, -1])
 def test_a_log_that_was_cut_off_is_refused_and_not_touched(
     path: Path, opened: Opens, durability: str, kept: int
 ) -> None:
@@ -104,7 +104,21 @@ def test_after_a_power_cut_full_still_has_what_was_noted(
         opened(copy)
 
 
-def test_a_backup_put_in_place_of_the_files_is_taken(path: Path, opened: Opens) -> None:
+def test_a_database_at_rest_may_be_replaced_by_a_backup(path: Path, opened: Opens) -> None:
+    store = opened()
+    put(store)
+    finish(store.close())
+    backup = path.read_bytes()
+    store = opened()
+    put(store)
+    finish(store.close())
+
+    path.write_bytes(backup)
+
+    assert finish(opened().read("s", [])).revision == 1
+
+
+def test_a_backup_in_place_of_a_crashed_database_is_asked_about(path: Path, opened: Opens) -> None:
     store = opened()
     put(store)
     finish(store.close())
@@ -113,10 +127,40 @@ def test_a_backup_put_in_place_of_the_files_is_taken(path: Path, opened: Opens) 
     put(store)
     copy = crashed(path)
     copy.write_bytes(backup)
+    log, lock = (copy.with_name(f"{copy.name}{end}") for end in ("-wal", ".lock"))
+    log.unlink()
+
+    with pytest.raises(CorruptError, match=f"remove {log} and {lock}"):
+        opened(copy)
+
+    lock.unlink()
+    assert finish(opened(copy).read("s", [])).revision == 1
+
+
+def test_a_database_that_was_removed_is_made_anew(path: Path, opened: Opens) -> None:
+    store = opened()
+    put(store)
+    copy = crashed(path)
+    copy.unlink()
     copy.with_name(f"{copy.name}-wal").unlink()
 
-    again = opened(copy)
+    assert finish(opened(copy).read("s", [])).revision == 0
 
-    assert finish(again.read("s", [])).revision == 1
-    put(again)
-    assert finish(opened(crashed(copy, "later")).read("s", [])).revision == 2
+
+@pytest.mark.parametrize("left", [None, b"", b"S"])
+def test_a_log_without_its_database_is_not_removed(path: Path, opened: Opens, left: bytes | None) -> None:
+    """SQLite removes it, and with it what was acknowledged."""
+    store = opened()
+    put(store)
+    copy = crashed(path)
+    log = copy.with_name(f"{copy.name}-wal")
+    before = log.read_bytes()
+    copy.unlink()
+    if left is not None:
+        copy.write_bytes(left)
+
+    with pytest.raises(CorruptError, match="cut off or removed") as caught:
+        opened(copy)
+
+    assert caught.value.place == str(copy)
+    assert log.read_bytes() == before

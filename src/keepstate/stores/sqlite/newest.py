@@ -2,7 +2,8 @@
 
 After a crash SQLite reads its log up to the first frame that is not whole, and takes the rest as never
 written: a flipped bit there would take back all that was acknowledged after it. The note, a line in the lock
-file that each commit overwrites, says which row must be there as long as the log holds anything.
+file that each commit overwrites, says which row must be there. A close that leaves nothing in the log takes
+it back, so that a database at rest may be replaced by a backup.
 
 Nobody waits until a note is on the disk: it is exact after a crash of processes. One from before the machine
 last started may be any older one, and counts only if its row was made durable before it was noted; then the
@@ -68,16 +69,19 @@ class Newest:
         Raises:
             CorruptError: The row is not there, so the log was not read to its end.
         """
-        log = f"{self._path}-wal"
-        if not os.path.exists(log) or not os.path.getsize(log):
-            self.note(None)  # nothing is left to be read: the note may be of a file that was replaced since
-            return
         if not self._is_kept(execute):
+            log = f"{self._path}-wal"
             raise CorruptError(
-                f"{log} is damaged: what was acknowledged last is not in it; it was not touched: "
-                f"salvage what is whole, or restore a backup without {log}",
+                f"{log} is damaged or was removed: what was acknowledged last is not in it; nothing was "
+                f"touched: salvage what is whole; where {self._path} is a backup put in place, remove {log} and "
+                f"{self._path}.lock while nobody has it open",
                 place=log,
             )
+
+    def take_back(self) -> None:
+        """Notes nothing any more, if the log is empty."""
+        if not _size(f"{self._path}-wal"):
+            self.note(None)
 
     def _is_kept(self, execute: Execute) -> bool:
         found = _NOTED.match(os.pread(self._descriptor, len(_NONE), 0))
@@ -90,6 +94,29 @@ class Newest:
             return found[2].strip() != Durability.POWER.encode() or _has_come_to(execute, row)
         except apsw.SQLError:  # not even the table is there
             return False
+
+
+def refuse_cut_off(path: str) -> bool:
+    """Returns whether there is no database yet.
+
+    Raises:
+        CorruptError: SQLite would take what is left of one for a new one, and remove its log.
+    """
+    size, log_size = _size(path), _size(f"{path}-wal")
+    if size == 1 or (size == 0 and log_size):
+        raise CorruptError(
+            f"{path} was cut off or removed, and its log {path}-wal has {log_size} bytes; nothing was "
+            "touched: restore a backup, or remove both to begin anew",
+            place=path,
+        )
+    return size == 0
+
+
+def _size(path: str) -> int:
+    try:
+        return os.path.getsize(path)
+    except FileNotFoundError:
+        return 0
 
 
 def _has_come_to(execute: Execute, row: int) -> bool:

@@ -25,7 +25,7 @@ from keepstate.stores.sqlite.connection import connect, prepare
 from keepstate.stores.sqlite.files import Files
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.lock import FileLock
-from keepstate.stores.sqlite.newest import Newest
+from keepstate.stores.sqlite.newest import Newest, refuse_cut_off
 from keepstate.stores.sqlite.statements import execute_on
 
 T = TypeVar("T")
@@ -63,8 +63,12 @@ class Writer:
         connections: list[apsw.Connection] = []
         try:
             self._lock.acquire(self._wait_s)
+            is_new = refuse_cut_off(self._path)
             connections.append(connect(self._path, durability, self._wait_s, creates=True))
-            self._newest.check(execute_on(connections[0]))
+            if is_new:
+                self._newest.note(None)
+            else:
+                self._newest.check(execute_on(connections[0]))
             prepare(connections[0], self._path)
             connections.append(connect(self._path, durability, self._wait_s))
             checkpoint.open_log(connections[1])
@@ -200,6 +204,7 @@ class Writer:
         try:
             self._lock.acquire(self._wait_s)
             checkpoint.move_all(self._checkpointer)
+            self._newest.take_back()
         except StoreUnavailableError:
             return  # who holds it has the file open, and closes it later
         except apsw.Error as error:
