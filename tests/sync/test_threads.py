@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from itertools import count
 from pathlib import Path
 from time import sleep
+from types import FrameType
 
 import keepstate
 from keepstate import sync
@@ -57,6 +61,38 @@ def test_a_function_that_updates_may_use_its_transaction(space: sync.Space) -> N
         tx.documents.update("b", lambda b: b + tx.documents.update("a", lambda a: a + 1), default=0)
 
     assert dict(space.documents.items()) == {"a": 2, "b": 2}
+
+
+def test_a_transaction_goes_on_after_an_interrupt_on_entering_any_function(ks: sync.Keepstate) -> None:
+    space = ks.space("interrupted")
+    calls = place = 0
+    while calls >= place:
+        place += 1
+        with space.transaction() as tx:
+            with suppress(KeyboardInterrupt), interrupted_on_entering(place) as entered:
+                tx.documents.put("a", place)
+            tx.documents.put("b", place)
+        calls = next(entered) - 1
+
+    assert place > 4
+    assert space.documents.get("b") == place
+
+
+@contextmanager
+def interrupted_on_entering(place: int) -> Iterator[Iterator[int]]:
+    """Raises `KeyboardInterrupt`, as Ctrl-C does, on entering the so-manieth function of a call's turn."""
+    entered = count(1)
+
+    def trace(frame: FrameType, event: str, _arg: object) -> None:
+        if Path(frame.f_code.co_filename).name == "turns.py" and next(entered) == place:
+            raise KeyboardInterrupt
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        yield entered
+    finally:
+        sys.settrace(before)
 
 
 def test_a_lazy_handle_is_opened_once_by_whichever_thread_comes_first(tmp_path: Path) -> None:

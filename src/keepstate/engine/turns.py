@@ -3,6 +3,8 @@
 A call may be made inside another, by a function that the caller gave: those have a queue of their own, so
 that a call never waits for the one that it is part of. Contexts carry where a call stands, so tasks started
 inside a call belong to it.
+
+A turn is taken inside what gives it back, and a call is over by an assignment, which no interrupt divides.
 """
 
 from __future__ import annotations
@@ -25,16 +27,15 @@ class Turns:
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
         """Returns what the work returns, once nobody else is at work."""
-        line = self._nearest()
-        await line.enter(self._runner)
-        call = _Call(self, _calls.get())
-        _calls.set(call)
+        line, call = self._nearest(), _Call(self, _calls.get())
         try:
+            await line.enter(call, self._runner)
+            _calls.set(call)
             return await work()
         finally:
             call.is_over = True
             _calls.set(call.outer)  # a token could not be given back where garbage is collected
-            line.leave()
+            line.leave(call)
 
     def _nearest(self) -> _Line:
         """Returns the queue of the call that this one is part of, or that of all."""
@@ -47,7 +48,7 @@ class Turns:
 
 
 class _Call:
-    """A call that is at work."""
+    """A call that waits or is at work, until it is over."""
 
     __slots__ = ("_inside", "is_over", "outer", "turns")
 
@@ -66,35 +67,38 @@ _calls: ContextVar[_Call | None] = ContextVar("keepstate_calls", default=None)
 
 
 class _Line:
-    """Who is at work, and who waits."""
+    """Who is at work, and who waits. What is over and was interrupted before it said so holds nobody up."""
 
-    __slots__ = ("_is_busy", "_lock", "_waiting")
+    __slots__ = ("_lock", "_present", "_waiting")
 
     def __init__(self) -> None:
-        self._lock, self._is_busy = Lock(), False
-        self._waiting: deque[Promise[None]] = deque()
+        self._lock = Lock()
+        self._present: _Call | None = None
+        self._waiting: deque[tuple[_Call, Promise[None]]] = deque()
 
-    async def enter(self, runner: Runner) -> None:
+    async def enter(self, call: _Call, runner: Runner) -> None:
         with self._lock:
-            if not self._is_busy:
-                self._is_busy = True
+            present = self._present
+            if present is None or (present.is_over and not self._waiting):
+                self._present = call
                 return
             turn: Promise[None] = runner.promise()
-            self._waiting.append(turn)
-        try:
-            await turn.wait()
-        except BaseException:
-            with self._lock:
-                is_late = turn not in self._waiting
-                if not is_late:
-                    self._waiting.remove(turn)
-            if is_late:  # cancelled when its turn had come: the next one takes it
-                self.leave()
-            raise
+            self._waiting.append((call, turn))
+        if present.is_over:
+            self.leave(present)
+        await turn.wait()
 
-    def leave(self) -> None:
+    def leave(self, call: _Call) -> None:
+        """Lets the next one in, unless the call was not at work."""
         with self._lock:
-            following = self._waiting.popleft() if self._waiting else None
-            self._is_busy = following is not None
-        if following is not None:
-            following.give(None)
+            if self._present is not call:
+                return
+            self._present, turn = None, None
+            while self._waiting and turn is None:
+                following, turn = self._waiting.popleft()
+                if following.is_over:  # cancelled while it waited
+                    turn = None
+                else:
+                    self._present = following
+        if turn is not None:
+            turn.give(None)
