@@ -8,8 +8,8 @@ with time is left to the caller.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Final, NamedTuple, TypeAlias, cast
+from collections.abc import Awaitable, Coroutine, Generator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from keepstate._clock import Clock
 from keepstate._runner import Runner
@@ -184,8 +184,13 @@ class Client:
                 node = self._node(asking[place]) if place in asking else self._slots[todo[place].slot]
                 if node is not None:
                     by_node.setdefault(node, []).append(place)
-            work = [self._run_at(node, places, todo, asking, answers) for node, places in by_node.items()]
-            if len(work) > 1 and self._runner.colour == "async":
+            # In one order everywhere, so that two threads never wait for one another's connections.
+            nodes = sorted(by_node, key=lambda node: node.address)
+            pause = _Pause() if len(nodes) > 1 and self._runner.colour == "blocking" else None
+            work = [self._run_at(node, by_node[node], todo, asking, answers, pause) for node in nodes]
+            if pause is not None:
+                _in_step(work)
+            elif len(work) > 1:
                 await asyncio.gather(*work)
             else:
                 for one in work:
@@ -217,8 +222,9 @@ class Client:
         units: list[Unit],
         asking: dict[int, Address],
         answers: list[Answer],
+        pause: Awaitable[None] | None,
     ) -> None:
-        """Runs units at one node, as many in a packet as fit."""
+        """Runs units at one node, as many in a packet as fit; pauses after each sending and each reading."""
         at = 0
         while at < len(places):
             packed: list[bytes] = []
@@ -231,7 +237,7 @@ class Client:
                 counts.append(count)
                 size += len(one)
             try:
-                replies = await node.exchange(b"".join(packed), sum(counts))
+                replies = await node.exchange(b"".join(packed), sum(counts), sent=pause)
             except StoreUnavailableError as error:
                 self._suspect(node)
                 for place in places[at : at + len(counts)]:
@@ -244,6 +250,8 @@ class Client:
                 answers[place] = _unit_replies(replies[start : start + count], units[place])
                 start += count
             at += len(counts)
+            if pause is not None and at < len(places):
+                await pause
 
     def _goes_on(
         self, place: int, units: list[Unit], asking: dict[int, Address], answers: list[Answer]
@@ -279,6 +287,32 @@ class Client:
             f"{self.access.url} sent a call from node to node and nobody took it: {cause}",
             url=self.access.url,
         )
+
+
+class _Pause:
+    """Where a coroutine that blocks lets the next one go on."""
+
+    def __await__(self) -> Generator[None, None, None]:
+        yield
+
+
+def _in_step(work: Sequence[Coroutine[Any, Any, None]]) -> None:
+    """Runs coroutines from pause to pause: each sends before any of them waits for its answers."""
+    going = list(work)
+    try:
+        while going:
+            going = [one for one in going if _goes_on(one)]
+    finally:
+        for one in work:
+            one.close()
+
+
+def _goes_on(one: Coroutine[Any, Any, None]) -> bool:
+    try:
+        one.send(None)
+    except StopIteration:
+        return False
+    return True
 
 
 def with_text(words: Words) -> Words:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import threading
 from collections import deque
+from collections.abc import Awaitable
 from weakref import WeakSet
 
 from keepstate._clock import Clock
@@ -50,8 +51,12 @@ class Node:
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address}>"
 
-    async def exchange(self, packet: bytes, count: int) -> list[Reply]:
+    async def exchange(
+        self, packet: bytes, count: int, *, sent: Awaitable[None] | None = None
+    ) -> list[Reply]:
         """Sends packed commands over a free connection and returns the replies, one for each.
+
+        In between it awaits `sent`.
 
         Raises:
             StoreUnavailableError: The server was not reached; nothing was sent.
@@ -59,7 +64,7 @@ class Node:
         """
         wire = await self._take()
         try:
-            replies = await wire.exchange(packet, count)
+            replies = await wire.exchange(packet, count, sent=sent)
         except StorageError:
             await self._discard(wire)
             for idle in self._take_idle():  # which most likely fail as well

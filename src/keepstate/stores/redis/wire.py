@@ -8,7 +8,7 @@ reply is a `Refusal`, which the caller judges.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
@@ -88,8 +88,10 @@ class Wire(Protocol):
         """
         ...
 
-    async def exchange(self, packet: bytes, count: int) -> list[Reply]:
-        """Sends packed commands and returns the replies, one for each.
+    async def exchange(
+        self, packet: bytes, count: int, *, sent: Awaitable[None] | None = None
+    ) -> list[Reply]:
+        """Sends packed commands and returns the replies, one for each; in between it awaits `sent`.
 
         Raises:
             OutcomeUnknownError: No answer came, in full.
@@ -135,11 +137,15 @@ class BlockingWire:
         except (RedisError, OSError) as error:
             raise _unreached(self._address, self._access, error) from error
 
-    async def exchange(self, packet: bytes, count: int) -> list[Reply]:
-        """Sends packed commands and returns the replies, one for each."""
+    async def exchange(
+        self, packet: bytes, count: int, *, sent: Awaitable[None] | None = None
+    ) -> list[Reply]:
+        """Sends packed commands and returns the replies, one for each; in between it awaits `sent`."""
         connection = self._connection
         try:
             connection.send_packed_command((packet,), check_health=False)
+            if sent is not None:
+                await sent
             return [self._reply() for _ in range(count)]
         except (RedisError, OSError) as error:
             raise _unanswered(self._address, self._access, error) from error
@@ -186,11 +192,15 @@ class TaskWire:
         except (RedisError, OSError) as error:
             raise _unreached(self._address, self._access, error) from error
 
-    async def exchange(self, packet: bytes, count: int) -> list[Reply]:
-        """Sends packed commands and returns the replies, one for each."""
+    async def exchange(
+        self, packet: bytes, count: int, *, sent: Awaitable[None] | None = None
+    ) -> list[Reply]:
+        """Sends packed commands and returns the replies, one for each; in between it awaits `sent`."""
         try:
             async with asyncio.timeout(self._access.timeout_s):
                 await self._connection.send_packed_command((packet,), check_health=False)
+                if sent is not None:
+                    await sent
                 return [await self._reply() for _ in range(count)]
         except (RedisError, OSError) as error:
             raise _unanswered(self._address, self._access, error) from error
