@@ -35,7 +35,7 @@ def counts_of(
     end = finish(whole())
     finish(store.close())
     entries = {key: entry for key, entry in end.entries.items() if not key.startswith(without)}
-    found = promises(History(SPACE, [], [], list(notes)), msgspec.structs.replace(end, entries=entries))
+    found = promises(History(SPACE, notes=list(notes)), msgspec.structs.replace(end, entries=entries))
     return {kind: count for kind, count in found.counts().items() if count}
 
 

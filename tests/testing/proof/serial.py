@@ -13,7 +13,7 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Outcome, Put, Write
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.proof import Attempt, End, History, Look, Refused, Took, read_end
-from keepstate.testing.proof.operations import Demand, Span, saw, wrote
+from keepstate.testing.proof.operations import Demand, LogPage, Span, checksum_of_log, saw, wrote
 from keepstate.values.key import successor
 
 SPACE = "space"
@@ -33,7 +33,7 @@ class Serial:
         self._ttl_ms = 9 if expiring else None
         self.clock, self.random, self._spread_ns = ManualClock(), random.Random(seed), spread_ns
         self.store = finish(MemoryStore(runner=ThreadRunner(), clock=self.clock).open())
-        self.history = History(SPACE, [], [], [])
+        self.history = History(SPACE, [], [], [], [])
         self._moment_ns = 1_000
 
     def _span(self) -> tuple[int, int]:
@@ -79,6 +79,11 @@ class Serial:
         self.history.looks.append(look)
         return look
 
+    def follow(self, after: int, limit: int) -> None:
+        """Reads a page of the log."""
+        changes = finish(self.store.changes(SPACE, after, limit=limit))
+        self.history.pages.append(LogPage(SPACE, after, changes.upto, checksum_of_log(changes.items)))
+
     def sweep(self) -> None:
         """Removes what has expired."""
         finish(self.store.sweep())
@@ -95,6 +100,8 @@ class Serial:
             self.clock.advance(dice.randint(1, 20))
         elif chance < 0.5:
             self.sweep()
+        elif chance < 0.55:
+            self.follow(dice.randint(0, self.revision()), dice.randint(1, 5))
         else:
             self._change()
 
@@ -115,9 +122,13 @@ class Serial:
             entry = finish(self.store.read(SPACE, [key])).entries[0]
             version = entry.version if entry else 0
             checks.append(Check(key, version=version if dice.random() < 0.7 else version + 1))
-        revision = finish(self.store.read(SPACE, [])).revision
+        revision = self.revision()
         at = dice.choice((revision, revision + 1)) if dice.random() < 0.2 else None
         self.apply(*writes, checks=checks, at=at, unheard=dice.random() < 0.1)
+
+    def revision(self) -> int:
+        """Returns how many batches there were."""
+        return finish(self.store.read(SPACE, [])).revision
 
     def end(self) -> End:
         """Returns the space as it is."""

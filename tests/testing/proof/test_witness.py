@@ -290,6 +290,29 @@ def test_a_batch_whose_answer_was_lost_may_stand_after_all_that_ended_later(seri
     assert witness(serial.history, serial.end()).found == []
 
 
+def test_a_log_that_told_otherwise_is_found(serial: Serial) -> None:
+    serial.apply(Put(A, b"1"), Put(B, b"1"))
+    serial.apply(Put(B, b"2"))
+    serial.follow(0, 9)
+    serial.follow(1, 9)
+    serial.apply(Put(C, b"3"))
+    [whole, later] = serial.history.pages
+    assert witness(serial.history, serial.end()).found == []
+
+    serial.history.pages[0] = replace(later, after=0)
+
+    assert witness(serial.history, serial.end()).counts()["disordered"] == 1
+    assert whole.checksum != later.checksum
+
+
+def test_a_log_that_told_of_what_is_gone_is_found(serial: Serial) -> None:
+    serial.apply(Put(B, b"1"))
+    serial.follow(0, 9)
+    serial.history.pages[0] = replace(serial.history.pages[0], upto=2)
+
+    assert witness(serial.history, serial.end()).counts()["lost"] == 1
+
+
 def test_findings_show_counts_and_examples(serial: Serial) -> None:
     history, end = falsified(serial)
 

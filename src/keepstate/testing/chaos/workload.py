@@ -87,6 +87,7 @@ class Client:
             (self._look, 30),
             (self._change, 24),
             (self._scan, 8),
+            (self._follow, 4),
             (self._append, 4),
             (self._write_fleeting, 4),
             (self._count, 6),
@@ -186,6 +187,11 @@ class Client:
         await self._store.scan(
             self._space.name, prefix, limit=self._random.randint(1, 40), reverse=self._random.random() < 0.5
         )
+
+    async def _follow(self) -> None:
+        known = self._store.revisions.get(self._space.name, 0)
+        after = max(known - self._random.randint(0, 40), 0)
+        await self._store.changes(self._space.name, after, limit=self._random.randint(1, 60))
 
     async def _sweep(self) -> None:
         await self._store.sweep(limit=64)

@@ -6,12 +6,13 @@ a million operations fit into memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final, TypeAlias
 from zlib import crc32
 
 import msgspec
 
-from keepstate.stores.protocol import Entry, Put, Write
+from keepstate.stores.protocol import Change, Entry, Put, Write
 
 FOREVER: Final = 2**63 - 1
 """When an operation ended whose end nobody heard."""
@@ -101,6 +102,15 @@ class Look(msgspec.Struct, frozen=True, array_like=True):
     wall_ms: int = 0
 
 
+class LogPage(msgspec.Struct, frozen=True, array_like=True, gc=False):
+    """What the log told of the revisions above `after` up to `upto`, as a checksum of its changes."""
+
+    space: str
+    after: int
+    upto: int
+    checksum: int
+
+
 class Note(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """What a client says of its own work, for a check that knows what it means."""
 
@@ -116,12 +126,13 @@ class History(msgspec.Struct):
     space: str
     attempts: list[Attempt] = []
     looks: list[Look] = []
+    pages: list[LogPage] = []
     notes: list[Note] = []
 
     @property
     def operations(self) -> int:
-        """Returns how many batches, reads and scans it holds."""
-        return len(self.attempts) + len(self.looks)
+        """Returns how many batches, reads, scans and pages of the log it holds."""
+        return len(self.attempts) + len(self.looks) + len(self.pages)
 
 
 Histories: TypeAlias = dict[str, History]
@@ -130,6 +141,11 @@ Histories: TypeAlias = dict[str, History]
 def checksum(value: bytes) -> int:
     """Returns what stands for a value in a history."""
     return crc32(value)
+
+
+def checksum_of_log(changes: Sequence[Change]) -> int:
+    """Returns what stands for some changes in a history."""
+    return crc32(msgspec.msgpack.encode(changes))
 
 
 def saw(entry: Entry) -> Saw:

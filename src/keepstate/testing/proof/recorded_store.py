@@ -30,8 +30,18 @@ from keepstate.stores.protocol import (
     token_after,
 )
 from keepstate.testing.proof import recorder as records
-from keepstate.testing.proof.operations import Demand, Look, Refused, Span, Took, saw, wrote
-from keepstate.testing.proof.recorder import Began, Looked, Record, Recorder
+from keepstate.testing.proof.operations import (
+    Demand,
+    LogPage,
+    Look,
+    Refused,
+    Span,
+    Took,
+    checksum_of_log,
+    saw,
+    wrote,
+)
+from keepstate.testing.proof.recorder import Began, Followed, Looked, Record, Recorder
 from keepstate.values.key import successor
 
 _LAUNCH_BYTES: Final = TOKEN_RANDOM_BYTES - 8
@@ -39,7 +49,7 @@ _SURELY_NOT: Final = (StoreUnavailableError, StoreFullError, InvalidError)
 
 
 class RecordedStore:
-    """Hands everything on to a store, and each batch, read and scan to a recorder.
+    """Hands everything on to a store, and each batch, read, scan and page of the log to a recorder.
 
     Each batch gets a token, by which its outcome can be asked for after its sender has died.
 
@@ -141,8 +151,11 @@ class RecordedStore:
         return page
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Reads the log; not written down, because the checker reads it by itself."""
-        return await self._store.changes(space, after, limit=limit)
+        """Reads the log."""
+        changes = await self._store.changes(space, after, limit=limit)
+        page = LogPage(space, after, changes.upto, checksum_of_log(changes.items))
+        self._recorder.write(Followed(page))
+        return changes
 
     def listen(self, spaces: Collection[str]) -> HintListener:
         """Returns a listener that hears every hint from now on."""

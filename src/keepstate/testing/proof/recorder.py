@@ -20,6 +20,7 @@ from keepstate.testing.proof.operations import (
     Demand,
     Histories,
     History,
+    LogPage,
     Look,
     Note,
     Refused,
@@ -64,13 +65,19 @@ class Looked(msgspec.Struct, frozen=True, array_like=True, tag="l"):
     look: Look
 
 
+class Followed(msgspec.Struct, frozen=True, array_like=True, tag="p", gc=False):
+    """A page of the log was read."""
+
+    page: LogPage
+
+
 class Noted(msgspec.Struct, frozen=True, array_like=True, tag="n", gc=False):
     """A client says something of its own work."""
 
     note: Note
 
 
-Record: TypeAlias = Began | Applied | Failed | Looked | Noted
+Record: TypeAlias = Began | Applied | Failed | Looked | Followed | Noted
 
 
 class Recorder:
@@ -124,6 +131,8 @@ def _load_one(path: Path, histories: Histories) -> None:
                 record.space, record.at_ns, record.writes, record.checks, record.at, record.token
             )
             _of(histories, record.space).attempts.append(attempt)
+        elif isinstance(record, Followed):
+            _of(histories, record.page.space).pages.append(record.page)
         elif isinstance(record, Noted):
             _of(histories, record.note.space).notes.append(record.note)
         else:

@@ -8,13 +8,23 @@ revisions lie together with all that is read under them is what `linearizability
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 
 from keepstate.stores.protocol import ABSENT, Change
 from keepstate.testing.proof.ending import End
 from keepstate.testing.proof.findings import Findings, Kind
-from keepstate.testing.proof.operations import Attempt, Demand, History, Look, Refused, Saw, Took
+from keepstate.testing.proof.operations import (
+    Attempt,
+    Demand,
+    History,
+    Look,
+    Refused,
+    Saw,
+    Took,
+    checksum_of_log,
+)
 from keepstate.testing.proof.real_time import Placed, disorder
 from keepstate.testing.proof.replay import Logged, Replay, holds, is_same, told
 
@@ -51,6 +61,7 @@ class _Witness:
             self._look_at(revision)
         for revision, looks in self._looks.items():
             self._add(Kind.LOST, f"{len(looks)} reads saw revision {revision}, above the last one")
+        self._compare_pages()
         self._compare_end()
         self._order()
         return self._found
@@ -147,6 +158,21 @@ class _Witness:
         for attempt, answer in self._judged.pop(revision, ()):
             self._judge(attempt, answer, revision)
 
+    # ---- what was told of the log
+
+    def _compare_pages(self) -> None:
+        log = self._end.log
+        for page in self._history.pages:
+            first = bisect_right(log, page.after, key=_revision)
+            behind = bisect_right(log, page.upto, key=_revision)
+            if page.upto > self._end.revision:
+                self._add(Kind.LOST, f"the log told of revision {page.upto}, above the last one")
+            elif checksum_of_log(log[first:behind]) != page.checksum:
+                text = (
+                    f"the log told of the revisions above {page.after} up to {page.upto} otherwise than now"
+                )
+                self._add(Kind.DISORDERED, text)
+
     # ---- the end
 
     def _compare_end(self) -> None:
@@ -197,6 +223,10 @@ class _Witness:
 
         placed.find = find
         return placed
+
+
+def _revision(change: Change) -> int:
+    return change.revision
 
 
 def _explains(check: Demand, answer: Refused, entry: Saw | None) -> bool:
