@@ -14,19 +14,28 @@ from keepstate.stores.postgres import PostgresStore
 from keepstate.stores.postgres.connection import Statement
 from keepstate.stores.protocol import ABSENT, Applied, Batch, Check, Put
 from keepstate.stores.urls import StoreUrl
+from tests.stores.postgres import pgbouncer
 from tests.stores.postgres.conftest import Rows, applied, opened, outcome_of, value_of
+from tests.stores.postgres.pgbouncer import PgBouncer
 from tests.stores.postgres.pooler import Pooler
 
 KEY = b"\x02doc"
 
 
-@pytest.fixture(params=[False, True], ids=["own number", "the backend's number"])
-def pooler(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Pooler]:
-    with Pooler(postgres_url, tells_backend=request.param) as pooler:
-        yield pooler
+POOLERS = ["own number", "the backend's number", *(["PgBouncer"] if pgbouncer.BINARY else [])]
 
 
-def test_handles_behind_a_transaction_pooler_lose_no_increment(pooler: Pooler) -> None:
+@pytest.fixture(params=POOLERS)
+def pooler(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[Pooler | PgBouncer]:
+    if request.param == "PgBouncer":
+        with PgBouncer(postgres_url) as real:
+            yield real
+    else:
+        with Pooler(postgres_url, tells_backend=request.param == "the backend's number") as pooler:
+            yield pooler
+
+
+def test_handles_behind_a_transaction_pooler_lose_no_increment(pooler: Pooler | PgBouncer) -> None:
     stores = [opened(pooler.url) for _ in range(4)]
 
     def increment(store: PostgresStore) -> None:
@@ -51,7 +60,7 @@ def test_handles_behind_a_transaction_pooler_lose_no_increment(pooler: Pooler) -
         finish(store.close())
 
 
-def test_the_asynchronous_colour_works_behind_a_pooler_too(pooler: Pooler) -> None:
+def test_the_asynchronous_colour_works_behind_a_pooler_too(pooler: Pooler | PgBouncer) -> None:
     async def run() -> list[int]:
         store = PostgresStore.from_url(StoreUrl.parse(pooler.url), runner=TaskRunner())
         await store.open()
