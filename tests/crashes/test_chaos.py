@@ -49,13 +49,13 @@ class Size:
 SHORT = Size(1.2, (0.15, 0.35))
 DEEP = [pytest.mark.deep, pytest.mark.timeout(600)]
 BACKENDS = {
-    "File": 45.0,
-    "SQLite, full": 70.0,
-    "SQLite, normal": 45.0,
-    "Redis": 110.0,
+    "File": 55.0,
+    "SQLite, full": 75.0,
+    "SQLite, normal": 60.0,
+    "Redis": 100.0,
     "Valkey": 90.0,
     "PostgreSQL": 130.0,
-    "Redis Cluster": 150.0,
+    "Redis Cluster": 130.0,
 }
 
 

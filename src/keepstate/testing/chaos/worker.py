@@ -12,6 +12,7 @@ import traceback
 from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -25,6 +26,9 @@ from keepstate.stores.urls import StoreUrl, store_class
 from keepstate.testing.chaos.workload import SPACE_REVISIONS, Client, space_name
 from keepstate.testing.proof.recorded_store import RecordedStore
 from keepstate.testing.proof.recorder import Recorder
+
+_PAUSE_S: Final = 0.02
+"""Between two looks whether a server is there again."""
 
 
 class Order(msgspec.Struct, frozen=True):
@@ -94,21 +98,31 @@ async def opened(url: str, colour: Colour) -> StoreBase:
         try:
             return await store.open()
         except StoreUnavailableError:
-            await runner_of(colour).sleep(0.02)
+            await runner_of(colour).sleep(_PAUSE_S)
 
 
 async def _clients(order: Order, store: StoreBase) -> list[Client]:
     recorder = Recorder(order.history)
     recorded = RecordedStore(store, recorder, order.launch)
-    number = 0
-    while (await recorded.read(space_name(number), [])).revision >= SPACE_REVISIONS:
-        number += 1
+    number = await _newest(recorded, order.colour)
     ks = Keepstate(source_of(recorded, order.colour), author=f"worker {order.launch}")
     names = [f"{order.launch}.{place}" for place in range(order.clients)]
     return [
         Client(ks, recorded, recorder, runner_of(order.colour), name=name, seed=order.seed, first=number)
         for name in names
     ]
+
+
+async def _newest(store: RecordedStore, colour: Colour) -> int:
+    """Returns the number of the space that the others have come to."""
+    number = 0
+    while True:
+        try:
+            if (await store.read(space_name(number), [])).revision < SPACE_REVISIONS:
+                return number
+            number += 1
+        except StoreUnavailableError:
+            await runner_of(colour).sleep(_PAUSE_S)
 
 
 async def _tasks(order: Order) -> None:
