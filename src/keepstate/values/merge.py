@@ -1,0 +1,267 @@
+"""Three-way merge: what each side changed since the base, where both can have it.
+
+Dicts are merged key by key, at every depth. Lists are merged as by diff3: what one side changed between items
+that the other left alone is taken; items that stand against each other, and items that both put in one place,
+are a conflict for the rule. A merge reads what either side changed, and nothing else.
+
+Laws, for all values: merging a side with the base gives the side; a side with itself, itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol, TypeVar
+
+import msgspec
+
+from keepstate.errors import InvalidError
+from keepstate.values.contents import Contents, is_container, open_contents, whole
+from keepstate.values.diff import Block, Path, Step, unlike, unlike_keys
+from keepstate.values.merge_rules import ABSENT, MergeConflict, Rules, decide
+from keepstate.values.merkle import Planted, compose, gather
+from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry
+from keepstate.values.patch import Edits, edited
+from keepstate.values.refs import Fetching, together
+
+_T = TypeVar("_T")
+_EMPTY: Final = {LIST_STYLE: Contents(LIST_STYLE, None), MAP_STYLE: Contents(MAP_STYLE, None)}
+
+
+class Values(Protocol):
+    """Turns encodings into values and back, for rules that look at them."""
+
+    def plant(self, value: object) -> Planted:
+        """Returns a value in Merkle form."""
+        ...
+
+    def assemble(self, encoding: bytes, objects: dict[bytes, bytes]) -> Any:
+        """Returns the value of an encoding."""
+        ...
+
+
+class Merged(msgspec.Struct, frozen=True):
+    """What a merge came to; with conflicts, ours stands where they are.
+
+    Attributes:
+        encoding: The merged value.
+        objects: Those that are in neither side.
+        conflicts: What no rule decided.
+    """
+
+    encoding: bytes
+    objects: dict[bytes, bytes]
+    conflicts: Sequence[MergeConflict]
+
+
+def merge(base: bytes, ours: bytes, theirs: bytes, rules: Rules, values: Values) -> Fetching[Merged]:
+    """Returns ours with what theirs changed since the base.
+
+    Raises:
+        CorruptError: An object is missing or damaged.
+    """
+    merging = _Merging(rules, values)
+    verdict = yield from merging.value((), base, ours, theirs)
+    if verdict is None:
+        return Merged(ours, {}, merging.conflicts)
+    if isinstance(verdict, Edits):
+        verdict = yield from edited(ours, verdict)
+    if verdict.encoding == b"":
+        raise InvalidError("a merge rule left nothing of the whole value")
+    return Merged(verdict.encoding, verdict.objects, merging.conflicts)
+
+
+_REMOVED: Final = Planted(b"", {})
+_Verdict = Edits | Planted | None
+"""What to do to ours: edit it, put something in its place, or leave it."""
+
+
+class _Merging:
+    """One merge under way."""
+
+    def __init__(self, rules: Rules, values: Values) -> None:
+        self._rules, self._values = rules, values
+        self.conflicts: list[MergeConflict] = []
+
+    def value(
+        self, path: Path, base: bytes | None, ours: bytes | None, theirs: bytes | None
+    ) -> Fetching[_Verdict]:
+        """Returns the verdict on one value."""
+        if theirs == base or (ours == theirs and not self._rules.count_below(path)):
+            return None
+        if ours == base:
+            return _REMOVED if theirs is None else Planted(theirs, {})
+        if ours is not None and theirs is not None and is_container(ours) and is_container(theirs):
+            mine, others = yield from _both(open_contents(ours), open_contents(theirs))
+            if mine.style is others.style:
+                before = _EMPTY[mine.style]
+                if base is not None and is_container(base):
+                    before = yield from open_contents(base)
+                if base is None or (is_container(base) and before.style is mine.style):
+                    merge_inside = self._dict if mine.style.has_keys else self._list
+                    return (yield from merge_inside(path, before, mine, others))
+        return (yield from self._decided(path, base, ours, theirs))
+
+    def _decided(
+        self, path: Path, base: bytes | None, ours: bytes | None, theirs: bytes | None
+    ) -> Fetching[_Verdict]:
+        """Returns the verdict of the rule."""
+        rule = self._rules.at(path)
+        side = self._rules.side(rule)
+        if side == "ours" or (ours == theirs and rule != "counter"):
+            return None
+        if side == "theirs":
+            return _REMOVED if theirs is None else Planted(theirs, {})
+        sides = base, ours, theirs
+        objects = yield from gather([encoding for encoding in sides if encoding is not None])
+        try:
+            merged = decide(
+                rule,
+                *(ABSENT if one is None else self._values.assemble(one, objects) for one in sides),
+            )
+            return _REMOVED if merged is ABSENT else self._values.plant(merged)
+        except InvalidError as error:
+            self.conflicts.append(MergeConflict(path, base, ours, theirs, str(error)))
+            return None
+
+    # ---- dicts
+
+    def _dict(self, path: Path, base: Contents, ours: Contents, theirs: Contents) -> Fetching[_Verdict]:
+        by_us, by_them = yield from _both(unlike_keys(base, ours), unlike_keys(base, theirs))
+        mine = {_key(pair): pair for pair in by_us}
+        edits = Edits()
+        for was, now in by_them:
+            key = _key((was, now))
+            if key not in mine:
+                (theirs_now,) = yield from _encodings(now)
+                _put(edits, key, _REMOVED if theirs_now is None else Planted(theirs_now, {}))
+                continue
+            encodings = yield from _encodings(was, mine[key][1], now)
+            _put(edits, key, (yield from self.value((*path, key), *encodings)))
+        return edits
+
+    # ---- lists
+
+    def _list(self, path: Path, base: Contents, ours: Contents, theirs: Contents) -> Fetching[_Verdict]:
+        by_us, by_them = yield from _both(unlike(base, ours), unlike(base, theirs))
+        edits = Edits()
+        for hunk in _hunks(by_us, by_them):
+            if not hunk.theirs:
+                continue
+            if not hunk.ours:
+                new = yield from whole([entry for block in hunk.theirs for entry in block.new])
+                _replace(edits, hunk.ours_begin, hunk.end - hunk.begin, new)
+                continue
+            yield from self._against(path, hunk, edits)
+        return edits
+
+    def _against(self, path: Path, hunk: _Hunk, edits: Edits) -> Fetching[None]:
+        """Decides about items that stand against each other, or in one place."""
+        olds = yield from whole(hunk.side(()))
+        mine = yield from whole(hunk.side(hunk.ours))
+        others = yield from whole(hunk.side(hunk.theirs))
+        begin, is_paired = hunk.ours_begin, len(olds) == len(mine) == len(others)
+        if mine == others and not (is_paired and self._rules.count_below(path)):
+            return
+        if is_paired:
+            for place, sides in enumerate(zip(olds, mine, others, strict=True), begin):
+                _put(edits, place, (yield from self.value((*path, place), *sides)))
+            return
+        rule = self._rules.at(path)
+        side = self._rules.side(rule)
+        if side == "theirs":
+            _replace(edits, begin, len(mine), others)
+        elif side is None and not olds and rule in ("append", "union"):
+            new = others if rule == "append" else [other for other in others if other not in mine]
+            _replace(edits, begin + len(mine), 0, new)
+        elif side is None:
+            self.conflicts.append(
+                MergeConflict(
+                    (*path, begin),
+                    compose(olds),
+                    compose(mine),
+                    compose(others),
+                    "both sides changed the same items",
+                )
+            )
+
+
+class _Hunk(msgspec.Struct):
+    """Items of the base that at least one side changed, as one stretch for both sides."""
+
+    begin: int
+    end: int
+    ours_begin: int
+    ours: list[Block]
+    theirs: list[Block]
+
+    def side(self, blocks: Sequence[Block]) -> list[Entry]:
+        """Returns what a side that changed these blocks has for the stretch."""
+        # Blocks that make a stretch overlap, so together they hold all of its items.
+        base = {
+            place: entry
+            for block in (*self.ours, *self.theirs)
+            for place, entry in enumerate(block.old, block.begin)
+        }
+        entries: list[Entry] = []
+        at = self.begin
+        for block in blocks:
+            entries += [base[place] for place in range(at, block.begin)]
+            entries += block.new
+            at = block.begin + len(block.old)
+        return entries + [base[place] for place in range(at, self.end)]
+
+
+def _hunks(by_us: Sequence[Block], by_them: Sequence[Block]) -> Iterator[_Hunk]:
+    """Yields stretches of the base, in order; blocks that touch only at their ends stay apart."""
+    shift = 0  # of our places against those of the base
+    sided = sorted(
+        [(block, True) for block in by_us] + [(block, False) for block in by_them],
+        key=lambda pair: (pair[0].begin, pair[0].begin + len(pair[0].old), pair[1]),
+    )
+    hunk: _Hunk | None = None
+    for block, is_ours in sided:
+        begin, end = block.begin, block.begin + len(block.old)
+        if hunk is None or not (begin < hunk.end or begin == end == hunk.begin == hunk.end):
+            if hunk is not None:
+                yield hunk
+                shift += sum(len(mine.new) - len(mine.old) for mine in hunk.ours)
+            hunk = _Hunk(begin, end, begin + shift, [], [])
+        hunk.end = max(hunk.end, end)
+        (hunk.ours if is_ours else hunk.theirs).append(block)
+    if hunk is not None:
+        yield hunk
+
+
+# ---- small steps
+
+
+def _put(edits: Edits, step: Step, verdict: _Verdict) -> None:
+    if isinstance(verdict, Edits):
+        edits.inside[step] = verdict
+    elif verdict is _REMOVED:
+        edits.removed.add(step)
+    elif verdict is not None:
+        edits.puts[step] = verdict
+
+
+def _replace(edits: Edits, place: int, count: int, new: Sequence[bytes]) -> None:
+    edits.removed.update(range(place, place + count))
+    if new:
+        edits.inserted.setdefault(place, []).extend(Planted(encoding, {}) for encoding in new)
+
+
+def _key(pair: tuple[Entry | None, Entry | None]) -> bytes:
+    entry = pair[0] or pair[1]
+    assert entry is not None
+    return entry.key
+
+
+def _encodings(*entries: Entry | None) -> Fetching[list[bytes | None]]:
+    there = yield from whole([entry for entry in entries if entry is not None])
+    rest = iter(there)
+    return [None if entry is None else next(rest) for entry in entries]
+
+
+def _both(one: Fetching[_T], other: Fetching[_T]) -> Fetching[tuple[_T, _T]]:
+    first, second = yield from together([one, other])
+    return first, second
