@@ -29,8 +29,9 @@ check: setup ## format, lint, types, layers, generated twins, sizes
 bench: setup ## measure each budget against the raw driver and write bench/results.json
 	@$(BIN)/python -m bench $(ARGS)
 
-deep: setup ## run the long proof: deep and slow tests, many more examples
-	@$(PYTEST) -m "deep or slow" --hypothesis-profile=deep --timeout=3600 -o faulthandler_timeout=4000 $(ARGS)
+deep: setup ## run the long proof, under 30 minutes, and write what it did into docs/reliability.json
+	@$(PYTEST) -q -n $(JOBS) --dist loadfile -m "deep or searched" --hypothesis-profile=deep --record \
+		--timeout=900 -o faulthandler_timeout=1800 $(ARGS)
 
 docs: setup ## run every example and command in the documents
 	@$(PYTEST) -q tests/docs $(ARGS)

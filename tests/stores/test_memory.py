@@ -26,7 +26,7 @@ class MemoryMachine(StoreMachine):
         return MemoryStore(runner=runner, clock=clock)
 
 
-TestMemoryMachine = MemoryMachine.TestCase
+TestMemoryMachine = pytest.mark.searched(MemoryMachine.TestCase)
 
 
 def test_a_store_is_told_its_colour_by_name() -> None:

@@ -16,6 +16,8 @@ from keepstate.values.patch import Edits, edited, patched
 from tests.values.edits import a_value, changed
 from tests.values.fetching import Objects
 
+pytestmark = pytest.mark.searched
+
 CODEC = Codec()
 MESSAGES = [{"role": "user", "content": f"{n} " * 100, "meta": {"tokens": n}} for n in range(2_000)]
 

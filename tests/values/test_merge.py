@@ -19,6 +19,8 @@ from keepstate.values.merkle import gather
 from tests.values.edits import a_value, changed
 from tests.values.fetching import Objects
 
+pytestmark = pytest.mark.searched
+
 CODEC = Codec()
 LONG = [f"message {n} " * 30 for n in range(400)]
 

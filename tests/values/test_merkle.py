@@ -15,6 +15,8 @@ from keepstate.values.nodes import ref_of
 from tests.values.fetching import Objects
 from tests.values.strategies import values
 
+pytestmark = pytest.mark.searched
+
 CODEC = Codec()
 long = st.sampled_from([600, 3_000, 9_000]).map("long ".__mul__)
 large: st.SearchStrategy[Any] = st.recursive(

@@ -19,6 +19,8 @@ from keepstate.values.schema import CLASSES
 from tests.values.sameness import same
 from tests.values.strategies import values
 
+pytestmark = pytest.mark.searched
+
 BERLIN = ZoneInfo("Europe/Berlin")
 
 

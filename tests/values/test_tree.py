@@ -15,6 +15,8 @@ from keepstate.values.nodes import INLINE_BYTES, LIST_STYLE, MAP_STYLE, Entry, i
 from keepstate.values.tree import Editing, Tree, all_items, read_tree
 from tests.values.fetching import Objects
 
+pytestmark = pytest.mark.searched
+
 SMALL = LIST_STYLE._replace(leaf_average=4, branch_average=3)
 """Many levels with few items."""
 contents = st.one_of(st.integers(0, 9), st.integers(), st.sampled_from([100, 300, 3_000]).map("x".__mul__))

@@ -6,6 +6,7 @@ import tempfile
 from pathlib import Path
 from typing import Literal
 
+import pytest
 from hypothesis import settings
 
 from keepstate._runner import ThreadRunner
@@ -46,5 +47,5 @@ class FileMachine(StoreMachine):
         self.folder.cleanup()
 
 
-TestFileMachine = FileMachine.TestCase
+TestFileMachine = pytest.mark.searched(FileMachine.TestCase)
 TestFileMachine.settings = settings(max_examples=settings().max_examples // 4)  # each step may be a sync
