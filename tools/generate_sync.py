@@ -38,8 +38,9 @@ MODULES = {
 
 SEAMS = {
     "Documents": {"fitted", "update_typed"},
-    "Keepstate": {"clock", "decode", "in_colour", "opened", "runner", "sync"},
-    "Lease": {"guards", "lost"},
+    "Keepstate": {"clock", "decode", "in_colour", "opened", "pickle", "runner", "sync"},
+    "Lease": {"fence", "guards", "lost"},
+    "Task": {"is_known_to"},
 }
 """What the engine's classes offer to one another only."""
 

@@ -18,7 +18,7 @@ import pytest
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
-from keepstate.errors import OutcomeUnknownError
+from keepstate.errors import HistoryLostError, OutcomeUnknownError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import ABSENT, Batch, Check, Conflict, Delete, Put
 from keepstate.testing.faults import (
@@ -216,6 +216,19 @@ class TestLostReplies(LossyStage):
         assert (outcome.space, took_s < 0.3 + SLACK_S) == (space, True)
         assert await space_in(store, space).outcome(outcome.token) == 2
         assert await value_of(store, space, A) == b"2"
+
+    async def test_a_loss_of_history_is_told_as_one_although_its_first_answer_was_lost(
+        self, space: str
+    ) -> None:
+        store = await self.behind()
+        await applied(store, space, Put(A, b"1"))
+        self.direct.flush()
+        self.proxy.spoil(CutReply(), chosen=WRITES)
+
+        (outcome,) = await store.apply([Batch(space, [Put(A, b"2")], [Check(A, version=1)])])
+
+        assert isinstance(outcome, HistoryLostError)
+        assert await entry_of(store, space, A) is None
 
     @only_async
     async def test_who_is_cancelled_in_a_flush_takes_no_answer_from_the_others(self, space: str) -> None:

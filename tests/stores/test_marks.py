@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import tracemalloc
+from collections.abc import Sequence
 
+from keepstate._finish import finish
 from keepstate.errors import HistoryLostError
-from keepstate.stores.marks import RECENT, Mark, Marks
+from keepstate.stores.marks import RECENT, Mark, Marks, applied_beside
+from keepstate.stores.protocol import Applied, Batch, Outcome
 
 A, B = b"A" * 8, b"B" * 8
 
@@ -91,3 +94,41 @@ def test_a_mark_takes_as_little_room_as_is_told() -> None:
 
     assert marks.of("session/00000000") is not None
     assert taken / count < 180
+
+
+def test_a_loss_is_counted_once_however_many_calls_meet_it() -> None:
+    marks = Marks()
+    marks.saw("s", 5, A)
+
+    for _ in range(2):
+        marks.lost("s", Mark(5, A), url="redis://host")
+
+    assert (marks.losses("s"), marks.losses("t")) == (1, 0)
+
+
+def test_batches_that_build_on_what_was_read_before_a_loss_are_void() -> None:
+    marks = Marks()
+    marks.saw("s", 5, A)
+    batches = [Batch("s", (), losses=0), Batch("s", ()), Batch("s", (), losses=1), Batch("t", (), losses=0)]
+    before = marks.void(batches, url="redis://host")
+    marks.lost("s", Mark(5, A), url="redis://host")
+
+    void = marks.void(batches, url="redis://host")
+
+    assert (before, list(void)) == ({}, [0])
+    assert (void[0].space, void[0].url) == ("s", "redis://host")
+
+
+def test_what_stands_beside_void_batches_is_applied_in_order() -> None:
+    batches = [Batch(space, ()) for space in "abcd"]
+    asked: list[Batch] = []
+
+    async def apply(others: Sequence[Batch]) -> list[Outcome]:
+        asked.extend(others)
+        return [Applied(ord(batch.space), 0) for batch in others]
+
+    outcomes = finish(applied_beside({1: HistoryLostError("b"), 3: HistoryLostError("d")}, batches, apply))
+
+    assert [batch.space for batch in asked] == ["a", "c"]
+    assert [type(outcome) for outcome in outcomes] == [Applied, HistoryLostError] * 2
+    assert [outcomes[0], outcomes[2]] == [Applied(97, 0), Applied(99, 0)]

@@ -9,10 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from keepstate.errors import InvalidError
+from keepstate.stores.protocol import LAST_REVISION
 from keepstate.values import limits
-
-LAST_REVISION: Final = 2**53 - 1
-"""The largest that every backend counts to exactly."""
 
 _KINDS_OF_TYPES: Final = frozenset({"types", "typing", "typing_extensions"})
 """The modules of what stands for a type and is no class: `list[int]`, `int | None`, a `NewType`."""

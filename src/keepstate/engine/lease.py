@@ -14,6 +14,7 @@ from typing import Self
 from keepstate.engine import layout
 from keepstate.engine.describing import describe
 from keepstate.engine.hearing import hear
+from keepstate.engine.losses import Losses
 from keepstate.engine.scope import Scope
 from keepstate.engine.stored import damaged
 from keepstate.engine.times import admit_wait, milliseconds
@@ -39,8 +40,10 @@ class Lease:
         ttl_s: How long it is held from each renewal on, in seconds.
     """
 
-    def __init__(self, scope: Scope, name: str, token: int, ttl_s: float, *, since_s: float) -> None:
-        self._scope = scope
+    def __init__(
+        self, scope: Scope, name: str, token: int, ttl_s: float, *, since_s: float, losses: Losses
+    ) -> None:
+        self._scope, self._losses = scope, losses
         self.name, self.token = name, token
         self.ttl_s: float = ttl_s
         self._until_s: float = since_s + ttl_s * _SAFE_SHARE
@@ -65,8 +68,25 @@ class Lease:
         return same_name and await scope.store() is await self._scope.store()
 
     def is_held(self) -> bool:
-        """Whether it is certainly still held, by this machine's clock; asks nobody, and waits for nothing."""
-        return self._scope.clock.awake_or_asleep_s() < self._until_s
+        """Whether it is certainly still held, by this machine's clock; asks nobody, and waits for nothing.
+
+        Once a call has raised `HistoryLostError` it is not: the store may have forgotten it.
+        """
+        return not self._losses.is_void and self._scope.clock.awake_or_asleep_s() < self._until_s
+
+    def fence(self, unit: Unit) -> None:
+        """Lets a unit commit only while this lease is held.
+
+        Raises:
+            LeaseLostError: The store forgot it; its token may be a stranger's now.
+        """
+        self._stand(unit)
+        unit.check(self.key, created=self.token)
+
+    def _stand(self, unit: Unit) -> None:
+        if self._losses.is_void:
+            raise self.lost()
+        unit.stand_on(self._losses)
 
     async def check(self) -> None:
         """Asks the store whether it is still held.
@@ -76,6 +96,7 @@ class Lease:
         """
 
         async def work(unit: Unit) -> None:
+            self._stand(unit)
             entry = await unit.get(self.key)
             if entry is None or entry.created != self.token:
                 raise self.lost()
@@ -93,7 +114,7 @@ class Lease:
         since_s = self._scope.clock.awake_or_asleep_s()
 
         async def work(unit: Unit) -> None:
-            unit.check(self.key, created=self.token)
+            self.fence(unit)
             unit.put(self.key, _held_by(self._scope), ttl_ms=ttl_ms)
 
         try:
@@ -108,7 +129,7 @@ class Lease:
         self._until_s = 0.0
 
         async def work(unit: Unit) -> None:
-            unit.check(self.key, created=self.token)
+            self.fence(unit)
             unit.delete(self.key)
 
         try:
@@ -165,9 +186,10 @@ class Leases:
         async with hear(store, self._scope.stored_name) as hints:
             while True:
                 since_s = self._scope.clock.awake_or_asleep_s()
+                losses = Losses(store, self._scope.stored_name)
                 held = await self._try(name, ttl_ms)
                 if isinstance(held, int):
-                    return Lease(self._scope, name, held, ttl_s, since_s=since_s)
+                    return Lease(self._scope, name, held, ttl_s, since_s=since_s, losses=losses)
                 left_s = deadline_s - self._scope.clock.monotonic_s()
                 if left_s <= 0:
                     raise held

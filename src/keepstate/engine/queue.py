@@ -20,6 +20,7 @@ from keepstate.engine.admission import admit_instance, admit_name, admit_text
 from keepstate.engine.claiming import Claims
 from keepstate.engine.counting import count_tasks
 from keepstate.engine.document_record import decoded
+from keepstate.engine.losses import Losses
 from keepstate.engine.scope import Scope
 from keepstate.engine.tasks import DONE_KEPT_MS, STATES, TaskInfo, TaskRecord, TaskState
 from keepstate.engine.times import admit_wait, delay_ms, milliseconds
@@ -59,13 +60,22 @@ class Task:
     token: int
     worker: str | None
 
-    def __init__(self, queue: Queue, record: TaskRecord, payload: Any, lease_s: float) -> None:
-        self._queue = queue
+    def __init__(
+        self, queue: Queue, record: TaskRecord, payload: Any, lease_s: float, losses: Losses
+    ) -> None:
+        self._queue, self._losses = queue, losses
         self.id, self.attempt, self.token = record.id, record.attempt, record.token
         self.worker, self.payload, self.lease_s = record.worker, payload, lease_s
 
     def __repr__(self) -> str:
         return f"<Task {self.id!r} attempt {self.attempt} of {self.worker!r}>"
+
+    def is_known_to(self, unit: Unit) -> bool:
+        """Whether the store has not forgotten the claim; the unit then commits only if it still has not."""
+        if self._losses.is_void:
+            return False
+        unit.stand_on(self._losses)
+        return True
 
     async def heartbeat(self, lease_s: float | None = None) -> None:
         """Holds the task for `lease_s` from now on; see `Queue.heartbeat`."""
@@ -174,7 +184,8 @@ class Queue:
         if match is not None:
             self._scope.refuse_coroutine(match)
         claimed = await self._claims.claim(worker, lease_ms, count, wait_s, match)
-        return [Task(self, record, payload, lease_s) for record, payload in claimed]
+        losses = Losses(await self._scope.store(), self._scope.stored_name)
+        return [Task(self, record, payload, lease_s, losses) for record, payload in claimed]
 
     async def work(
         self, worker: str, *, lease_s: float = 60, wait_s: float | None = None, match: Match | None = None
@@ -282,6 +293,8 @@ class Queue:
 
         async def work(unit: Unit) -> None:
             entry = await unit.get(key)
+            if isinstance(task, Task) and not task.is_known_to(unit):
+                raise self._lost(task, None)
             record = None if entry is None else self._record(entry)
             if record is None or record.token != task.token or record.state != "claimed":
                 again = record is not None and record.state == "done" and record.token == task.token

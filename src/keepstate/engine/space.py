@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar, overload
 
-from keepstate.engine.admission import LAST_REVISION
 from keepstate.engine.lease import Lease
 from keepstate.engine.once import entered_once
 from keepstate.engine.parts import Parts
 from keepstate.engine.scope import Home, SpaceScope, called
 from keepstate.engine.transaction import Transaction, gathering
 from keepstate.errors import InvalidError
-from keepstate.stores.protocol import Applied, Batch, Conflict, known_before
+from keepstate.stores.protocol import Applied, Conflict, known_before, question
 from keepstate.values import limits
 
 T = TypeVar("T")
@@ -99,11 +98,8 @@ class Space(Parts):
         if type(token) is not bytes or not 0 < len(token) <= limits.TOKEN_BYTES:
             raise InvalidError(f"`token` is {token!r}; it has 1 to {limits.TOKEN_BYTES} bytes")
         store = await self._alone.store()
-        # A retry that cannot apply: its refusal is kept under the token, and meets a late original too.
-        probe = Batch(
-            self._alone.stored_name, (), at=LAST_REVISION, token=token, retry_of=known_before(token)
-        )
-        outcome = (await store.apply([probe]))[0]
+        asked = question(self._alone.stored_name, token, known_before(token))
+        outcome = (await store.apply([asked]))[0]
         if isinstance(outcome, Applied):
             return outcome.revision
         if isinstance(outcome, Conflict):

@@ -50,7 +50,7 @@ async def gathering(
     if lease is not None:
         if not await lease.guards(outer):
             raise InvalidError(f"{lease!r} is of another space and cannot guard {outer.name!r}")
-        scope.unit.check(lease.key, created=lease.token)
+        lease.fence(scope.unit)
     tx = Transaction(scope, message=message)
     try:
         yield tx

@@ -13,6 +13,7 @@ from typing import Final
 
 from keepstate.engine import large_values
 from keepstate.engine.describing import describe
+from keepstate.engine.losses import Losses
 from keepstate.errors import ConflictError, InvalidError, KeepstateError
 from keepstate.stores.protocol import (
     Applied,
@@ -42,6 +43,7 @@ class Unit:
 
     def __init__(self, store: Store, space: str) -> None:
         self.store, self.space = store, space
+        self._losses = Losses(store, space)
         self.revision: int | None = None
         self._now_ms: int | None = None
         self._found: dict[bytes, Entry | None] = {}
@@ -84,8 +86,10 @@ class Unit:
         if not keys:
             return
         reading = await self.store.read(self.space, keys)
+        self._losses.verify()
         if self.revision is not None and reading.revision != self.revision:
             reading = await self._move_along(keys, reading)
+            self._losses.verify()
         self.revision, self._now_ms = reading.revision, reading.now_ms
         for key, entry in zip(keys, reading.entries, strict=False):  # a reading that moved along has more
             self._found[key] = entry
@@ -143,6 +147,7 @@ class Unit:
     async def _stored(self, prefix: bytes, after: bytes | None) -> AsyncIterator[Entry]:
         while True:
             page = await self.store.scan(self.space, prefix, after=after, limit=limits.PAGE_ROWS)
+            self._losses.verify()
             if self.revision is not None and page.revision != self.revision:
                 raise self._moved(None, page.revision)
             self.revision = page.revision
@@ -199,6 +204,11 @@ class Unit:
         if check not in self._checks:
             self._checks.append(check)
 
+    def stand_on(self, losses: Losses) -> None:
+        """Lets the unit commit only if no history was lost since that was read which it builds on."""
+        losses.verify()
+        self._losses = losses
+
     def knows(self, key: bytes) -> bool:
         """Whether the unit has read or written this key."""
         return key in self._found or key in self._writes
@@ -221,8 +231,8 @@ class Unit:
         # Stamped writes stand first: a stamp holds the write's index, which tells events of one batch apart.
         writes: list[Write] = [*self._stamped, *self._writes.values()]
         if self._guarded or len(self._checks) + len(read) > limits.BATCH_CHECKS:
-            return Batch(self.space, writes, self._checks, self.revision)
-        return Batch(self.space, writes, [*self._checks, *read])
+            return Batch(self.space, writes, self._checks, self.revision, losses=self._losses.known)
+        return Batch(self.space, writes, [*self._checks, *read], losses=self._losses.known)
 
     async def commit(self) -> Applied | None:
         """Applies the unit, or answers None where it has nothing to write and nothing to check.

@@ -10,6 +10,7 @@ from keepstate.engine import large_values, layout
 from keepstate.engine.describing import describe
 from keepstate.engine.document_record import decoded, name_and_value
 from keepstate.engine.glob import Glob
+from keepstate.engine.losses import Losses
 from keepstate.engine.scope import Scope
 from keepstate.errors import CompactedError, CorruptError
 from keepstate.stores.protocol import Change, Listener, Store
@@ -50,7 +51,7 @@ class Watch:
         self, store: Store, scope: Scope, glob: Glob, hints: Listener, after: int, timeout_s: float | None
     ) -> None:
         self._store, self._scope, self._glob, self._hints = store, scope, glob, hints
-        self._timeout_s = timeout_s
+        self._timeout_s, self._losses = timeout_s, Losses(store, scope.stored_name)
         self._ready: deque[Change] = deque()
         self._asked_to = self.revision = after
 
@@ -102,6 +103,7 @@ class Watch:
     async def _ask(self) -> bool:
         """Fetches the next whole revisions, and says whether there were any."""
         changes = await self._store.changes(self._scope.stored_name, self._asked_to)
+        self._losses.verify()
         moved = changes.upto > self._asked_to
         self._asked_to = changes.upto
         self._ready.extend(change for change in changes.items if change.key.startswith(layout.DOCUMENTS))

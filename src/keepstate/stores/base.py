@@ -22,6 +22,7 @@ from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Colour, Runner, Signal, Work, runner_of
 from keepstate.errors import (
     ClosedError,
+    HistoryLostError,
     OutcomeUnknownError,
     StorageError,
     StoreUnavailableError,
@@ -37,10 +38,12 @@ from keepstate.stores.protocol import (
     Batch,
     Capabilities,
     Changes,
+    Conflict,
     Durability,
     Outcome,
     Page,
     Reading,
+    question,
     token_after,
 )
 from keepstate.values import limits
@@ -264,9 +267,18 @@ class StoreBase(ABC):
             ):
                 outcomes[place] = answer
         for place in unknown:
+            batch, outcome = batches[place], outcomes[place]
+            if isinstance(outcome, HistoryLostError) and await self._is_gone(batch, known[place]):
+                continue
             # Once an answer was lost, only the store's own word on the batch ends the doubt.
-            if isinstance(outcomes[place], StorageError) and not _is_verdict(outcomes[place]):
-                outcomes[place] = self._unknown(batches[place], outcomes[place])
+            if isinstance(outcome, StorageError) and not _is_verdict(outcome):
+                outcomes[place] = self._unknown(batch, outcome)
+
+    async def _is_gone(self, batch: Batch, known: int) -> bool:
+        """Whether a batch that was sent before a loss has not applied in what is left, and never will."""
+        assert batch.token is not None
+        (answer,) = await self._combiner.apply([question(batch.space, batch.token, known)], 0)
+        return isinstance(answer, Conflict)
 
     def _unknown(self, batch: Batch, cause: Outcome) -> OutcomeUnknownError:
         error = OutcomeUnknownError(

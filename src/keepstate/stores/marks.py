@@ -6,6 +6,9 @@ does: each revision has a random one, in its log record and beside the space's c
 mark seen last to the server with its call, and the server compares; what it no longer has, or has
 differently, was lost.
 
+Whoever read something before a loss was noticed learns of it by the number of losses: what it has read are
+numbers and values of a history that is gone, and a batch built on them is void.
+
 A mark below the log's floor cannot be compared any more and passes: the log was cut, or the space dropped, in
 order.
 """
@@ -13,9 +16,11 @@ order.
 from __future__ import annotations
 
 import threading
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final, NamedTuple
 
 from keepstate.errors import HistoryLostError
+from keepstate.stores.protocol import Batch, Outcome
 
 NONCE_BYTES: Final = 8
 
@@ -49,6 +54,7 @@ class Marks:
         self._recent: dict[str, Mark] = {}
         self._packed: dict[str, int] = {}
         """Revision and nonce as one number. What stands in both, `_recent` knows better."""
+        self._losses: dict[str, int] = {}
 
     def of(self, space: str) -> Mark | None:
         """Returns the highest mark seen there, or None if nothing was."""
@@ -74,6 +80,23 @@ class Marks:
             self._packed[space] = mark.revision << _NONCE_BITS | int.from_bytes(mark.nonce)
         self._recent = {}
 
+    def losses(self, space: str) -> int:
+        """Returns how often history of the space was found lost."""
+        return self._losses.get(space, 0)
+
+    def void(self, batches: Sequence[Batch], *, url: str) -> dict[int, HistoryLostError]:
+        """Returns errors for the batches, by their places, that build on what was read before a loss.
+
+        To be asked after the marks were taken with which the others go: a loss noticed later meets those.
+        """
+        if not self._losses:
+            return {}
+        return {
+            place: self._gone(batch.space, "after what this batch builds on was read", url=url)
+            for place, batch in enumerate(batches)
+            if batch.losses is not None and batch.losses != self._losses.get(batch.space, 0)
+        }
+
     def lost(self, space: str, mark: Mark, *, url: str) -> HistoryLostError:
         """Forgets a mark that the server no longer has, and returns the error to raise.
 
@@ -81,12 +104,30 @@ class Marks:
         """
         with self._lock:
             if self.of(space) == mark:
+                # The loss is counted first: who finds no mark, without the lock, must find the loss.
+                self._losses[space] = self._losses.get(space, 0) + 1
                 self._packed.pop(space, None)
                 self._recent.pop(space, None)
+        return self._gone(
+            space, f"and no longer has revision {mark.revision} as this handle saw it", url=url, mark=mark
+        )
+
+    def _gone(self, space: str, what: str, *, url: str, mark: Mark | None = None) -> HistoryLostError:
         return HistoryLostError(
-            f"space {space!r} at {url} no longer has revision {mark.revision} as this handle saw it: it lost "
-            "acknowledged writes (a failover, or a restored backup); read again what was read there",
+            f"space {space!r} at {url} lost acknowledged writes (a failover, or a restored backup), {what}; "
+            "read again what was read there",
             url=url,
             space=space,
-            revision=mark.revision,
+            revision=mark.revision if mark is not None else None,
         )
+
+
+async def applied_beside(
+    void: Mapping[int, HistoryLostError],
+    batches: Sequence[Batch],
+    apply: Callable[[Sequence[Batch]], Awaitable[list[Outcome]]],
+) -> list[Outcome]:
+    """Returns what became of batches of which some are void: only the others are applied."""
+    others = [batch for place, batch in enumerate(batches) if place not in void]
+    outcomes = iter(await apply(others) if others else ())
+    return [void[place] if place in void else next(outcomes) for place in range(len(batches))]

@@ -18,6 +18,9 @@ import msgspec
 
 from keepstate.errors import InvalidError, StorageError
 
+LAST_REVISION: Final = 2**53 - 1
+"""The largest that every backend counts to exactly; no space reaches it."""
+
 ABSENT: Final = 0
 """The version that a `Check` gives for a key that must be absent."""
 
@@ -98,6 +101,8 @@ class Batch(msgspec.Struct, frozen=True):
         at: Applies only if the space is at exactly this revision.
         token: Names the batch (1 to 64 bytes), so that a retry is not applied twice.
         retry_of: Marks a retry; the revision of the space known before the first attempt.
+        losses: What `NoticesLosses.losses` told before that was read what the batch builds on. If it has
+            changed since, a version may be that of a stranger's write, and the batch is refused.
     """
 
     space: str
@@ -106,6 +111,7 @@ class Batch(msgspec.Struct, frozen=True):
     at: int | None = None
     token: bytes | None = None
     retry_of: int | None = None
+    losses: int | None = None
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
@@ -263,6 +269,19 @@ class Listening(Protocol):
 
 
 @runtime_checkable
+class NoticesLosses(Protocol):
+    """The extra ability of a store whose server may forget to say how often it did.
+
+    The call that notices a loss raises `HistoryLostError`, and only that one: by this number everybody else
+    who has read something of the space learns that it no longer holds.
+    """
+
+    def losses(self, space: str) -> int:
+        """Returns in how many cases this handle found that the space had lost history."""
+        ...
+
+
+@runtime_checkable
 class Coloured(Protocol):
     """What a store tells of where it may be used."""
 
@@ -324,6 +343,14 @@ _TOKEN_MARK: Final = b"ks1"
 def token_after(revision: int, random: bytes) -> bytes:
     """Returns a token that carries a revision before its batch, for any process to ask for its outcome."""
     return _TOKEN_MARK + revision.to_bytes(8, "big") + random
+
+
+def question(space: str, token: bytes, retry_of: int) -> Batch:
+    """Returns a retry that cannot apply: it is answered what became of the token's batch.
+
+    Its refusal is kept under the token, and meets a late original too.
+    """
+    return Batch(space, (), at=LAST_REVISION, token=token, retry_of=retry_of)
 
 
 def known_before(token: bytes) -> int:

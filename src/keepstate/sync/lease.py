@@ -45,7 +45,10 @@ class Lease(Twin[engine.Lease]):
         return self._inner.key
 
     def is_held(self) -> bool:
-        """Whether it is certainly still held, by this machine's clock; asks nobody, and waits for nothing."""
+        """Whether it is certainly still held, by this machine's clock; asks nobody, and waits for nothing.
+
+        Once a call has raised `HistoryLostError` it is not: the store may have forgotten it.
+        """
         return self._inner.is_held()
 
     def check(self) -> None:

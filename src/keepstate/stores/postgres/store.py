@@ -9,7 +9,7 @@ from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Runner
 from keepstate.errors import StoreUnavailableError, UnsupportedError
 from keepstate.stores.base import RETRY_FOR_S, SWEPT_BY_FLUSH, StoreBase
-from keepstate.stores.marks import NONCE_BYTES, Mark, Marks
+from keepstate.stores.marks import NONCE_BYTES, Mark, Marks, applied_beside
 from keepstate.stores.postgres import reading
 from keepstate.stores.postgres.client import Client, Settings
 from keepstate.stores.postgres.flush import Flush
@@ -133,10 +133,16 @@ class PostgresStore(StoreBase):
         }
         return judged(told, has_standby=answer.get_value(0, 3) == b"\x01")
 
+    def losses(self, space: str) -> int:
+        """Returns how often this handle found that the space had lost history."""
+        return self._marks.losses(space)
+
     # ---- applying
 
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         flush = Flush.of(batches, self._marks)
+        if void := self._marks.void(batches, url=self.url):
+            return await applied_beside(void, batches, self._apply)
         randomness = self._clock.random_bytes(NONCE_BYTES * (len(flush.spaces) + len(batches)))
         if (put := flush.lone_put(randomness[:NONCE_BYTES])) is not None:
             answer = await self._client.change("put", *put)

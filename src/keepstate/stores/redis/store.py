@@ -25,7 +25,7 @@ from keepstate.errors import (
 from keepstate.stores.admission import admit_reading
 from keepstate.stores.base import StoreBase
 from keepstate.stores.hints import HintListener
-from keepstate.stores.marks import NONCE_BYTES, Mark, Marks
+from keepstate.stores.marks import NONCE_BYTES, Mark, Marks, applied_beside
 from keepstate.stores.protocol import (
     Batch,
     Capabilities,
@@ -159,6 +159,10 @@ class RedisStore(StoreBase):
             await ended.wait(self._options.timeout_s)
         await self._client.close()
 
+    def losses(self, space: str) -> int:
+        """Returns how often this handle found that the space had lost history."""
+        return self._marks.losses(space)
+
     # ---- applying
 
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
@@ -166,14 +170,16 @@ class RedisStore(StoreBase):
             batch.space for batch in batches if batch.writes and not self._registry.is_listed(batch.space)
         ]
         failed = await self._registry.enlist(unlisted) if unlisted else {}
+        marks = {batch.space: self._marks.of(batch.space) for batch in batches}
+        if void := self._marks.void(batches, url=self.url):
+            return await applied_beside(void, batches, self._apply)
         if len(batches) == 1 and not failed:
-            return [await self._apply_one(batches[0])]
+            return [await self._apply_one(batches[0], marks[batches[0].space])]
         # A space's batches go as one unit: no passing state of the server can refuse one and pass the next.
         by_space: dict[str, list[int]] = {}
         for at, batch in enumerate(batches):
             if batch.space not in failed:
                 by_space.setdefault(batch.space, []).append(at)
-        marks = {space: self._marks.of(space) for space in by_space}
         nonces = [self._clock.random_bytes(2 * NONCE_BYTES) for _ in batches]
         units = [
             self._unit(space, [(batches[at], nonces[at]) for at in places], marks[space])
@@ -188,10 +194,9 @@ class RedisStore(StoreBase):
             outcomes[at] if at in outcomes else copy(failed[batch.space]) for at, batch in enumerate(batches)
         ]
 
-    async def _apply_one(self, batch: Batch) -> Outcome:
+    async def _apply_one(self, batch: Batch, mark: Mark | None) -> Outcome:
         """Applies the flush that most are: what the other way does, with less ado."""
-        where, mark = self._place(batch.space), self._marks.of(batch.space)
-        nonces = self._clock.random_bytes(2 * NONCE_BYTES)
+        where, nonces = self._place(batch.space), self._clock.random_bytes(2 * NONCE_BYTES)
         words = self._words(batch, where, mark, nonces)
         (answer,) = await self._client.run([Unit(where.slot, (words,))])
         reply = answer if isinstance(answer, StorageError) else answer[0]

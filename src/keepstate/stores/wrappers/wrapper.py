@@ -9,7 +9,17 @@ from typing import Self
 from keepstate._runner import Colour, Runner
 from keepstate.stores.base import StoreBase
 from keepstate.stores.hints import HintListener
-from keepstate.stores.protocol import Batch, Capabilities, Changes, Inspected, Outcome, Page, Reading, Setting
+from keepstate.stores.protocol import (
+    Batch,
+    Capabilities,
+    Changes,
+    Inspected,
+    NoticesLosses,
+    Outcome,
+    Page,
+    Reading,
+    Setting,
+)
 from keepstate.values.digest import DIGEST_SIZE
 
 
@@ -127,6 +137,10 @@ class StoreWrapper:
     async def sweep(self, *, limit: int = 256) -> int:
         """Removes expired entries."""
         return await self._store.sweep(limit=limit)
+
+    def losses(self, space: str) -> int:
+        """Returns how often the store found that the space had lost history."""
+        return self._store.losses(space) if isinstance(self._store, NoticesLosses) else 0
 
     def listen(self, spaces: Collection[str]) -> HintListener:
         """Returns a listener that hears every hint of these spaces from now on."""

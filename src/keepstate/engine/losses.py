@@ -1,0 +1,43 @@
+"""What was read of a space holds only as long as the space has lost no history since.
+
+A server that forgot acknowledged writes counts its revisions up again from lower ones. Versions and tokens
+from before then match what strangers wrote after. The store notices, once; whoever keeps something that was
+read (a unit, a lease, a claimed task, a watch) compares the number of losses.
+"""
+
+from __future__ import annotations
+
+from keepstate.errors import HistoryLostError
+from keepstate.stores.protocol import NoticesLosses, Store
+
+
+class Losses:
+    """How often a space was found to have lost history when something was read there.
+
+    Args:
+        store: Where the space is.
+        space: The name of the space in the store.
+    """
+
+    __slots__ = ("_space", "_store", "known")
+
+    def __init__(self, store: Store, space: str) -> None:
+        self._store = store if isinstance(store, NoticesLosses) else None
+        self._space = space
+        self.known = self._told()
+
+    def _told(self) -> int | None:
+        return None if self._store is None else self._store.losses(self._space)
+
+    @property
+    def is_void(self) -> bool:
+        """Whether the space was found to have lost history since."""
+        return self._told() != self.known
+
+    def verify(self) -> None:
+        """Raises `HistoryLostError` if what was read is void."""
+        if self.is_void:
+            raise HistoryLostError(
+                f"space {self._space!r} lost acknowledged writes since this was read; begin again",
+                space=self._space,
+            )

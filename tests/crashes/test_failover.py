@@ -1,0 +1,206 @@
+"""A replica that missed writes takes over: whoever had seen them is told, and nothing stale gets through."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from itertools import count
+from random import Random
+from typing import Any
+
+import pytest
+
+from keepstate._finish import finish
+from keepstate._runner import Colour, ThreadRunner
+from keepstate.errors import HistoryLostError, StoreUnavailableError
+from keepstate.stores.protocol import Applied, Batch, Check, Put
+from keepstate.stores.redis import RedisStore
+from keepstate.stores.urls import StoreUrl
+from keepstate.testing.servers import Redis, RedisCluster, Valkey
+from keepstate.testing.store_contract.stage import changed, entry_of
+from tests.crashes.failover_stories import STORIES, Cast, Story
+from tests.server_fixtures import running
+
+SEED = int(os.environ.get("KEEPSTATE_SEED", "20261121"))
+HOT = b"\x02hot"
+COLOURS: tuple[Colour, ...] = ("async", "blocking")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module", params=[Redis, Valkey], ids=["Redis", "Valkey"])
+def cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
+    yield from running(RedisCluster(replicas=1, server=request.param))
+
+
+class Telling:
+    """A story on its way, in its colour."""
+
+    def __init__(self, story: Story, cast: Cast) -> None:
+        self.cast = cast
+        self._loop = asyncio.Runner() if cast.colour == "async" else None
+        self._steps = story(cast)
+
+    def go_on(self) -> bool:
+        """Tells it up to its next stop, and returns whether there was one."""
+        return self._run(anext(self._steps, self)) is not self
+
+    def end(self) -> None:
+        """Closes what the story has opened."""
+        self._run(self._steps.aclose())
+        self._run(self.cast.end())
+        if self._loop is not None:
+            self._loop.close()
+
+    def _run(self, work: Any) -> object:
+        async def awaited() -> object:
+            return await work
+
+        return finish(awaited()) if self._loop is None else self._loop.run(awaited())
+
+
+@pytest.fixture(scope="module")
+def tellings(cluster: RedisCluster) -> Iterator[dict[tuple[Story, Colour], Telling]]:
+    """All stories, told up to a failover that they have in common."""
+    master = cluster.master_of("a")
+    names = (name for name in map("s{}".format, count()) if cluster.master_of(f"{{{name}}}") is master)
+    tellings = {
+        (story, colour): Telling(story, Cast(cluster.url, next(names), colour))
+        for story in STORIES
+        for colour in COLOURS
+    }
+    try:
+        for telling in tellings.values():
+            assert telling.go_on()
+        with cluster.forgetful_failover("a"):
+            for telling in tellings.values():
+                assert telling.go_on()
+        yield tellings
+    finally:
+        for telling in tellings.values():
+            telling.end()
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_after_a_forgetful_failover(
+    tellings: dict[tuple[Story, Colour], Telling], story: Story, colour: Colour
+) -> None:
+    assert not tellings[story, colour].go_on()
+
+
+class Chain(threading.Thread):
+    """Writes over what it has read, again and again, and says in each value what that was.
+
+    So the log itself shows a check that passed on a write of somebody else than the one that was read.
+    """
+
+    def __init__(self, cluster: RedisCluster, space: str, name: str, random: Random) -> None:
+        super().__init__(daemon=True)
+        self._url, self._space, self._label, self._random = cluster.url, space, name, random
+        self.acknowledged: dict[int, bytes] = {}
+        self.times_told = 0
+        self.away = 0
+        self.failure: BaseException | None = None
+        self.ended = threading.Event()
+
+    def run(self) -> None:
+        try:
+            store = finish(RedisStore(StoreUrl.parse(self._url), runner=ThreadRunner()).open())
+            for number in count():
+                if self.ended.wait(self._random.random() * 0.004):
+                    break
+                self._step(store, b"%s/%d" % (self._label.encode(), number))
+            finish(store.close())
+        except BaseException as failure:
+            self.failure = failure
+            raise
+
+    def _step(self, store: RedisStore, name: bytes) -> None:
+        try:
+            entry = finish(entry_of(store, self._space, HOT))
+            value = name + b"<" + (entry.value.partition(b"<")[0] if entry else b"")
+            check = Check(HOT, version=entry.version if entry else 0)
+            (outcome,) = finish(store.apply([Batch(self._space, [Put(HOT, value)], [check])]))
+            if isinstance(outcome, Applied):
+                self.acknowledged[outcome.revision] = value
+            elif isinstance(outcome, Exception):
+                raise outcome
+        except HistoryLostError:
+            self.times_told += 1
+        except StoreUnavailableError as error:
+            self.away += 1
+            self.times_told += isinstance(error.__cause__, HistoryLostError)
+
+    def stop(self) -> None:
+        """Lets it make one more step, so that it has met the present master."""
+        self.ended.set()
+        self.join(60)
+        assert not self.is_alive()
+        if self.failure is not None:
+            raise self.failure
+
+
+@pytest.mark.parametrize(
+    "rounds",
+    [
+        pytest.param(1, id="short"),
+        pytest.param(12, id="long", marks=[pytest.mark.deep, pytest.mark.timeout(400)]),
+    ],
+)
+def test_writers_through_failovers_build_on_nothing_that_was_lost(
+    cluster: RedisCluster, rounds: int, space: str, tally: Callable[..., None]
+) -> None:
+    random = Random(SEED)
+    tag = f"{{{space}}}"
+    operations = silent = stale = told = 0
+    for number in range(rounds):
+        cluster.start()
+        chains = [Chain(cluster, space, f"{number}.{k}", Random(random.random())) for k in range(3)]
+        for chain in chains:
+            chain.start()
+        time.sleep(0.2 + 0.3 * random.random())
+        with cluster.forgetful_failover(tag):
+            time.sleep(0.05 + 0.2 * random.random())
+        time.sleep(0.5)
+        for chain in chains:
+            chain.stop()
+        log = {change.revision: change for change in read_log(cluster, space)}
+        stale += sum(not builds_on(change.old, change.new) for change in log.values())
+        for chain in chains:
+            lost = any(
+                revision not in log or log[revision].new != value
+                for revision, value in chain.acknowledged.items()
+            )
+            silent += lost and not chain.times_told
+            told += chain.times_told
+            operations += len(chain.acknowledged) + chain.away + chain.times_told
+
+    kind = type(cluster.nodes[0]).__name__
+    tally(
+        f"{kind} Cluster: failovers", operations=operations, failovers=rounds, lost=silent, disordered=stale
+    )
+    assert (silent, stale) == (0, 0), f"seed {SEED}"
+    assert told > 0
+
+
+@pytest.fixture
+def space(request: pytest.FixtureRequest) -> str:
+    return f"chain {request.node.name}"
+
+
+def read_log(cluster: RedisCluster, space: str) -> list[Any]:
+    """Returns the changes as somebody sees them who comes new."""
+    store = finish(RedisStore(StoreUrl.parse(cluster.url), runner=ThreadRunner()).open())
+    log = finish(changed(store, space))
+    finish(store.close())
+    return log
+
+
+def builds_on(old: bytes | None, new: bytes | None) -> bool:
+    """Whether a value names the one that it stands over."""
+    assert new is not None
+    return new.partition(b"<")[2] == (old.partition(b"<")[0] if old is not None else b"")
