@@ -179,18 +179,19 @@ class TakenOver:
     def crash(self, dice: Random) -> None:
         """Kills any node, and starts it again."""
         if dice.random() < 0.4:
-            self._take_over(dice.choice(self._cluster.nodes))
+            self._take_over(dice)
         restart(dice.choice(self._cluster.nodes), dice)
 
-    def _take_over(self, node: Redis) -> None:
-        fields = node.info()
-        if fields["role"] == "master" or fields["master_link_status"] != "up":
-            return
-        node.command("CLUSTER", "FAILOVER")
-        until_s = time.monotonic() + 5
-        while node.info()["role"] != "master" and time.monotonic() < until_s:
-            time.sleep(0.02)
-        self.failovers += node.info()["role"] == "master"
+    def _take_over(self, dice: Random) -> None:
+        for node in dice.sample(self._cluster.nodes, len(self._cluster.nodes)):
+            fields = node.info()
+            if fields["role"] == "slave" and fields["master_link_status"] == "up":
+                node.command("CLUSTER", "FAILOVER")
+                until_s = time.monotonic() + 5
+                while (role := node.info()["role"]) != "master" and time.monotonic() < until_s:
+                    time.sleep(0.02)
+                self.failovers += role == "master"
+                return
 
 
 def hasty(url: str) -> tuple[str, str]:

@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import time
 from pathlib import Path
 from random import Random
 
+import psutil
 import pytest
 
 from keepstate.testing.chaos import Crash, Plan, Report, run
 from keepstate.testing.proof import Findings, Kind
 
 pytestmark = pytest.mark.slow
+PROGRAM = """
+import sys
+from pathlib import Path
+from keepstate.testing.chaos import Plan, run
+
+if __name__ == "__main__":
+    folder = Path(sys.argv[1])
+    run(Plan(urls=(f"sqlite:///{folder}/chaos.db",), folder=folder, seconds=100, seed=1))
+"""
 HERE = "tests.testing.chaos.test_trial"
 
 
@@ -89,3 +102,19 @@ def test_a_server_is_crashed_as_often_as_planned(tmp_path: Path) -> None:
 
     assert (report.server_crashes, report.worker_kills) == (len(crashes), 1)
     assert len(crashes) >= 2
+
+
+def test_workers_do_not_outlive_who_runs_the_trial(tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(PROGRAM)
+    with subprocess.Popen([sys.executable, str(program), str(tmp_path)]) as parent:
+        until_s = time.monotonic() + 60
+        while not list(tmp_path.glob("*.history")) and time.monotonic() < until_s:
+            time.sleep(0.05)
+        workers = psutil.Process(parent.pid).children(recursive=True)
+        parent.kill()
+
+    _, left = psutil.wait_procs(workers, timeout=30)
+
+    assert len(workers) > 1
+    assert left == []

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import random
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -10,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepstate.stores.protocol import Change, Check, Delete, Put
-from keepstate.testing.proof import Attempt, End, Findings, Kind, Refused, Saw, Took, witness
+from keepstate.testing.proof import Attempt, End, Findings, Kind, Look, Refused, Saw, Took, Wrote, witness
 from keepstate.testing.proof.operations import Demand, History
 from tests.testing.proof.serial import KEYS, SPACE, Serial, without_revision
 
@@ -327,3 +329,40 @@ def test_findings_show_counts_and_examples(serial: Serial) -> None:
 def test_findings_are_no_truth_value() -> None:
     with pytest.raises(TypeError, match="say what you ask"):
         assert Findings()
+
+
+def test_a_million_operations_would_be_judged_in_a_minute() -> None:
+    operations = 40_000
+    history, end = made(operations)
+
+    begun_s = time.process_time()
+    found = witness(history, end)
+    judging_s = time.process_time() - begun_s
+
+    assert found.found == []
+    assert judging_s < 60 * operations / 1_000_000
+
+
+def made(operations: int) -> tuple[History, End]:
+    """Returns a long history: of five operations, two write two keys under a check, three read three."""
+    dice, keys = random.Random(1), [b"\x01%d" % number for number in range(40)]
+    history, entries, log = History(SPACE, [], [], [], []), dict[bytes, Saw](), list[Change]()
+    revision = 0
+    for number in range(operations):
+        span = number * 10 - dice.randint(0, 60), number * 10 + dice.randint(0, 60)
+        if number % 5 < 3:
+            found = {key: entries.get(key) for key in dice.sample(keys, 3)}
+            history.looks.append(Look(SPACE, *span, revision, revision, found))
+            continue
+        revision += 1
+        chosen = dice.sample(keys, 2)
+        checks = [Demand(key, entries[key].version if key in entries else 0) for key in chosen[:1]]
+        writes = [Wrote(key, revision) for key in chosen]
+        history.attempts.append(
+            Attempt(SPACE, span[0], writes, checks, None, b"", span[1], Took(revision, revision))
+        )
+        for key in chosen:
+            created = entries[key].created if key in entries else revision
+            entries[key] = Saw(revision, created, None, revision)
+            log.append(Change(revision, key, deleted=False))
+    return history, End(revision, revision, entries, log)

@@ -25,8 +25,6 @@ _PRELOADED: Final = (
 )
 _BEGINS_WITHIN_S: Final = 60.0
 _ENDS_WITHIN_S: Final = 60.0
-_LEFT_ALONE_S: Final = 120.0
-"""How long after its planned end a worker goes on that nobody stops, because its parent has died."""
 _LOOK_EVERY_S: Final = 0.005
 
 
@@ -68,7 +66,6 @@ class Crew:
             launch=launch,
             colour=colour,
             clients=self._plan.clients,
-            until_s=time.monotonic() + self._plan.seconds + _LEFT_ALONE_S,
             seed=self._plan.seed,
             prepare=self._plan.prepare,
         )

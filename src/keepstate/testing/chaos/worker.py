@@ -6,8 +6,8 @@ It writes down what its clients do; what it cannot go on after stands in a file 
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from importlib import import_module
@@ -40,7 +40,6 @@ class Order(msgspec.Struct, frozen=True):
         launch: The how-manieth worker of the run it is.
         colour: Whether its clients are tasks or threads.
         clients: How many they are.
-        until_s: When it ends even if nobody stops it, on the machine's monotonic clock.
         seed: What all choices come from.
         prepare: A function to call first, as `module:name`.
     """
@@ -50,7 +49,6 @@ class Order(msgspec.Struct, frozen=True):
     launch: int
     colour: Colour
     clients: int
-    until_s: float
     seed: int
     prepare: str | None = None
 
@@ -64,10 +62,6 @@ class Order(msgspec.Struct, frozen=True):
         """The file that is there when all are to end."""
         return self.folder / "stop"
 
-    def is_over(self) -> bool:
-        """Whether it is time to end."""
-        return self.stop.exists() or time.monotonic() > self.until_s
-
     @property
     def fault(self) -> Path:
         """The file that is there if it could not go on."""
@@ -75,16 +69,21 @@ class Order(msgspec.Struct, frozen=True):
 
 
 def main(order: Order) -> None:
-    """Works until it is told to end, or dies."""
+    """Works until it is told to end, or nobody is left to tell it."""
+    forker = os.getppid()
+
+    def is_over() -> bool:
+        return order.stop.exists() or os.getppid() != forker
+
     try:
         if order.prepare is not None:
             module, _, name = order.prepare.partition(":")
             prepare: Callable[[], object] = getattr(import_module(module), name)
             prepare()
         if order.colour == "async":
-            asyncio.run(_tasks(order))
+            asyncio.run(_tasks(order, is_over))
         else:
-            _threads(order)
+            _threads(order, is_over)
     except BaseException:
         order.fault.write_text(traceback.format_exc())
         raise
@@ -125,21 +124,21 @@ async def _newest(store: RecordedStore, colour: Colour) -> int:
             await runner_of(colour).sleep(_PAUSE_S)
 
 
-async def _tasks(order: Order) -> None:
+async def _tasks(order: Order, is_over: Callable[[], bool]) -> None:
     store = await opened(order.url, "async")
     async with asyncio.TaskGroup() as group:
         for client in await _clients(order, store):
-            group.create_task(client.work(order.is_over))
+            group.create_task(client.work(is_over))
     await store.close()
 
 
-def _threads(order: Order) -> None:
+def _threads(order: Order, is_over: Callable[[], bool]) -> None:
     store = finish(opened(order.url, "blocking"))
     faults: list[BaseException] = []
 
     def work(client: Client) -> None:
         try:
-            finish(client.work(order.is_over))
+            finish(client.work(is_over))
         except BaseException as error:  # noqa: BLE001  told by the thread that waits
             faults.append(error)
 
