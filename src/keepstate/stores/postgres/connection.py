@@ -47,7 +47,7 @@ _drivers: set[Driver] = set()
 
 
 class Statement(NamedTuple):
-    """A statement and its values in binary form; where it has a `name`, `kept` may stand prepared under it."""
+    """A statement and its values in binary form; where it has a name, `kept` may stand prepared under it."""
 
     text: bytes
     values: Sequence[bytes | None] = ()

@@ -49,19 +49,30 @@ class Pool:
     async def take(self) -> Connection:
         """Returns a connection that has not been hung up, a new one if need be; `give_back` it."""
         while True:
-            with self._lock:
-                while self._idle:
-                    connection = self._idle.pop()
-                    if self._clock.monotonic_s() - connection.used_s < _TRUSTED_S or connection.is_alive():
-                        return connection
-                    self._free(connection)  # the server was restarted, or a pooler let go
-                if len(self._places) < self._size:
-                    place = _Place()
-                    self._places.add(place)
-                    break
-                turn = self._runner.signal()
-                self._waiting.append(turn)
-            await self._wait(turn)
+            found = self._free_or_turn()
+            if isinstance(found, Connection):
+                return found
+            if isinstance(found, _Place):
+                return await self._opened(found)
+            await self._wait(found)
+
+    def _free_or_turn(self) -> Connection | _Place | Signal:
+        """Returns a connection, or the place for a new one, or what tells that there is one."""
+        with self._lock:
+            while self._idle:
+                connection = self._idle.pop()
+                if self._clock.monotonic_s() - connection.used_s < _TRUSTED_S or connection.is_alive():
+                    return connection
+                self._free(connection)  # the server was restarted, or a pooler let go
+            if len(self._places) < self._size:
+                place = _Place()
+                self._places.add(place)
+                return place
+            turn = self._runner.signal()
+            self._waiting.append(turn)
+            return turn
+
+    async def _opened(self, place: _Place) -> Connection:
         try:
             connection = await self._connect()
             connection.place = place
