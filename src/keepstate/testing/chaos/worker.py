@@ -11,6 +11,7 @@ import threading
 import traceback
 from collections.abc import Callable
 from importlib import import_module
+from multiprocessing import parent_process
 from pathlib import Path
 from typing import Final
 
@@ -70,23 +71,26 @@ class Order(msgspec.Struct, frozen=True):
 
 def main(order: Order) -> None:
     """Works until it is told to end, or nobody is left to tell it."""
-    forker = os.getppid()
-
-    def is_over() -> bool:
-        return order.stop.exists() or os.getppid() != forker
-
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         if order.prepare is not None:
             module, _, name = order.prepare.partition(":")
             prepare: Callable[[], object] = getattr(import_module(module), name)
             prepare()
         if order.colour == "async":
-            asyncio.run(_tasks(order, is_over))
+            asyncio.run(_tasks(order))
         else:
-            _threads(order, is_over)
+            _threads(order)
     except BaseException:
         order.fault.write_text(traceback.format_exc())
         raise
+
+
+def _end_with_parent() -> None:
+    parent = parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 async def opened(url: str, colour: Colour) -> StoreBase:
@@ -124,21 +128,21 @@ async def _newest(store: RecordedStore, colour: Colour) -> int:
             await runner_of(colour).sleep(_PAUSE_S)
 
 
-async def _tasks(order: Order, is_over: Callable[[], bool]) -> None:
+async def _tasks(order: Order) -> None:
     store = await opened(order.url, "async")
     async with asyncio.TaskGroup() as group:
         for client in await _clients(order, store):
-            group.create_task(client.work(is_over))
+            group.create_task(client.work(order.stop.exists))
     await store.close()
 
 
-def _threads(order: Order, is_over: Callable[[], bool]) -> None:
+def _threads(order: Order) -> None:
     store = finish(opened(order.url, "blocking"))
     faults: list[BaseException] = []
 
     def work(client: Client) -> None:
         try:
-            finish(client.work(is_over))
+            finish(client.work(order.stop.exists))
         except BaseException as error:  # noqa: BLE001  told by the thread that waits
             faults.append(error)
 
