@@ -11,9 +11,12 @@ import asyncio
 from collections import deque
 from random import Random
 
+_MOST_ROUNDS = 1_000_000
+"""Of callbacks, before it is taken for a loop without end; a world of 500 steps takes some ten thousand."""
+
 
 class StuckError(AssertionError):
-    """Everybody waits, and nothing is left that could wake anybody."""
+    """Everybody waits and nothing is left that could wake anybody, or something goes round for ever."""
 
 
 class VirtualLoop(asyncio.BaseEventLoop):
@@ -40,6 +43,8 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.rounds += 1
         if timeout is None:
             raise StuckError(f"after {self._now_s:.3f} s everybody waits and nothing will wake anybody")
+        if self.rounds > _MOST_ROUNDS:
+            raise StuckError(f"after {self._now_s:.3f} s something goes round for ever")
         if timeout > 0:
             self._now_s += timeout
         elif len(self._ready) > 1:

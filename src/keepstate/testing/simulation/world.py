@@ -219,10 +219,15 @@ class World:
         for store in (self.server, *(process.store for process in self.processes)):
             await store.open()
 
-    async def close(self) -> None:
-        """Closes them."""
+    async def close(self, within_s: float) -> list[str]:
+        """Closes them, and returns which could not be closed in time."""
+        stuck: list[str] = []
         for store in (*(process.store for process in self.processes), self.server):
-            await store.close()
+            try:
+                await asyncio.wait_for(store.close(), within_s)
+            except TimeoutError:
+                stuck.append(store.url)
+        return stuck
 
     async def heal(self) -> None:
         """Ends all trouble, and returns when what was under way has arrived."""

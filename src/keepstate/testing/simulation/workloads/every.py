@@ -8,8 +8,9 @@ from keepstate.testing.simulation.workloads.expiring import Expiring
 from keepstate.testing.simulation.workloads.keeping import Keeping
 from keepstate.testing.simulation.workloads.leasing import Leasing
 from keepstate.testing.simulation.workloads.limiting import Limiting
+from keepstate.testing.simulation.workloads.playing import Playing
 from keepstate.testing.simulation.workloads.recording import Recording
 from keepstate.testing.simulation.workloads.transferring import Transferring
 from keepstate.testing.simulation.workloads.working import Working
 
-EVERY = (Counting, Transferring, Limiting, Leasing, Working, Recording, Expiring, Keeping, Dropping)
+EVERY = (Counting, Transferring, Limiting, Leasing, Working, Recording, Expiring, Keeping, Playing, Dropping)

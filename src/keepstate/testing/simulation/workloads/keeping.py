@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from random import Random
 from typing import Any, ClassVar
 
@@ -10,8 +11,8 @@ from keepstate.testing.simulation.world import Actor
 
 _SPACE = "large"
 _NAMES = ("film", "scan")
-_SIZES = (10_000, 60_000, 200_000)
-"""In bytes: of one entry, of one batch, and of several, by a world's limits."""
+_SIZES = (10_000, 60_000, 200_000, 200_000)
+"""In bytes: of one entry, of one batch, and of several by a world's limits."""
 
 
 class Keeping(Workload):
@@ -23,19 +24,30 @@ class Keeping(Workload):
         """Puts, reads or deletes a large document, or collects."""
         documents = actor.process.ks.space(_SPACE).documents
         key = self.world.random.choice(_NAMES)
-        kind = self.world.random.choice(["put", "put", "get", "collect", "delete"])
+        kind = self.world.random.choice(["put", "put and collect", "get", "collect", "delete"])
         if kind == "put":
-            # Now and then a value that was there before: its parts may just be about to be collected.
-            old = [name for name in self.fates if self.world.random.random() < 0.3]
-            name = old[0] if old else self.world.name(f"value {self.world.random.choice(_SIZES)} ")
-            self.fates[name], _ = await self.world.fate(
-                actor, lambda: documents.put(key, _value(name)), f"puts {name}"
-            )
+            await self._put(actor, key)
+        elif kind == "put and collect":
+            other = self.world.random.choice(self.world.actors)
+            await asyncio.gather(self._put(actor, key), self._collect(other))
         elif kind == "get":
             self._compare(await self.world.looked(actor, lambda: documents.get(key), f"reads {key}"))
         elif kind == "delete":
             await self.world.fate(actor, lambda: documents.delete(key), f"deletes {key}")
         else:
+            await self._collect(actor)
+
+    async def _put(self, actor: Actor, key: str) -> None:
+        documents = actor.process.ks.space(_SPACE).documents
+        # Now and then a value that was there before: its parts may just be about to be collected.
+        old = [name for name in self.fates if self.world.random.random() < 0.3]
+        name = old[0] if old else self.world.name(f"value {self.world.random.choice(_SIZES)} ")
+        self.fates[name], _ = await self.world.fate(
+            actor, lambda: documents.put(key, _value(name)), f"puts {name}"
+        )
+
+    async def _collect(self, actor: Actor) -> None:
+        for _ in range(3):
             await self.world.looked(actor, actor.process.ks.sweep, "collects")
 
     def _compare(self, value: Any) -> None:

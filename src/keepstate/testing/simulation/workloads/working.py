@@ -116,6 +116,9 @@ class Working(Workload):
             again = name in self.fates
             fate, _ = await self.world.fate(actor, work, f"completes {name} with an event")
             self.fates[name] = fate if not again else Fate.UNKNOWN
+            if fate is Fate.APPLIED and self.world.random.random() < 0.3:  # as after a crash that forgot it
+                repeated, _ = await self.world.fate(actor, work, f"completes {name} once more")
+                assert repeated is not Fate.APPLIED, f"{name} was completed twice, and its event told twice"
         if fate is Fate.APPLIED:
             self._completed.add(task.id)
             del self._held[actor.name]

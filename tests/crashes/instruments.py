@@ -1,0 +1,176 @@
+"""What finds bugs: each instrument of the proof, in a form that takes a second and fails if it finds one."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+
+from keepstate._finish import finish
+from keepstate._runner import ThreadRunner
+from keepstate.errors import CorruptError, HistoryLostError
+from keepstate.stores.base import StoreBase
+from keepstate.stores.file import FileStore
+from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head
+from keepstate.stores.protocol import Batch, Put
+from keepstate.stores.redis import RedisStore
+from keepstate.stores.urls import StoreUrl
+from keepstate.testing.clocks import ManualClock
+from keepstate.testing.faults.disk import Call, Disk, DiskFiles
+from keepstate.testing.faults.power import images
+from keepstate.testing.simulation import Dials, simulate
+from keepstate.testing.simulation.workloads.every import EVERY
+from keepstate.testing.simulation.workloads.workload import Workload
+from tests.crashes import power_workload
+from tests.crashes.test_power_cuts import folder, refuse
+
+SPACE, KEY = "space", b"\x01key"
+
+
+@dataclass(frozen=True)
+class Instrument:
+    """A part of the proof.
+
+    Args:
+        name: What it is.
+        run: Fails if it finds something; gets a folder, and the test's fixtures.
+    """
+
+    name: str
+    run: Callable[[Path, pytest.FixtureRequest], None]
+
+    def __repr__(self) -> str:
+        return self.name
+
+
+def worlds(
+    name: str,
+    count: int,
+    dials: Dials | None = None,
+    workloads: Sequence[type[Workload]] = EVERY,
+) -> Instrument:
+    """Simulated worlds from seed 0 on."""
+
+    def run(_place: Path, _request: pytest.FixtureRequest) -> None:
+        for seed in range(count):
+            simulate(seed, steps=300, dials=dials, workloads=workloads)
+
+    return Instrument(f"{count} {name}", run)
+
+
+def power_cuts(kind: str, count: int) -> Instrument:
+    """Images of a disk after power cuts."""
+
+    def run(place: Path, _request: pytest.FixtureRequest) -> None:
+        recording = power_workload.record(kind, folder(place, "recorded"), 0, sessions=1)
+        for number, image in enumerate(images(recording.moments, count, random.Random(0))):
+            shown = folder(place, "image")
+            image.write(shown)
+            with _closed_in_the_end():
+                refuse(kind, shown, image, recording.states, f"image {number}")
+            shutil.rmtree(shown)
+
+    return Instrument(f"{count} power cuts on {kind}", run)
+
+
+@contextmanager
+def _closed_in_the_end() -> Generator[None]:
+    """Closes the stores that a failed comparison has left open."""
+    right, stores = power_workload.opened, list[StoreBase]()
+
+    def opened(*args: Any) -> StoreBase:
+        stores.append(right(*args))
+        return stores[-1]
+
+    with patch.object(power_workload, "opened", opened):
+        try:
+            yield
+        finally:
+            for store in stores:
+                finish(store.close())
+
+
+def _read_during_syncs(place: Path, _request: pytest.FixtureRequest) -> None:
+    """Reads while the disk is still at work: nothing may be seen that a power cut could take back."""
+    acknowledged = 0
+
+    class Reading(Disk):
+        def asked(self, call: Call, path: str, size_bytes: int = 0, at: int = 0) -> int:
+            if call == "sync" and store.is_open:
+                assert finish(store.read(SPACE, [])).revision == acknowledged, "seen before it was durable"
+            return size_bytes
+
+    store = FileStore(place / "journal", runner=ThreadRunner(), files=DiskFiles(Reading()))
+    finish(store.open())
+    try:
+        for number in range(5):
+            finish(store.apply([Batch(SPACE, [Put(KEY, b"%d" % number)])]))
+            acknowledged += 1
+    finally:
+        finish(store.close())
+
+
+def _flipped_bits(place: Path, _request: pytest.FixtureRequest) -> None:
+    """Flips bits in the heads of a journal's frames: damage is told, and takes nothing with it."""
+    path, count = place / "journal", 4
+    store = finish(FileStore(path, runner=ThreadRunner(), clock=ManualClock()).open())
+    for number in range(count):
+        finish(store.apply([Batch(SPACE, [Put(KEY, b"%d" % number)])]))
+    finish(store.close())
+    sound = path.read_bytes()
+    last = sound.rindex(b"frame ")
+    first = len(bytes(Head.of(sound, "the journal")))
+    bits = FRAME_HEAD_BYTES * 8
+    for bit in (*range(first * 8, first * 8 + bits, 7), *range(last * 8, last * 8 + bits)):
+        damaged = bytearray(sound)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        assert _revision_of(path) in (None, count), (
+            f"a flip of bit {bit} took data with it, and nobody was told"
+        )
+
+
+def _revision_of(path: Path) -> int | None:
+    try:
+        store = finish(FileStore(path, runner=ThreadRunner(), clock=ManualClock()).open())
+    except CorruptError:
+        return None
+    try:
+        return finish(store.read(SPACE, [])).revision
+    finally:
+        finish(store.close())
+
+
+def _lost_history(_place: Path, request: pytest.FixtureRequest) -> None:
+    """Lets a Redis forget what it acknowledged, and go on to the same revision."""
+    server: Any = request.getfixturevalue("redis_server")
+    store, newcomer = (_redis(server.url) for _ in range(2))
+    try:
+        for handle in (store, newcomer):
+            for number in range(3):
+                finish(handle.apply([Batch(SPACE, [Put(KEY, b"%d of %d" % (number, id(handle)))])]))
+            if handle is store:
+                server.flush()
+        with pytest.raises(HistoryLostError):
+            finish(store.read(SPACE, [KEY]))
+            raise AssertionError("another history was read as the one that was lost")
+    finally:
+        server.flush()
+        finish(store.close())
+        finish(newcomer.close())
+
+
+def _redis(url: str) -> RedisStore:
+    return finish(RedisStore(StoreUrl.parse(url), runner=ThreadRunner()).open())
+
+
+READ_DURING_SYNCS = Instrument("reads during syncs", _read_during_syncs)
+FLIPPED_BITS = Instrument("flipped bits in a journal", _flipped_bits)
+LOST_HISTORY = Instrument("a Redis that forgets", _lost_history)

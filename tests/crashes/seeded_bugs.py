@@ -1,0 +1,383 @@
+"""Bugs that storage code has had, planted into ours from outside: the proof must find every one, for ever.
+
+Each is a context manager that replaces one function while it lasts. The product has no switch for any of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import msgspec
+
+from keepstate.engine import large_values, tasks
+from keepstate.engine.claiming import Claims
+from keepstate.engine.queue import Queue
+from keepstate.engine.unit import Unit
+from keepstate.stores.base import StoreBase
+from keepstate.stores.combiner import Combiner
+from keepstate.stores.file import frames
+from keepstate.stores.file.frames import Head
+from keepstate.stores.file.journal import Journal
+from keepstate.stores.file.shared import SharedJournal
+from keepstate.stores.hints import HintListener
+from keepstate.stores.marks import Marks
+from keepstate.stores.memory import MemoryStore
+from keepstate.stores.protocol import Applied, Batch, Check, Durability, Outcome, Reading
+from keepstate.stores.space_state import Record, SpaceState
+from keepstate.stores.sqlite import connection, writer
+from keepstate.stores.sqlite.revision import Revision
+
+Planted = Generator[None]
+Bug = Callable[[], AbstractContextManager[None]]
+
+
+@contextmanager
+def check_dropped() -> Planted:
+    """Applies a batch whatever stands at the keys that it checks."""
+    with patch.object(SpaceState, "_conflict", lambda self, check, now_ms: None):
+        yield
+
+
+@contextmanager
+def check_after_write() -> Planted:
+    """Writes first and judges then: what is refused has been applied."""
+    right = SpaceState.apply
+
+    def apply(self: SpaceState, batch: Batch, clock_ms: int) -> tuple[Outcome, Record | None]:
+        refusal = self._refuse(batch, self.now_ms(clock_ms))
+        outcome, record = right(self, msgspec.structs.replace(batch, checks=(), at=None), clock_ms)
+        return refusal or outcome, record
+
+    with patch.object(SpaceState, "apply", apply):
+        yield
+
+
+@contextmanager
+def scan_unguarded() -> Planted:
+    """Lets a transaction that has scanned apply although the range has changed."""
+    right = Unit.batch
+
+    def batch(self: Unit) -> Batch:
+        self._guarded = False
+        return right(self)
+
+    with patch.object(Unit, "batch", batch):
+        yield
+
+
+@contextmanager
+def token_ignored() -> Planted:
+    """Applies a retry again."""
+    with patch.object(SpaceState, "_answered", lambda self, token, now_ms: None):
+        yield
+
+
+@contextmanager
+def token_too_late() -> Planted:
+    """Keeps a batch's token only once the next one has come, after its answer."""
+    right, pending = SpaceState._keep_in_log, dict[int, tuple[bytes, Applied]]()
+
+    def keep_in_log(self: SpaceState, record: Record, olds: Sequence[bytes | None]) -> None:
+        right(self, record, olds)
+        if id(self) in pending:
+            token, outcome = pending.pop(id(self))
+            self._tokens[token] = outcome
+        if record.token is not None:
+            pending[id(self)] = record.token, self._tokens.pop(record.token)
+
+    with patch.object(SpaceState, "_keep_in_log", keep_in_log):
+        yield
+
+
+@contextmanager
+def refusal_forgotten() -> Planted:
+    """Keeps no outcome of a retry, so that a late original applies after it was refused."""
+    with patch.object(SpaceState, "_keep", lambda self, batch, outcome, now_ms: None):
+        yield
+
+
+@contextmanager
+def revision_skipped() -> Planted:
+    """Leaves out a revision now and then, as a counter does that is taken before the batch is judged."""
+    right = SpaceState._record
+
+    def record(self: SpaceState, batch: Batch, now_ms: int) -> Record:
+        if self.revision % 20 == 10:
+            self.revision += 1
+        return right(self, batch, now_ms)
+
+    with patch.object(SpaceState, "_record", record):
+        yield
+
+
+@contextmanager
+def change_not_logged() -> Planted:
+    """Tells only of the first write of a batch, as triggers do that fire once a statement."""
+    right = SpaceState._keep_in_log
+
+    def keep_in_log(self: SpaceState, record: Record, olds: Sequence[bytes | None]) -> None:
+        told = msgspec.structs.replace(record, entries=record.entries[:1])
+        right(self, told, [*olds[: len(told.entries)], *olds[len(record.entries) :]])
+
+    with patch.object(SpaceState, "_keep_in_log", keep_in_log):
+        yield
+
+
+@contextmanager
+def lost_wake_up() -> Planted:
+    """Begins to listen only when it waits: a hint that comes before is lost."""
+    right = HintListener.wait
+
+    async def wait(self: HintListener, timeout_s: float) -> None:
+        self._signal = self._board._runner.signal()
+        await right(self, timeout_s)
+
+    with patch.object(HintListener, "wait", wait):
+        yield
+
+
+@contextmanager
+def flush_dies_with_its_caller() -> Planted:
+    """Never ends a flush whose caller was cancelled, so that all that come later wait for it."""
+
+    async def apply_alone(self: Combiner, batches: Sequence[Batch]) -> list[Outcome]:
+        self._flushing = True
+        outcomes = await self._flush(batches)
+        self._flushing = False
+        if self._queue:
+            self._crowded = True
+            self._ensure_flusher()
+        return outcomes
+
+    with patch.object(Combiner, "_apply_alone", apply_alone):
+        yield
+
+
+@contextmanager
+def read_from_a_cache() -> Planted:
+    """Answers every fourth read with what it read before under the same keys."""
+    right, known, count = StoreBase.read, dict[tuple[object, ...], Reading](), [0]
+
+    async def read(self: StoreBase, space: str, keys: Sequence[bytes]) -> Reading:
+        place = (id(self), space, *keys)
+        count[0] += 1
+        if place not in known or count[0] % 4:
+            known[place] = await right(self, space, keys)
+        return known[place]
+
+    with patch.object(StoreBase, "read", read):
+        yield
+
+
+@contextmanager
+def expiry_by_the_clients_clock() -> Planted:
+    """Tells a client's own time where the space's was asked for."""
+    right = StoreBase.read
+
+    async def read(self: StoreBase, space: str, keys: Sequence[bytes]) -> Reading:
+        return msgspec.structs.replace(await right(self, space, keys), now_ms=self._clock.now_ms())
+
+    with patch.object(StoreBase, "read", read):
+        yield
+
+
+@contextmanager
+def time_that_goes_back() -> Planted:
+    """Takes the store's clock as it is, so that what had expired comes back when the clock is set back."""
+
+    def now_ms(self: SpaceState, clock_ms: int) -> int:
+        self.clock_ms = clock_ms
+        return clock_ms
+
+    with patch.object(SpaceState, "now_ms", now_ms):
+        yield
+
+
+@contextmanager
+def sweep_without_check() -> Planted:
+    """Removes what was to expire by now, and does not look whether it was renewed."""
+
+    def sweep(self: SpaceState, clock_ms: int, limit: int) -> Record | None:
+        now_ms = self.now_ms(clock_ms)
+        due = {key: None for at_ms, key in self._expiry if at_ms <= now_ms and key in self.entries}
+        self._expiry = [(at_ms, key) for at_ms, key in self._expiry if at_ms > now_ms]
+        if not due:
+            return None
+        record = Record(self.revision + 1, now_ms, [], list(due))
+        self.install(record)
+        return record
+
+    with patch.object(SpaceState, "sweep", sweep):
+        yield
+
+
+@contextmanager
+def lease_not_fenced() -> Planted:
+    """Forgets that a holder's write must find its own lease."""
+    right = Unit.check
+
+    def check(self: Unit, key: bytes, *, version: int | None = None, created: int | None = None) -> None:
+        if created is None:
+            right(self, key, version=version, created=created)
+
+    with patch.object(Unit, "check", check):
+        yield
+
+
+@contextmanager
+def task_completed_by_a_former_holder() -> Planted:
+    """Counts no claims, so that every holder's claim looks like the present one."""
+    right = Claims._take
+
+    async def take(self: Claims, *args: Any) -> Any:
+        claimed = await right(self, *args)
+        if not isinstance(claimed, tuple):
+            return claimed
+        record, payload = claimed
+        return msgspec.structs.replace(record, token=1), payload
+
+    opened = tasks.opened
+
+    def uncounted(stored: bytes, place: str) -> tasks.TaskRecord:
+        record = opened(stored, place)
+        return msgspec.structs.replace(record, token=min(record.token, 1))
+
+    with patch.object(Claims, "_take", take), patch.object(tasks, "opened", uncounted):
+        yield
+
+
+@contextmanager
+def completed_task_done_again() -> Planted:
+    """Lets a transaction go on that completes what has been completed."""
+    with patch.object(Queue, "_scope", _Ungathering(), create=True):
+        yield
+
+
+class _Ungathering:
+    """Says of every scope that it gathers nothing."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, queue: Any, owner: type) -> Any:
+        return _Alone(queue.__dict__["_scope"]) if queue is not None else self
+
+    def __set__(self, queue: Any, scope: Any) -> None:
+        queue.__dict__["_scope"] = scope
+
+
+class _Alone:
+    gathers = False
+
+    def __init__(self, scope: Any) -> None:
+        self._scope = scope
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._scope, name)
+
+
+@contextmanager
+def drop_restarts_revisions() -> Planted:
+    """Begins a space that was dropped at revision 0 again."""
+
+    async def drop(self: MemoryStore, space: str) -> None:
+        self._heap.spaces.pop(space, None)
+
+    with patch.object(MemoryStore, "_drop", drop):
+        yield
+
+
+@contextmanager
+def collection_ignores_the_epoch() -> Planted:
+    """Lets a large value be written although its parts were collected before it named them."""
+
+    def check(key: bytes, version: int) -> Check:
+        return Check(key + b"another", version=0)
+
+    with patch.object(large_values, "Check", check):
+        yield
+
+
+# ---- on the disk
+
+
+@contextmanager
+def file_not_synced() -> Planted:
+    """Acknowledges what the system has only in its cache."""
+    with patch.object(Journal, "_sync", lambda self: None):
+        yield
+
+
+@contextmanager
+def folder_not_synced() -> Planted:
+    """Makes a new journal durable, and not its name."""
+    with patch.object(Journal, "_sync_folder", lambda self: None):
+        yield
+
+
+@contextmanager
+def database_not_synced() -> Planted:
+    """Opens a database of durability `full` as `normal`."""
+    right = connection.connect
+
+    def connect(path: str, durability: Durability, wait_s: float, **options: Any) -> Any:
+        return right(path, Durability.PROCESS, wait_s, **options)
+
+    with patch.object(writer, "connect", connect):
+        yield
+
+
+@contextmanager
+def half_a_batch_committed() -> Planted:
+    """Commits a batch's entries before its log and removals."""
+    right = Revision.remove
+
+    def remove(self: Revision) -> None:
+        self._execute("COMMIT")
+        self._execute("BEGIN IMMEDIATE")
+        right(self)
+
+    with patch.object(Revision, "remove", remove):
+        yield
+
+
+@contextmanager
+def read_before_durable() -> Planted:
+    """Shows readers what is not on the disk yet."""
+
+    def write(self: SharedJournal, drafts: dict[str, Any]) -> None:
+        items = [item for name, draft in drafts.items() for item in draft.items(name)]
+        with self.lock:
+            for name, draft in drafts.items():
+                if not draft.is_empty:
+                    self.spaces[name] = draft.publish()
+        if items:
+            self._journal.append(items)
+
+    with patch.object(SharedJournal, "_write", write):
+        yield
+
+
+@contextmanager
+def length_trusted() -> Planted:
+    """Believes what a frame says of its length, whether its checksum holds or not."""
+
+    def length(self: Head, frame_head: bytes, at: int) -> int | None:
+        found = frames._FRAME_HEAD.match(frame_head)
+        return None if found is None else int(found[1], 16)
+
+    with patch.object(Head, "_length", length):
+        yield
+
+
+# ---- on a server
+
+
+@contextmanager
+def mark_not_verified() -> Planted:
+    """Shows a server no mark, so that a history which it lost looks like the one that it has."""
+    with patch.object(Marks, "of", lambda self, space: None):
+        yield
