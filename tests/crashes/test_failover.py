@@ -6,8 +6,9 @@ import asyncio
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from itertools import count
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from itertools import count, product
 from random import Random
 from typing import Any
 
@@ -22,16 +23,18 @@ from keepstate.stores.urls import StoreUrl
 from keepstate.testing.servers import Redis, RedisCluster, Valkey
 from keepstate.testing.store_contract.stage import changed, entry_of
 from tests.crashes.failover_stories import STORIES, Cast, Story
+from tests.crashes.redis_pair import RedisPair
 from tests.server_fixtures import running
 
 SEED = int(os.environ.get("KEEPSTATE_SEED", "20261121"))
 HOT = b"\x02hot"
+KINDS, IDS = [Redis, Valkey], ["Redis", "Valkey"]
 COLOURS: tuple[Colour, ...] = ("async", "blocking")
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=[Redis, Valkey], ids=["Redis", "Valkey"])
+@pytest.fixture(scope="module", params=KINDS, ids=IDS)
 def cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
     yield from running(RedisCluster(replicas=1, server=request.param))
 
@@ -62,20 +65,20 @@ class Telling:
         return finish(awaited()) if self._loop is None else self._loop.run(awaited())
 
 
-@pytest.fixture(scope="module")
-def tellings(cluster: RedisCluster) -> Iterator[dict[tuple[Story, Colour], Telling]]:
-    """All stories, told up to a failover that they have in common."""
-    master = cluster.master_of("a")
-    names = (name for name in map("s{}".format, count()) if cluster.master_of(f"{{{name}}}") is master)
-    tellings = {
-        (story, colour): Telling(story, Cast(cluster.url, next(names), colour))
-        for story in STORIES
-        for colour in COLOURS
-    }
+Tellings = dict[tuple[Story, Colour], Telling]
+
+
+@contextmanager
+def told(
+    url: str, names: Iterable[str], failover: Callable[[], AbstractContextManager[object]]
+) -> Generator[Tellings]:
+    """Yields all stories, told up to a failover that they have in common."""
+    casts = zip(product(STORIES, COLOURS), names, strict=False)
+    tellings = {(story, colour): Telling(story, Cast(url, name, colour)) for (story, colour), name in casts}
     try:
         for telling in tellings.values():
             assert telling.go_on()
-        with cluster.forgetful_failover("a"):
+        with failover():
             for telling in tellings.values():
                 assert telling.go_on()
         yield tellings
@@ -84,12 +87,35 @@ def tellings(cluster: RedisCluster) -> Iterator[dict[tuple[Story, Colour], Telli
             telling.end()
 
 
+@pytest.fixture(scope="module")
+def tellings_on_a_cluster(cluster: RedisCluster) -> Iterator[Tellings]:
+    master = cluster.master_of("a")
+    names = (name for name in map("s{}".format, count()) if cluster.master_of(f"{{{name}}}") is master)
+    with told(cluster.url, names, lambda: cluster.forgetful_failover("a")) as tellings:
+        yield tellings
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=IDS)
+def tellings_on_a_pair(request: pytest.FixtureRequest) -> Iterator[Tellings]:
+    names = map("s{}".format, count())
+    with RedisPair(request.param) as pair, told(pair.url, names, pair.forgetful_failover) as tellings:
+        yield tellings
+
+
 @pytest.mark.parametrize("colour", COLOURS)
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_after_a_forgetful_failover(
-    tellings: dict[tuple[Story, Colour], Telling], story: Story, colour: Colour
+def test_after_a_replica_took_over_in_a_cluster(
+    tellings_on_a_cluster: Tellings, story: Story, colour: Colour
 ) -> None:
-    assert not tellings[story, colour].go_on()
+    assert not tellings_on_a_cluster[story, colour].go_on()
+
+
+@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
+def test_after_a_replica_was_promoted_by_hand(
+    tellings_on_a_pair: Tellings, story: Story, colour: Colour
+) -> None:
+    assert not tellings_on_a_pair[story, colour].go_on()
 
 
 class Chain(threading.Thread):

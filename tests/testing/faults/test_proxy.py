@@ -7,7 +7,8 @@ import socket
 import socketserver
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -51,14 +52,20 @@ class Answering(socketserver.StreamRequestHandler):
         self.server.ended.release()
 
 
-@pytest.fixture
-def echo() -> Iterator[Echo]:
+@contextmanager
+def serving() -> Generator[Echo]:
     with Echo() as server:
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         yield server
         server.shutdown()
         thread.join()
+
+
+@pytest.fixture
+def echo() -> Iterator[Echo]:
+    with serving() as server:
+        yield server
 
 
 @pytest.fixture
@@ -201,6 +208,18 @@ def test_cut_takes_every_line_away(proxy: Proxy, client: socket.socket) -> None:
     proxy.cut()
 
     assert said(client, b"two\n") == b""
+
+
+def test_it_can_be_led_to_another_server(proxy: Proxy, client: socket.socket, echo: Echo) -> None:
+    said(client, b"one\n")
+
+    with serving() as successor:
+        proxy.lead_to(successor.port)
+        with connected(proxy) as later:
+            answers = [said(later, b"two\n"), said(client, b"three\n")]
+
+    assert answers == [b"TWO\n", b"THREE\n"]
+    assert (echo.got, successor.got) == ([b"one\n", b"three\n"], [b"two\n"])
 
 
 def test_where_nobody_listens_the_client_is_hung_up_on() -> None:

@@ -83,6 +83,10 @@ class Proxy:
         """
         return self._do(self._release, lambda: not any(line.is_late for line in self._lines))
 
+    def lead_to(self, port: int) -> None:
+        """Leads lines that are made from now on to another port of the same host: a server's successor."""
+        self._target = (self._target[0], port)
+
     def cut(self) -> None:
         """Takes all lines from both ends; later ones are carried."""
         self._do(self._cut, lambda: True)
