@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import sqlite3
 from pathlib import Path
 
 import pytest
@@ -164,3 +165,44 @@ def test_a_log_without_its_database_is_not_removed(path: Path, opened: Opens, le
 
     assert caught.value.place == str(copy)
     assert log.read_bytes() == before
+
+
+def moved_by_plain_sqlite(path: Path) -> None:
+    """As somebody does who looks at what a crash left, and is the last to close it."""
+    connection = sqlite3.connect(path)
+    connection.execute("SELECT count(*) FROM log").fetchone()
+    connection.close()
+    assert not path.with_name(f"{path.name}-wal").exists()
+
+
+def test_a_log_that_another_program_moved_is_no_damage(
+    path: Path, opened: Opens, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = opened()
+    for number in range(50):
+        put(store, value=b"%d" % number * 100)
+    copy = crashed(path)
+    moved_by_plain_sqlite(copy)
+
+    again = opened(copy)
+
+    [entry] = finish(again.read("s", [A])).entries
+    assert entry is not None
+    assert (entry.value, entry.version) == (b"49" * 100, 50)
+    assert len(finish(again.changes("s", 0)).items) == 50
+    assert "another program moved the log" in caplog.text
+    finish(again.close())
+    assert finish(opened(copy).read("s", [])).revision == 50
+
+
+def test_a_changed_row_stays_damaged_after_another_program_moved_the_log(path: Path, opened: Opens) -> None:
+    store = opened()
+    put(store, value=b"a value that is easy to find")
+    put(store, space="other", value=b"whole")
+    copy = crashed(path)
+    moved_by_plain_sqlite(copy)
+    before = copy.read_bytes()
+    copy.write_bytes(before.replace(b"easy to find", b"easy to f?nd"))
+
+    with pytest.raises(CorruptError):
+        finish(opened(copy).read("s", [A]))

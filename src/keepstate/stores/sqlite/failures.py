@@ -27,7 +27,9 @@ def storage_error(error: apsw.Error, path: str) -> StorageError:
         )
     if is_damage(error):
         return CorruptError(
-            f"{path} is damaged (a page is not what its checksum says): restore it from a backup", place=path
+            f"{path} is damaged (a page is not what its checksum says: a bit changed, or another program "
+            "wrote to the file): restore it from a backup",
+            place=path,
         )
     if isinstance(error, apsw.CorruptError | apsw.FormatError):
         return CorruptError(f"{path} is damaged ({error}): restore it from a backup", place=path)

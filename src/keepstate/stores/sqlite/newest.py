@@ -54,10 +54,10 @@ class Newest:
         self._durability = durability.value.encode().ljust(7)
         self._start = machine_start()
 
-    def note(self, row: int | None) -> None:
-        """Notes a row of the log that has been committed; None if it is not known which is the newest."""
+    def note(self, row: int) -> None:
+        """Notes a row of the log that has been committed; 0 if it is not known which is the newest."""
         line = _NONE
-        if row is not None:
+        if row:
             line = _NOTE % (row, self._durability, self._start)
             line += b" %08x\n" % crc32(line)
         with suppress(OSError):  # it stays with an older one, whose row is there too
@@ -73,19 +73,27 @@ class Newest:
             log = f"{self._path}-wal"
             raise CorruptError(
                 f"{log} is damaged or was removed: what was acknowledged last is not in it; nothing was "
-                f"touched: salvage what is whole; where {self._path} is a backup put in place, remove {log} and "
-                f"{self._path}.lock while nobody has it open",
+                f"touched: salvage what is whole; where {self._path} is a backup put in place, remove {log} "
+                f"and {self._path}.lock while nobody has it open",
                 place=log,
             )
 
     def take_back(self) -> None:
         """Notes nothing any more, if the log is empty."""
         if not _size(f"{self._path}-wal"):
-            self.note(None)
+            self.note(0)
+
+    def has_lost_its_log(self) -> bool:
+        """Returns whether something is noted, and somebody else removed the log."""
+        return self._noted() is not None and not _size(f"{self._path}-wal")
+
+    def _noted(self) -> re.Match[bytes] | None:
+        found = _NOTED.match(os.pread(self._descriptor, len(_NONE), 0))
+        return found if found is not None and crc32(found[0][:-10]) == int(found[4], 16) else None
 
     def _is_kept(self, execute: Execute) -> bool:
-        found = _NOTED.match(os.pread(self._descriptor, len(_NONE), 0))
-        if found is None or crc32(found[0][:-10]) != int(found[4], 16):
+        found = self._noted()
+        if found is None:
             return True
         row = int(found[1], 16)
         try:

@@ -2,7 +2,8 @@
 
 A seal tells whether a row is what was written, but not that a row is missing because the tree above it was
 damaged. SQLite's checksum extension sees to every page: it stands between SQLite and the file, writes eight
-bytes at each page's end, and compares them whenever a page is read.
+bytes at each page's end, and compares them whenever a page is read. Pages in the write-ahead log have none:
+the log has its own, which SQLite compares when it first reads the log after a crash (see `newest`).
 """
 
 from __future__ import annotations

@@ -26,6 +26,7 @@ from keepstate.stores.sqlite.files import Files
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.lock import FileLock
 from keepstate.stores.sqlite.newest import Newest, refuse_cut_off
+from keepstate.stores.sqlite.renewal import renew
 from keepstate.stores.sqlite.statements import execute_on
 
 T = TypeVar("T")
@@ -64,9 +65,11 @@ class Writer:
         try:
             self._lock.acquire(self._wait_s)
             is_new = refuse_cut_off(self._path)
+            if not is_new and self._newest.has_lost_its_log():
+                renew(self._path)
             connections.append(connect(self._path, durability, self._wait_s, creates=True))
             if is_new:
-                self._newest.note(None)
+                self._newest.note(0)
             else:
                 self._newest.check(execute_on(connections[0]))
             prepare(connections[0], self._path)
@@ -104,8 +107,10 @@ class Writer:
             self._check_usable()
             try:
                 self._lock.acquire(self._wait_s)
-                answer = self._transact(work, clock)
+                answer, newest = self._transact(work, clock)
                 self.files.check()
+                if newest is not None:
+                    self._newest.note(newest)
                 if self._log_pages >= self._checkpoint_at:
                     self._checkpoint()
             finally:
@@ -119,7 +124,7 @@ class Writer:
         if self._failure is not None:
             raise StorageError(f"{self._failure}; nothing was written")
 
-    def _transact(self, work: Callable[[Flush], T], clock: Clock) -> T:
+    def _transact(self, work: Callable[[Flush], T], clock: Clock) -> tuple[T, int | None]:
         execute, is_committing = self._execute, False
         try:
             execute("BEGIN IMMEDIATE")
@@ -127,8 +132,6 @@ class Writer:
             answer = work(flush)
             is_committing = flush.wrote
             execute("COMMIT" if is_committing else "ROLLBACK")
-            if is_committing:
-                self._newest.note(_newest_row(flush))
         except BaseException as error:
             try:  # noqa: SIM105  a second interrupt could come first
                 execute("ROLLBACK")
@@ -137,7 +140,7 @@ class Writer:
             if isinstance(error, apsw.Error):
                 raise self._failed(error, is_committing=is_committing) from error
             raise
-        return answer
+        return answer, _newest_row(flush)
 
     def _failed(self, error: apsw.Error, *, is_committing: bool) -> StorageError:
         if not failures.is_io_failure(error):
@@ -198,6 +201,7 @@ class Writer:
                 self._move_all()
             self._checkpointer.close()
             self._connection.close()
+            self.files.close()
             self._lock.close()
 
     def _move_all(self) -> None:
@@ -227,13 +231,14 @@ class Writer:
     def leave_to_parent(self) -> list[apsw.Connection]:
         """Gives up, in a forked child, what is the parent's; returns the connections."""
         self._is_closed = True
+        self.files.close()
         self._lock.close()
         return [self._connection, self._checkpointer]
 
 
 def _newest_row(flush: Flush) -> int | None:
-    """Returns a row of the log that stands as long as nothing newer is committed."""
+    """Returns a row that stands until something newer is noted; 0 for none, None without a change."""
     for space in flush.changed:
         head = flush.head(space)
         return schema.log_range(head.id)[0] + head.revision
-    return None
+    return 0 if flush.wrote else None
