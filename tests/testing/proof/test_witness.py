@@ -276,6 +276,15 @@ def test_a_reader_that_still_sees_what_has_expired_is_found(serial: Serial) -> N
     assert witness(serial.history, serial.end()).counts()["disordered"] == 1
 
 
+def test_a_reader_whose_time_is_before_that_of_an_earlier_one_is_found(serial: Serial) -> None:
+    serial.read(A)
+    look = serial.read(B)
+    assert look.now_ms is not None
+    serial.history.looks[1] = replace(look, now_ms=look.now_ms - 1)
+
+    assert witness(serial.history, serial.end()).counts()["disordered"] == 1
+
+
 def test_what_the_store_itself_removes_after_its_time_is_nobodys(serial: Serial) -> None:
     serial.apply(Put(A, b"1", ttl_ms=5))
     serial.clock.advance(5)

@@ -1,7 +1,8 @@
 """The order of real time: what ended before another began must stand before it.
 
 A batch stands at the revision that it was told, a read at the one it saw. A refused batch says what it found
-under one key; it stands at the first revision not before its time at which that was so.
+under one key; it stands at the first revision not before its time at which that was so. The space's own time
+runs forward in the same order.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from keepstate.testing.proof.operations import Attempt, Look
 
 
 class Placed(msgspec.Struct):
-    """An operation and the revision at which it stands.
+    """An operation, the revision at which it stands, and the space's time there, if it was told.
 
     Where that follows from what ended before, `find` returns the first revision from the given one on at
     which the operation could have been, None if there is none.
@@ -23,6 +24,7 @@ class Placed(msgspec.Struct):
     began_ns: int
     ended_ns: int
     revision: int
+    now_ms: int | None
     source: Attempt | Look
     writes: bool = False
     find: Callable[[int], int | None] | None = None
@@ -39,10 +41,11 @@ def disorder(
     """
     by_begin = sorted(operations, key=_began)
     by_end = sorted(operations, key=_ended)
-    floor, passed = 0, 0
+    floor = passed = latest_ms = 0
     for operation in by_begin:
         while by_end[passed].ended_ns < operation.began_ns:
             floor = max(floor, by_end[passed].revision)
+            latest_ms = max(latest_ms, by_end[passed].now_ms or 0)
             passed += 1
         if operation.find is not None:
             at = operation.find(floor)
@@ -52,6 +55,8 @@ def disorder(
             operation.revision = at
         elif operation.revision < floor or (operation.writes and operation.revision == floor):
             yield operation.source, f"stands at revision {operation.revision}; {floor} had ended before"
+        if operation.now_ms is not None and operation.now_ms < latest_ms:
+            yield operation.source, f"was at {operation.now_ms}; the space's time had come to {latest_ms}"
 
 
 def _began(operation: Placed) -> int:

@@ -197,18 +197,21 @@ class _Witness:
             self._add(Kind.DISORDERED, f"{what} {reason}")
 
     def _placed(self) -> list[Placed]:
-        placed = [Placed(look.began_ns, look.ended_ns, look.revision, look) for look in self._history.looks]
+        placed = [
+            Placed(look.began_ns, look.ended_ns, look.revision, look.now_ms, look)
+            for look in self._history.looks
+        ]
         for attempt in self._history.attempts:
             answer = attempt.answer
             if isinstance(answer, Took):
                 span = attempt.began_ns, attempt.ended_ns
-                placed.append(Placed(*span, answer.revision, attempt, writes=bool(attempt.writes)))
+                placed.append(Placed(*span, answer.revision, answer.now_ms, attempt, bool(attempt.writes)))
             elif answer is not None and answer.reason is None:
                 placed.append(self._placed_refusal(attempt, answer))
         return placed
 
     def _placed_refusal(self, attempt: Attempt, answer: Refused) -> Placed:
-        placed = Placed(attempt.began_ns, attempt.ended_ns, answer.actual, attempt)
+        placed = Placed(attempt.began_ns, attempt.ended_ns, answer.actual, None, attempt)
         if answer.key is None:
             if attempt.at in (None, answer.actual):
                 self._add(Kind.DISORDERED, f"{_shown(attempt)} was refused without a reason")

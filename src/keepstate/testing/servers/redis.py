@@ -25,8 +25,9 @@ class Redis(Server):
     """One Redis server, in memory only unless told otherwise.
 
     Args:
-        appendonly: Writes the append-only file: with it, what was acknowledged survives `kill`.
-        appendfsync: When that file is forced to the disk; a killed process loses nothing under any of them.
+        appendonly: Writes the append-only file, so that what was acknowledged survives `kill`.
+        appendfsync: When that file is forced to the disk. A killed server loses nothing under `always` and
+            `no`; under `everysec` it may lose what waits behind a slow sync.
         settings: Further server settings, by their names in redis.conf.
         cluster_node_timeout_ms: Makes it a cluster node, without slots yet, that holds others for dead
             after this time.
