@@ -55,8 +55,8 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
 
 
 _UNTOLD_BYTES = 512
-"""How large a value may be to stay in the log although the log does not tell it: taking it out costs a tenth of
-a put, and leaving it in at most 5 MiB a space."""
+"""How large a value may be to stay in the log although the log does not tell it: taking it out costs a tenth
+of a put, and leaving it in at most 5 MiB a space."""
 
 _Logged = tuple[Record, Sequence[bytes | None], int]
 """A record in the log, the values of section `02` that it replaced or removed, and its weight in bytes."""
