@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from keepstate.opening import open
     from keepstate.stores.protocol import Store
     from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
+    from keepstate.values.pickles import SignedPickle
     from keepstate.values.schema import register, upcast
 
 _HOMES = {
@@ -77,6 +78,7 @@ _HOMES = {
     "opening": ("open",),
     "stores.protocol": ("Store",),
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
+    "values.pickles": ("SignedPickle",),
     "values.schema": ("register", "upcast"),
 }
 _MODULES = {name: f"keepstate.{home}" for home, names in _HOMES.items() for name in names}
@@ -114,6 +116,7 @@ __all__ = [
     "NotFoundError",
     "OutcomeUnknownError",
     "Queue",
+    "SignedPickle",
     "Space",
     "StorageError",
     "Store",

@@ -37,6 +37,7 @@ from keepstate.stores.wrappers.wrapper import StoreWrapper
 if TYPE_CHECKING:
     from keepstate.stores.wrappers.encrypted import KeyRing
     from keepstate.sync import Keepstate as BlockingKeepstate
+    from keepstate.values.pickles import SignedPickle
 
 DEFAULT_URL = "sqlite:///keepstate.db"
 
@@ -55,6 +56,7 @@ def open(
     namespace: str = "",
     author: str | None = None,
     encryption: KeyRing | None = None,
+    pickle: SignedPickle | None = None,
 ) -> Keepstate:
     """Returns a handle on the store, for use in an event loop.
 
@@ -65,11 +67,13 @@ def open(
         namespace: Stands before the names of all spaces of the handle.
         author: Who writes, in what is recorded.
         encryption: The keys that values are encrypted under; all who open the store need them.
+        pickle: Stores objects of classes that nobody registered, signed and from a list.
 
     Raises:
         InvalidError: The URL names no store; what it could be is listed. Or another argument is wrong.
     """
-    return Keepstate(source_of(url, "async", encryption), namespace=namespace, author=author)
+    source = source_of(url, "async", encryption)
+    return Keepstate(source, namespace=namespace, author=author, pickle=pickle)
 
 
 def source_of(

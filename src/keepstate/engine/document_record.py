@@ -11,7 +11,7 @@ from keepstate.engine.stored import damaged, text
 from keepstate.engine.unit import Unit
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.stores.protocol import Entry
-from keepstate.values import codec, limits
+from keepstate.values import limits
 
 if TYPE_CHECKING:
     from keepstate.engine.scope import Scope
@@ -28,13 +28,13 @@ class DocumentRecord:
     value: Any
 
 
-def write_record(place: bytes, name: str, value: object) -> bytes:
+def write_record(scope: Scope, place: bytes, name: str, value: object) -> bytes:
     """Returns what to store under the key `place`.
 
     Raises:
         InvalidError: The value would not come back equal.
     """
-    encoded = codec.encode(value)
+    encoded = scope.encode(value, place)
     if not layout.is_cut(layout.DOCUMENTS, place):
         return encoded
     text = name.encode()
@@ -72,7 +72,7 @@ async def read_record(scope: Scope, unit: Unit, entry: Entry, type: Any = None) 
 def decoded(scope: Scope, place: bytes, encoded: bytes, type: Any = None) -> Any:
     """Returns a decoded value; damage is told with the name of what it is in."""
     try:
-        return scope.decode(encoded, type)
+        return scope.decode(encoded, place, type)
     except CorruptError as error:
         what = f"{describe(place)} of {scope.name!r}"
         raise CorruptError(f"{what} is damaged: {error}", space=scope.name, place=what) from error

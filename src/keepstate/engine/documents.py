@@ -20,7 +20,6 @@ from keepstate.engine.unit import Unit
 from keepstate.engine.watch import Watch
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.stores.protocol import Entry
-from keepstate.values import codec
 
 T = TypeVar("T")
 
@@ -123,7 +122,7 @@ class Documents:
         place = layout.named_key(layout.DOCUMENTS, key)
         if expected_version is not None:
             admit_revision("expected_version", expected_version)
-        stored = write_record(place, key, value)
+        stored = write_record(self._scope, place, key, value)
         ttl_ms = None if ttl_s is None else milliseconds("ttl_s", ttl_s)
 
         async def work(unit: Unit) -> None:
@@ -160,7 +159,8 @@ class Documents:
     def fitted(self, key: str, value: object, type: type[T]) -> T:
         """Returns a value as the type that a document must be of; for `Document`."""
         try:
-            return codec.decode(codec.encode(value), type=type)
+            fitted: T = self._copied(layout.named_key(layout.DOCUMENTS, key), value, type)
+            return fitted
         except InvalidError as error:
             raise InvalidError(
                 f"document {key!r} of {self._scope.name!r} is not written: {error}", path=error.path
@@ -183,7 +183,7 @@ class Documents:
             if entry is not None:
                 return (await read_record(self._scope, unit, entry, type)).value
             if default is not MISSING:
-                return codec.decode(codec.encode(default))  # the caller's own default stays as it is
+                return self._copied(place, default)  # the caller's own default stays as it is
             raise NotFoundError(
                 f"document {key!r} of {self._scope.name!r} is absent; put it, or give a default"
             )
@@ -192,15 +192,21 @@ class Documents:
             entry = await unit.get(place)
             old = await before(unit, entry)
             new = await called(change, old)
-            if new is None and codec.encode(old) != codec.encode(await before(unit, entry)):
+            if new is None and self._has_changed(place, old, await before(unit, entry)):
                 raise InvalidError(
                     f"what updates document {key!r} of {self._scope.name!r} changed its copy and returned "
                     "None; let it return the new value"
                 )
-            unit.put(place, write_record(place, key, new), ttl_ms=await _left_ms(unit, entry))
+            unit.put(place, write_record(self._scope, place, key, new), ttl_ms=await _left_ms(unit, entry))
             return new
 
         return (await self._scope.run(work, attempts=None))[0]
+
+    def _copied(self, place: bytes, value: object, type: Any = None) -> Any:
+        return self._scope.decode(self._scope.encode(value, place), place, type)
+
+    def _has_changed(self, place: bytes, value: object, before: object) -> bool:
+        return self._scope.encode(value, place) != self._scope.encode(before, place)
 
     async def delete(self, key: str) -> bool:
         """Removes a document, and returns whether it existed."""

@@ -25,7 +25,7 @@ from keepstate.engine.stored import StoredMs, damaged, opened
 from keepstate.engine.unit import Unit
 from keepstate.errors import ConflictError, CorruptError, HistoryLostError, InvalidError
 from keepstate.stores.protocol import ABSENT, Entry
-from keepstate.values import codec, limits
+from keepstate.values import limits
 from keepstate.values.key import Stamp, stamp_suffix, unpack
 
 _LONGEST_WAIT_S = 5.0
@@ -72,7 +72,9 @@ class Event:
     author: str | None
 
 
-class _Record(msgspec.Struct, array_like=True, frozen=True):
+class EventRecord(msgspec.Struct, array_like=True, frozen=True):
+    """An event as it is stored, in its place."""
+
     data: bytes
     recorded_at_ms: StoredMs
     author: str | None = None
@@ -114,7 +116,9 @@ class Events:
             raise InvalidError(f"{len(events)} events were given to append; give 1 to {_EVENTS_BY_APPEND}")
         now_ms = self._scope.clock.now_ms()
         records = [
-            msgspec.msgpack.encode(_Record(codec.encode(event), now_ms, self._scope.author))
+            msgspec.msgpack.encode(
+                EventRecord(self._scope.encode(event, _prefix(stream)), now_ms, self._scope.author)
+            )
             for event in events
         ]
 
@@ -225,9 +229,9 @@ class Events:
 
     def _opened(self, stored: bytes, position: int | None, stream: str) -> Event:
         place = f"event {position} of stream {stream!r} of {self._scope.name!r}"
-        record = opened(stored, _Record, place)
+        record = opened(stored, EventRecord, place)
         try:
-            data = self._scope.decode(record.data)
+            data = self._scope.decode(record.data, _prefix(stream))
         except CorruptError as error:
             raise CorruptError(f"{place} is damaged: {error}", space=self._scope.name, place=place) from error
         recorded_at = datetime.fromtimestamp(record.recorded_at_ms / 1000, UTC)

@@ -18,6 +18,7 @@ from keepstate.values import codec
 
 if TYPE_CHECKING:
     from keepstate.sync import Keepstate as BlockingKeepstate
+    from keepstate.values.pickles import SignedPickle
 
 
 class Source(Protocol):
@@ -76,9 +77,10 @@ class Keepstate:
         namespace: str = "",
         author: str | None = None,
         read: Callable[[bytes], Any] | None = None,
+        pickle: SignedPickle | None = None,
     ) -> None:
         self.namespace, self.author = admit_text("namespace", namespace), admit_author(author)
-        self._source, self._read = source, read
+        self._source, self._read, self._pickle = source, read, pickle
         self._twins: dict[str, tuple[Keepstate, BlockingKeepstate]] = {}
 
     def __repr__(self) -> str:
@@ -86,8 +88,15 @@ class Keepstate:
         return f"<Keepstate {self._source.url}{f' in {self.namespace!r}' if self.namespace else ''} {state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        options = {"namespace": self.namespace, "author": self.author, "read": self._read}
-        return _again, (self._source.pickled(), options)
+        return _again, (self._source.pickled(), self._options())
+
+    def _options(self) -> dict[str, Any]:
+        return {
+            "namespace": self.namespace,
+            "author": self.author,
+            "read": self._read,
+            "pickle": self._pickle,
+        }
 
     # ---- opening and closing
 
@@ -122,9 +131,7 @@ class Keepstate:
 
     def in_colour(self, colour: Colour) -> Keepstate:
         """Returns a handle on the same data for the other colour; it is closed by who asked for it."""
-        return Keepstate(
-            self._source.twin(colour), namespace=self.namespace, author=self.author, read=self._read
-        )
+        return Keepstate(self._source.twin(colour), **self._options())
 
     @property
     def sync(self) -> BlockingKeepstate:
@@ -213,6 +220,11 @@ class Keepstate:
     def clock(self) -> Clock:
         """Returns time and randomness of this process."""
         return SYSTEM_CLOCK
+
+    @property
+    def pickle(self) -> SignedPickle | None:
+        """Returns what stores objects of classes that nobody registered, if that was asked for."""
+        return self._pickle
 
     async def opened(self) -> Store:
         """Returns the store, opened on the first call."""

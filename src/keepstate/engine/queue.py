@@ -27,7 +27,7 @@ from keepstate.engine.times import admit_wait, delay_ms, milliseconds
 from keepstate.engine.unit import UNWRITTEN, Unit
 from keepstate.errors import InvalidError, LeaseLostError, NotFoundError
 from keepstate.stores.protocol import Entry
-from keepstate.values import codec, limits
+from keepstate.values import limits
 
 Match = Callable[[str, Any], bool]
 """Says of a task's id and payload whether a worker can do it."""
@@ -128,7 +128,8 @@ class Queue:
         if type(priority) is not int or not -(2**31) <= priority < 2**31:
             raise InvalidError(f"`priority` is {priority!r}; it must be an int of 32 bits")
         limits.admit_count("max_attempts", max_attempts)
-        wait_ms, stored, key = delay_ms("delay_s", delay_s), codec.encode(payload), tasks.task_key(task_id)
+        wait_ms, key = delay_ms("delay_s", delay_s), tasks.task_key(task_id)
+        stored = self._scope.encode(payload, tasks.payload_key(task_id))
 
         async def work(unit: Unit) -> None:
             if await unit.get(key) is not None:
@@ -230,7 +231,7 @@ class Queue:
         Raises:
             LeaseLostError: It is no longer held by this claim.
         """
-        stored = None if result is None else codec.encode(result)
+        stored = None if result is None else self._scope.encode(result, tasks.result_key(task.id))
 
         async def change(unit: Unit, record: TaskRecord) -> None:
             unit.delete(tasks.payload_key(record.id))

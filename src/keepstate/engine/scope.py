@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from keepstate._clock import Clock
 from keepstate._runner import Runner
@@ -17,6 +17,11 @@ from keepstate.engine.turns import Turns
 from keepstate.engine.unit import Unit
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
 from keepstate.stores.protocol import Applied, Entry, Store
+from keepstate.values import codec
+from keepstate.values.key import pack
+
+if TYPE_CHECKING:
+    from keepstate.values.pickles import SignedPickle
 
 T = TypeVar("T")
 
@@ -41,6 +46,11 @@ class Home(Protocol):
         """Returns time and randomness of this process."""
         ...
 
+    @property
+    def pickle(self) -> SignedPickle | None:
+        """Returns what stores objects of classes that nobody registered, if that was asked for."""
+        ...
+
     def decode(self, encoded: bytes, type: Any = None) -> Any:
         """Returns a stored value, as objects of registered classes or in builtin form."""
         ...
@@ -59,7 +69,6 @@ class Scope(ABC):
         author: Who writes, or None.
         runner: How this colour waits.
         clock: Time and randomness of this process.
-        decode: Turns a stored value into what the caller gets.
         gathers: Whether all work joins one batch, as in a transaction.
     """
 
@@ -68,7 +77,22 @@ class Scope(ABC):
     def __init__(self, home: Home, name: str, author: str | None) -> None:
         self.home, self.name, self.author = home, name, author
         self.stored_name = home.namespace + name
-        self.runner, self.clock, self.decode = home.runner, home.clock, home.decode
+        self.runner, self.clock = home.runner, home.clock
+
+    def encode(self, value: object, key: bytes) -> bytes:
+        """Returns a value as it is stored under a key; without the stamp, if that comes with the write."""
+        pickle = self.home.pickle
+        return codec.encode(value) if pickle is None else pickle.encode(value, self._place(key))
+
+    def decode(self, encoded: bytes, key: bytes, type: Any = None) -> Any:
+        """Returns what the caller gets of a value that is stored under a key."""
+        pickle = self.home.pickle
+        if pickle is None:
+            return self.home.decode(encoded, type)
+        return pickle.decode(encoded, self._place(key), type)
+
+    def _place(self, key: bytes) -> bytes:
+        return pack(self.stored_name) + key
 
     @abstractmethod
     async def run(

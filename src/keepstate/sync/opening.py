@@ -13,6 +13,7 @@ from keepstate.sync.keepstate import Keepstate
 
 if TYPE_CHECKING:
     from keepstate.stores.wrappers.encrypted import KeyRing
+    from keepstate.values.pickles import SignedPickle
 
 opening.TWINS[engine.Keepstate] = Keepstate
 
@@ -23,6 +24,7 @@ def open(
     namespace: str = "",
     author: str | None = None,
     encryption: KeyRing | None = None,
+    pickle: SignedPickle | None = None,
 ) -> Keepstate:
     """Opens the store and returns a handle on it, which is also a context manager that closes it.
 
@@ -34,13 +36,14 @@ def open(
         namespace: Stands before the names of all spaces of the handle.
         author: Who writes, in what is recorded.
         encryption: The keys that values are encrypted under; all who open the store need them.
+        pickle: Stores objects of classes that nobody registered, signed and from a list.
 
     Raises:
         InvalidError: The URL names no store; what it could be is listed.
         StoreUnavailableError: The store cannot be reached.
     """
     source = opening.source_of(url, "blocking", encryption)
-    inner = engine.Keepstate(source, namespace=namespace, author=author)
+    inner = engine.Keepstate(source, namespace=namespace, author=author, pickle=pickle)
     finish(inner.opened())
     return Keepstate(inner)
 

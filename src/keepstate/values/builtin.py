@@ -146,6 +146,11 @@ def _array(data: bytes) -> Record:
     return Record({TYPE: "numpy", "dtype": dtype, "shape": list(shape), "data": elements})
 
 
+def _pickled(data: bytes) -> Record:
+    name, dumped = types.pickled_parts(data)
+    return Record({TYPE: "pickle", "class": name, "data": dumped})
+
+
 def _tolerant(tag: int, reader: Callable[[bytes], object]) -> Callable[[bytes], object]:
     def read(data: bytes) -> object:
         try:
@@ -160,5 +165,6 @@ FORM_READERS: Final[Mapping[int, Callable[[bytes], object]]] = {
     **{tag: _tolerant(tag, reader) for tag, reader in types.LEAF_READERS.items()},
     types.ARRAY: _array,
     types.SCALAR: _array,
+    types.PICKLE: _pickled,
 }
 """By tag: leaves as they are read where neither numpy nor time zones need be installed."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, overload
 
-from keepstate.errors import CorruptError
+from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import limits, merkle
 from keepstate.values.builtin import FORM_READERS
 from keepstate.values.compression import compress, decompress
@@ -29,6 +29,9 @@ COMPRESSED: Final = bytes((FORMAT | 0x10,))
 """zstd over the encoding."""
 SEALED: Final = bytes((FORMAT | 0x20,))
 """Encrypted; also with the two highest bits. No codec reads it: `stores.wrappers.encrypted` does."""
+SIGNED: Final = bytes((FORMAT | 0x40,))
+"""A signature, then a stored value that holds pickles: `values.pickles` reads it."""
+_SIGNATURE_BYTES: Final = 1 + 32
 
 _T = TypeVar("_T")
 
@@ -49,10 +52,7 @@ class Codec:
         Raises:
             InvalidError: The value would not come back equal and of the same type; `path` says which part.
         """
-        body = self._write(value)
-        if len(body) > limits.COMPRESSED_FROM_BYTES and (packed := compress(body)) is not None:
-            return COMPRESSED + packed
-        return PLAIN + body
+        return packed(self._write(value))
 
     @overload
     def decode(self, data: bytes) -> Any: ...
@@ -71,7 +71,7 @@ class Codec:
             InvalidError: The value does not fit `type`, or its class is not registered or does not take it.
             UnsupportedError: A class is stored in a newer version than the registered one.
         """
-        body = _body(data)
+        body = body_of(data)
         return self._read(body) if type is None else fit(self._read_fitted(body), type)
 
     def canonical(self, value: object) -> bytes:
@@ -90,7 +90,7 @@ class Codec:
         Raises:
             CorruptError: These bytes were never written.
         """
-        return self._read_forms(_body(data))
+        return self._read_forms(body_of(data[_SIGNATURE_BYTES:] if data.startswith(SIGNED) else data))
 
     def plant(self, value: object) -> Planted:
         """Returns a value's encoding and the objects that it refers to: one for each part of what is large.
@@ -114,7 +114,20 @@ class Codec:
         return ObjectReader(self._registry, self._forms, leaves={**LEAF_READERS, TAG: resolve}).read
 
 
-def _body(data: bytes) -> bytes:
+def packed(body: bytes) -> bytes:
+    """Returns the stored form of an encoding."""
+    if len(body) > limits.COMPRESSED_FROM_BYTES and (compressed := compress(body)) is not None:
+        return COMPRESSED + compressed
+    return PLAIN + body
+
+
+def body_of(data: bytes) -> bytes:
+    """Returns the encoding in a stored form.
+
+    Raises:
+        CorruptError: It is none.
+        InvalidError: It is a signed one, which holds a pickle.
+    """
     first = data[:1]
     if first == PLAIN:
         return data[1:]
@@ -122,6 +135,8 @@ def _body(data: bytes) -> bytes:
         return decompress(data[1:])
     if not first:
         raise CorruptError("a stored value has no bytes")
+    if first == SIGNED:
+        raise InvalidError("a stored value holds a pickle; read it by a handle with pickle=SignedPickle(…)")
     if first[0] & 0x3F == SEALED[0]:
         raise CorruptError("a stored value is encrypted; open the store with its KeyRing")
     raise CorruptError(f"a stored value starts with {first.hex()}; it is damaged or of a newer keepstate")

@@ -8,10 +8,11 @@ value.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 import ormsgpack
@@ -32,11 +33,15 @@ _SUPERSEDED: Final = (
 """Types whose subclasses are told to be stored as these."""
 
 
+Pickling: TypeAlias = Callable[[object], bytes | None]
+"""Returns what stands for an object of a class that is not registered, or None if it may not be pickled."""
+
+
 class Lowering:
     """Rewrites one value; made for it and dropped with it."""
 
-    def __init__(self, registry: Registry, tags: int = 0) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, tags: int = 0, pickling: Pickling | None = None) -> None:
+        self._registry, self._pickling = registry, pickling
         self._tags = tags
         self._plain = 0
         self._path: list[str] = []
@@ -131,9 +136,17 @@ class Lowering:
         if kind is set or kind is frozenset:
             return self._lower_set(types.SET if kind is set else types.FROZENSET, value)
         known = self._registry.of(kind)
+        if known is None and (dumped := self._pickled(value)) is not None:
+            return ormsgpack.Ext(types.PICKLE, dumped)
         if known is None:
             raise self._refusal(self._advice(value))
         return self._lower_object(known, value)
+
+    def _pickled(self, value: object) -> bytes | None:
+        try:
+            return None if self._pickling is None else self._pickling(value)
+        except InvalidError as error:
+            raise self._refusal(str(error)) from error
 
     def _lower_inside(self, tag: int, items: Any) -> ormsgpack.Ext:
         self._enter(items)

@@ -17,6 +17,7 @@ from typing import Any, Final
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
+from keepstate.errors import InvalidError
 from keepstate.values import arrays, moments
 
 BIG_INT: Final = 1
@@ -47,6 +48,9 @@ MAP: Final = 35
 """A dict with any key that is no UTF-8 str: key, value, key, value, in insertion order."""
 OBJECT: Final = 36
 """An object of a registered class: name, version, fields by name, and pydantic's fields that were not set."""
+
+PICKLE: Final = 37
+"""An object that was pickled: its class's name behind two bytes that count it, then the pickle."""
 
 CONTAINERS: Final = frozenset({TUPLE, SET, FROZENSET, MAP, OBJECT})
 
@@ -126,6 +130,27 @@ def _read_path(data: bytes) -> PurePath:
     return {b"p": PurePosixPath, b"w": PureWindowsPath}[data[:1].lower()](text)
 
 
+def pickled(name: str, dumped: bytes) -> bytes:
+    """Returns what stands for a pickled object of a class of this name."""
+    text = name.encode()
+    return len(text).to_bytes(2) + text + dumped
+
+
+def pickled_parts(data: bytes) -> tuple[str, bytes]:
+    """Returns the name of the class, and the pickle."""
+    end = 2 + int.from_bytes(data[:2])
+    if len(data) < 2 or end > len(data):
+        raise ValueError("a pickle has no name")
+    return data[2:end].decode(), data[end:]
+
+
+def _refuse_pickle(data: bytes) -> object:
+    name, _ = pickled_parts(data)
+    raise InvalidError(
+        f"a pickle of {name} stands here; a handle with pickle=SignedPickle(…) reads it where it was signed"
+    )
+
+
 LEAF_WRITERS: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
     int: (BIG_INT, _write_int),
     EllipsisType: (ELLIPSIS, _write_nothing),
@@ -157,6 +182,7 @@ LEAF_READERS: Final[dict[int, Callable[[bytes], object]]] = {
     ZONE: moments.read_zone,
     ARRAY: arrays.read_array,
     SCALAR: arrays.read_scalar,
+    PICKLE: _refuse_pickle,
 }
 """By tag; on bytes that nobody wrote they raise what `reading` knows as damage."""
 

@@ -16,7 +16,7 @@ import ormsgpack
 from keepstate.errors import InvalidError
 from keepstate.values import limits, types
 from keepstate.values.crowding import is_crowded
-from keepstate.values.lowering import Lowering, array_head
+from keepstate.values.lowering import Lowering, Pickling, array_head
 from keepstate.values.nesting import nests_deeper
 from keepstate.values.schema import Registry
 
@@ -42,10 +42,10 @@ _pack = ormsgpack.packb
 class Writer:
     """Encodes one level of tagged values; the next one is encoded by `_inner`. Holds nothing of any value."""
 
-    def __init__(self, registry: Registry, depth: int = 0) -> None:
-        self._registry = registry
+    def __init__(self, registry: Registry, depth: int = 0, *, pickling: Pickling | None = None) -> None:
+        self._registry, self._pickling = registry, pickling
         self._depth = depth
-        self._inner = Writer(registry, depth + 1) if depth < limits.TAG_DEPTH else None
+        self._inner = Writer(registry, depth + 1, pickling=pickling) if depth < limits.TAG_DEPTH else None
 
     def write(self, value: object) -> bytes:
         """Returns the canonical bytes of a value.
@@ -65,7 +65,7 @@ class Writer:
         return body
 
     def _write_lowered(self, value: object) -> bytes:
-        return Lowering(self._registry, self._depth).write(value)
+        return Lowering(self._registry, self._depth, self._pickling).write(value)
 
     def _tagged(self, value: object) -> ormsgpack.Ext:
         """Returns what stands for a value that msgpack does not have; all it raises becomes a TypeError."""
@@ -92,6 +92,8 @@ class Writer:
             tag, body = types.OBJECT, inner.write(known.parts(value))
         elif (array := types.leaf(value)) is not None:
             return ormsgpack.Ext(*array)
+        elif self._pickling is not None and (dumped := self._pickling(value)) is not None:
+            return ormsgpack.Ext(types.PICKLE, dumped)
         else:
             raise InvalidError("not registered")
         if self._depth == 1 and nests_deeper(body, limits.INNER_DEPTH):

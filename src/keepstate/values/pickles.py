@@ -1,0 +1,171 @@
+"""Values of classes that nobody registered, pickled on request: signed for their place, and allow-listed.
+
+Invariant: no byte of a pickle is looked at before its signature has been verified, and no object of a class
+is made that is not in the list. A signed value is the byte `SIGNED`, HMAC-SHA256 of the place and the rest
+(32 bytes), and the rest: an ordinary stored value, in which each pickle is tagged and stands behind the name
+of its class. So who has no key still reads all else of it in builtin form.
+"""
+
+from __future__ import annotations
+
+import hmac
+import io
+import pickle
+import pickletools
+from collections.abc import Collection
+from datetime import date, datetime, time, timedelta, timezone
+from decimal import Decimal
+from typing import Any, Final
+from uuid import UUID
+
+from keepstate.errors import CorruptError, InvalidError, KeepstateError
+from keepstate.values import codec
+from keepstate.values.fitting import fit, fit_fields
+from keepstate.values.reading import ObjectReader, Reader
+from keepstate.values.schema import CLASSES
+from keepstate.values.types import LEAF_READERS, PICKLE, pickled, pickled_parts
+from keepstate.values.writing import Writer
+
+_PROTOCOL: Final = 5
+_MAC_BYTES: Final = 32
+_LEAST_KEY_BYTES: Final = 32
+_HARMLESS: Final = (complex, date, datetime, time, timedelta, timezone, Decimal, UUID)
+"""What fields hold and nobody needs to allow: making one does nothing else, and is as large as its bytes."""
+_REFUSED: Final = frozenset({
+    "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID", "NEXT_BUFFER", "READONLY_BUFFER", "INST", "OBJ",
+})  # fmt: skip
+"""Steps that go past `find_class`, or that no pickle made here has."""
+_PLACES: Final = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET"})
+
+
+class SignedPickle:
+    """Lets a handle store objects of these classes by pickling them: `open(url, pickle=SignedPickle(…))`.
+
+    Whoever has the key can make every reader build objects of the classes in the list, of any fields: keep it
+    where the store is not kept. Register a class instead where you can: a pickle is lost with its class.
+
+    Args:
+        key: At least 32 random bytes that sign and verify.
+        allow: The classes that are pickled and made again, exactly these and none below them.
+
+    Raises:
+        InvalidError: The key is too short, or something in the list is no class.
+    """
+
+    def __init__(self, key: bytes, allow: Collection[type]) -> None:
+        if type(key) is not bytes or len(key) < _LEAST_KEY_BYTES:
+            raise InvalidError(f"a key that signs pickles has at least {_LEAST_KEY_BYTES} bytes, random ones")
+        for kind in allow:
+            if not isinstance(kind, type):  # pyright: ignore[reportUnnecessaryIsInstance]
+                raise InvalidError(f"{kind!r} is no class; allow lists classes")
+        self._key, self._allowed = key, frozenset(allow)
+        self._classes = {(kind.__module__, kind.__qualname__): kind for kind in (*allow, *_HARMLESS)}
+        leaves = {**LEAF_READERS, PICKLE: self._load}
+        self._write = Writer(CLASSES, pickling=self._dump).write
+        self._read = ObjectReader(CLASSES, Reader(leaves), leaves=leaves).read
+        self._read_fitted = ObjectReader(CLASSES, Reader(leaves), fit_fields, leaves).read
+
+    def __repr__(self) -> str:
+        return (
+            f"<SignedPickle of {', '.join(sorted(kind.__qualname__ for kind in self._allowed)) or 'nothing'}>"
+        )
+
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError(
+            "a SignedPickle cannot be pickled, since its key would lie open; make it where it is used"
+        )
+
+    # ---- stored values
+
+    def encode(self, value: object, place: bytes) -> bytes:
+        """Returns the bytes to store at a place; signed only if they hold a pickle.
+
+        Raises:
+            InvalidError: The value would not come back equal and of the same type; `path` says which part.
+        """
+        try:
+            return codec.encode(value)
+        except InvalidError:
+            stored = codec.packed(self._write(value))
+        return codec.SIGNED + self._signature(stored, place) + stored
+
+    def decode(self, data: bytes, place: bytes, type: Any = None) -> Any:
+        """Returns the value stored at a place.
+
+        Raises:
+            CorruptError: It was not signed by this key for this place, or was never written.
+            InvalidError: It holds an object of a class that is not allowed, or does not fit `type`.
+        """
+        if not data.startswith(codec.SIGNED):
+            return codec.decode(data) if type is None else codec.decode(data, type=type)
+        signature, stored = data[1 : 1 + _MAC_BYTES], data[1 + _MAC_BYTES :]
+        if not hmac.compare_digest(signature, self._signature(stored, place)):
+            raise CorruptError("a signed value was not signed by this key for this place")
+        body = codec.body_of(stored)
+        return self._read(body) if type is None else fit(self._read_fitted(body), type)
+
+    def _signature(self, stored: bytes, place: bytes) -> bytes:
+        head = b"keepstate signed 1\x00" + len(place).to_bytes(4)
+        return hmac.digest(self._key, head + place + stored, "sha256")
+
+    # ---- objects
+
+    def _dump(self, value: object) -> bytes | None:
+        """Returns what stands for an object, or None if its class is not allowed."""
+        if type(value) not in self._allowed:
+            return None
+        name = f"{type(value).__module__}.{type(value).__qualname__}"
+        try:
+            dumped = pickle.dumps(value, _PROTOCOL)
+        except Exception as error:
+            raise InvalidError(f"{name} does not let itself be pickled: {error}") from error
+        if type(self._loaded(name, dumped)) is not type(value):
+            raise InvalidError(f"{name} does not come back as one from its pickle")
+        return pickled(name, dumped)
+
+    def _load(self, data: bytes) -> object:
+        return self._loaded(*pickled_parts(data))
+
+    def _loaded(self, name: str, dumped: bytes) -> object:
+        _check_steps(name, dumped)
+        try:
+            return _Unpickler(dumped, self._classes).load()
+        except KeepstateError:
+            raise
+        except Exception as error:
+            raise InvalidError(f"a pickle of {name} cannot be read: {error!r}") from error
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, dumped: bytes, classes: dict[tuple[str, str], type]) -> None:
+        super().__init__(io.BytesIO(dumped))
+        self._classes = classes
+
+    def find_class(self, module_name: str, global_name: str, /) -> Any:
+        try:
+            return self._classes[module_name, global_name]
+        except KeyError:
+            wanted = f"{module_name}.{global_name}"
+            raise InvalidError(
+                f"a pickle asks for {wanted}, which is not allowed; list it, if it is a class"
+            ) from None
+
+
+def _check_steps(name: str, dumped: bytes) -> None:
+    """Raises unless each step is one that a pickle made here may have; runs none of them."""
+    end = 0
+    try:
+        for step, argument, at in pickletools.genops(dumped):
+            end = (at or 0) + 1
+            if step.name in _REFUSED:
+                raise InvalidError(f"a pickle of {name} has a step {step.name}, which none made here has")
+            # A place far off in the memo makes it as large as it says.
+            place: Any = argument
+            if step.name in _PLACES and not 0 <= int(place) <= len(dumped):
+                raise InvalidError(f"a pickle of {name} has more places than bytes")
+    except (ValueError, IndexError, OverflowError, MemoryError) as error:
+        if isinstance(error, InvalidError):
+            raise
+        raise InvalidError(f"a pickle of {name} is damaged: {error}") from error
+    if end != len(dumped):
+        raise InvalidError(f"a pickle of {name} is followed by something")
