@@ -58,6 +58,12 @@ class LossyStage(Stage):
         url = self.proxy.url(self.direct.url)
         return await self._open(made(url, self.runner(), timeout_s=timeout_s, retry_for_s=retry_for_s))
 
+    async def behind_by_default(self) -> StoreBase:
+        """Returns an open handle whose calls pass the proxy, with no option set."""
+        place = StoreUrl.parse(self.proxy.url(self.direct.url))
+        kind = PostgresStore if self.kind == "PostgreSQL" else RedisStore
+        return await self._open(kind.from_url(place, runner=self.runner()))
+
     async def beside(self) -> StoreBase:
         """Returns an open handle that asks the server itself."""
         return await self._open(self.another(self.runner()))

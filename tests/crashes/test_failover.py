@@ -28,13 +28,20 @@ from tests.server_fixtures import running
 
 SEED = int(os.environ.get("KEEPSTATE_SEED", "20261121"))
 HOT = b"\x02hot"
-KINDS, IDS = [Redis, Valkey], ["Redis", "Valkey"]
+CLUSTERS = [
+    pytest.param(Redis, id="Redis"),
+    pytest.param(Valkey, id="Valkey", marks=pytest.mark.deep),
+]
+PAIRS = [
+    pytest.param(Redis, id="Redis", marks=pytest.mark.deep),
+    pytest.param(Valkey, id="Valkey"),
+]
 COLOURS: tuple[Colour, ...] = ("async", "blocking")
 
 pytestmark = pytest.mark.slow
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=IDS)
+@pytest.fixture(scope="module", params=CLUSTERS)
 def cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
     yield from running(RedisCluster(replicas=1, server=request.param))
 
@@ -95,7 +102,7 @@ def tellings_on_a_cluster(cluster: RedisCluster) -> Iterator[Tellings]:
         yield tellings
 
 
-@pytest.fixture(scope="module", params=KINDS, ids=IDS)
+@pytest.fixture(scope="module", params=PAIRS)
 def tellings_on_a_pair(request: pytest.FixtureRequest) -> Iterator[Tellings]:
     names = map("s{}".format, count())
     with RedisPair(request.param) as pair, told(pair.url, names, pair.forgetful_failover) as tellings:

@@ -217,6 +217,21 @@ class TestLostReplies(LossyStage):
         assert await space_in(store, space).outcome(outcome.token) == 2
         assert await value_of(store, space, A) == b"2"
 
+    @only_async
+    @pytest.mark.deep
+    async def test_as_it_is_set_by_default_a_silent_server_leaves_a_doubt_within_30_s(
+        self, space: str
+    ) -> None:
+        store = await self.behind_by_default()
+        await applied(store, space, Put(A, b"1"))
+        self.proxy.plan = Plan(SEED, share=1.0, draws=[lambda random: Silence()])
+        since_s = time.monotonic()
+
+        (outcome,) = await store.apply([Batch(space, [Put(A, b"2")])])
+
+        assert isinstance(outcome, OutcomeUnknownError)
+        assert time.monotonic() - since_s < 31.0
+
     async def test_a_loss_of_history_is_told_as_one_although_its_first_answer_was_lost(
         self, space: str
     ) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Runner
-from keepstate.errors import StoreUnavailableError, UnsupportedError
+from keepstate.errors import HistoryLostError, StoreUnavailableError, UnsupportedError
 from keepstate.stores.base import RETRY_FOR_S, SWEPT_BY_FLUSH, StoreBase
 from keepstate.stores.marks import NONCE_BYTES, Mark, Marks, applied_beside
 from keepstate.stores.postgres import reading
@@ -150,7 +150,15 @@ class PostgresStore(StoreBase):
             if outcome is not None:
                 return [outcome]
         answer = await self._client.change("apply", *flush.values(randomness, swept=SWEPT_BY_FLUSH))
-        return flush.outcomes(from_record(answer.get_value(0, 0)), self._marks, self.url)
+        outcomes = flush.outcomes(from_record(answer.get_value(0, 0)), self._marks, self.url)
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            if type(outcome) is HistoryLostError:
+                self._revisions.pop(batch.space, None)
+        return outcomes
+
+    def _lost(self, space: str, mark: Mark) -> HistoryLostError:
+        self._revisions.pop(space, None)
+        return self._marks.lost(space, mark, url=self.url)
 
     async def _drop(self, space: str) -> None:
         mark = self._marks.of(space)
@@ -159,7 +167,7 @@ class PostgresStore(StoreBase):
         )
         revision, nonce = from_record(answer.get_value(0, 0))
         if from_int8(revision) < 0 and mark is not None:
-            raise self._marks.lost(space, mark, url=self.url)
+            raise self._lost(space, mark)
         self._marks.saw(space, from_int8(revision), nonce or b"")
 
     async def _sweep(self, limit: int) -> int:
@@ -180,7 +188,7 @@ class PostgresStore(StoreBase):
         fields = from_record((await self._client.change("apply", *values)).get_value(0, 0))
         (revision,), (nonce,), (swept,) = from_int8s(fields[4]), from_byteas(fields[5]), from_int8s(fields[6])
         if revision < 0 and mark is not None:
-            raise self._marks.lost(space, mark, url=self.url)
+            raise self._lost(space, mark)
         self._marks.saw(space, revision, nonce)
         if swept:
             self.hear(space)
@@ -233,7 +241,7 @@ class PostgresStore(StoreBase):
         marked: bytes | None,
     ) -> None:
         if mark is not None and not reading.still_holds(mark, revision, floor, nonce, marked):
-            raise self._marks.lost(space, mark, url=self.url)
+            raise self._lost(space, mark)
         self._marks.saw(space, revision, nonce or b"")
 
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
