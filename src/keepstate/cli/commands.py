@@ -11,6 +11,7 @@ from importlib.metadata import version
 from cyclopts import App, CycloptsError
 
 from keepstate.cli import documents, exits, tasks, upkeep
+from keepstate.cli.damage import repair
 from keepstate.cli.demo import demo
 from keepstate.cli.doctor import doctor
 from keepstate.cli.session import said
@@ -35,6 +36,7 @@ for command in (
     tasks.queue,
     upkeep.sweep,
     doctor,
+    repair,
 ):
     app.command(command)
 

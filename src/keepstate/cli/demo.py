@@ -159,7 +159,7 @@ async def _follow(run: Space, processes: Sequence[Process], kill: int, outcome: 
     """Shows how far the workers are, and kills some of them on the way."""
     columns = TextColumn("surveying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     deadline = perf_counter() + _LONGEST_S
-    with Progress(*columns, console=said(), transient=True) as progress:
+    with Progress(*columns, console=said(), transient=True, disable=not said().is_terminal) as progress:
         bar = progress.add_task("surveying", total=outcome.modules)
         while any(process.returncode is None for process in processes):
             await _look_after(processes)

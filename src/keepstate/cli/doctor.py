@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Sequence
+from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated
 
 import msgspec
+from cyclopts import Parameter
 from rich.text import Text
 
-from keepstate.cli import exits
+from keepstate.cli import damage, exits
 from keepstate.cli.session import Session, plain, shown, write_json
 from keepstate.stores.protocol import Capabilities, Durability, Inspected, Setting, Store
 from keepstate.stores.urls import StoreUrl
@@ -43,8 +46,25 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{subject}: {self.text}{f'; {self.mend}' if self.mend else ''}"
 
 
-async def doctor(*, session: Session = _PLAIN) -> int:
-    """Say what the store really offers; exit 1 if something in its settings could lose data."""
+async def doctor(
+    url: str | None = None,
+    *,
+    verify: Annotated[
+        bool, Parameter(negative="", help="Read every record, and list the damaged ones.")
+    ] = False,
+    session: Session = _PLAIN,
+) -> int:
+    """Say what the store really offers; exit 1 if something in its settings could lose data.
+
+    With --verify, read all that it holds instead; exit 5 if something is damaged.
+
+    Args:
+        url: The store, in place of --url.
+    """
+    if url is not None:
+        session = replace(session, url=url)
+    if verify:
+        return await damage.verify(session)
     async with session.opened() as ks:
         findings = [*_of_machine(), *await _of_store(ks.url, ks.store)]
     well = all(finding.well for finding in findings)

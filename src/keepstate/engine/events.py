@@ -75,6 +75,8 @@ class Event:
 class EventRecord(msgspec.Struct, array_like=True, frozen=True):
     """An event as it is stored, in its place."""
 
+    """An event as it is stored, in its place."""
+
     data: bytes
     recorded_at_ms: StoredMs
     author: str | None = None

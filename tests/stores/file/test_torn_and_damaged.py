@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from zlib import crc32
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -214,9 +215,19 @@ def test_an_empty_file_is_a_new_journal(tmp_path: Path) -> None:
 
 def test_a_journal_of_a_later_version_asks_for_an_upgrade(tmp_path: Path) -> None:
     path = tmp_path / "journal"
-    path.write_bytes(filled(path).replace(b"journal 1", b"journal 2", 1))
+    journal = filled(path)
+    line = journal[: head_bytes(journal) - 9].replace(b"journal 1", b"journal 2")
+    path.write_bytes(line + b"%08x\n" % crc32(line) + journal[head_bytes(journal) :])
 
     with pytest.raises(UnsupportedError, match=r"version 2.*upgrade"):
+        opened(path)
+
+
+def test_a_turned_bit_in_the_version_is_damage_and_no_later_version(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    path.write_bytes(filled(path).replace(b"journal 1", b"journal 3", 1))
+
+    with pytest.raises(CorruptError, match="does not start as a journal"):
         opened(path)
 
 

@@ -31,7 +31,8 @@ Format = Literal["json", "msgpack"]
 
 _MARK: Final = b"frame "
 _HEAD = re.compile(rb"keepstate journal (\d{1,9}) (json|msgpack) ([0-9a-f]{16}) ([0-9a-f]{8})\n")
-_ANY_HEAD = re.compile(rb"keepstate journal (\d{1,9}) ")
+_ANY_HEAD = re.compile(rb"keepstate journal (\d{1,9}) [^\n]*([0-9a-f]{8})\n")
+"""A head of any version ends with the checksum of its line."""
 _FRAME_HEAD = re.compile(rb"frame ([0-9a-f]{8}) ([0-9a-f]{8}) ([0-9a-f]{8})\n")
 _SECTOR: Final = 512
 _EMPTY: Final = bytes(_SECTOR)
@@ -56,7 +57,7 @@ class Head(msgspec.Struct, frozen=True):
             CorruptError: It is damaged, or no journal.
         """
         known = _ANY_HEAD.match(data)
-        if known is not None and int(known[1]) > VERSION:
+        if known is not None and int(known[1]) > VERSION and crc32(known[0][:-9]) == int(known[2], 16):
             raise UnsupportedError(
                 f"{path} is a journal of version {int(known[1])}, and this keepstate reads up to {VERSION}: "
                 "upgrade keepstate"
@@ -80,22 +81,29 @@ class Head(msgspec.Struct, frozen=True):
 
     def body(self, data: bytes, at: int) -> memoryview | None:
         """Returns the body of the frame at this place, or None if no good frame stands there."""
-        length = self.length(data, at)
+        return self.body_under(data[at : at + FRAME_HEAD_BYTES], data, at)
+
+    def body_under(self, frame_head: bytes, data: bytes, at: int) -> memoryview | None:
+        """Returns the body of the frame at this place as if it had this head."""
+        length = self._length(frame_head, at)
         start = at + FRAME_HEAD_BYTES
         if length is None or start + length > len(data):
             return None
         body = memoryview(data)[start : start + length]
-        return body if crc32(body, self._head_crc(data, at)) == int(data[start - 9 : start - 1], 16) else None
+        return body if crc32(body, self._head_crc(frame_head, at)) == int(frame_head[-9:-1], 16) else None
 
     def length(self, data: bytes, at: int) -> int | None:
         """Returns how long the frame at this place says its body is, or None without a good frame head."""
-        found = _FRAME_HEAD.match(data, at)
-        if found is None or self._head_crc(data, at) != int(found[2], 16):
+        return self._length(data[at : at + FRAME_HEAD_BYTES], at)
+
+    def _length(self, frame_head: bytes, at: int) -> int | None:
+        found = _FRAME_HEAD.match(frame_head)
+        if found is None or self._head_crc(frame_head, at) != int(found[2], 16):
             return None
         return int(found[1], 16)
 
-    def _head_crc(self, data: bytes, at: int) -> int:
-        return crc32(data[at + len(_MARK) : at + len(_MARK) + 8], self._start(at))
+    def _head_crc(self, frame_head: bytes, at: int) -> int:
+        return crc32(frame_head[len(_MARK) : len(_MARK) + 8], self._start(at))
 
     def _start(self, at: int) -> int:
         return crc32(b"%d" % at, crc32(self.seed))
@@ -111,7 +119,7 @@ def frames(head: Head, data: bytes, path: str) -> Iterator[tuple[int, memoryview
     while at < len(data):
         body = head.body(data, at)
         if body is None:
-            if _has_frame_after(head, data, at) or not _is_torn(head, data, at):
+            if _has_frame_after(head, data, at) or not is_torn(head, data, at):
                 raise CorruptError(
                     f"{path} is damaged at byte {at}: the frame there was whole once; the file was not "
                     "touched: restore a backup",
@@ -129,7 +137,8 @@ def _has_frame_after(head: Head, data: bytes, at: int) -> bool:
     return False
 
 
-def _is_torn(head: Head, data: bytes, at: int) -> bool:
+def is_torn(head: Head, data: bytes, at: int) -> bool:
+    """Whether the end of the file from here on shows what a crash leaves of a write; see the module."""
     end = at + FRAME_HEAD_BYTES + (head.length(data, at) or 0)
     return end > len(data) or _has_empty_sector(data, at, end)
 

@@ -1,0 +1,208 @@
+"""Damage to a store: `doctor --verify` finds it, `repair` saves the rest."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+
+import msgspec
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from keepstate._clock import SYSTEM_CLOCK
+from keepstate.cli import exits
+from keepstate.cli.remains import FILES, FileSource, SpaceRecords, StoreRemains, StoreSource, remains_of
+from keepstate.cli.session import Session, plain, said, shown, write_json
+from keepstate.engine.describing import describe
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.restoring import Restoring, skip
+from keepstate.engine.verifying import Problem, Source, Verifier, log_problems
+from keepstate.errors import CorruptError, InvalidError
+from keepstate.opening import open as open_store
+from keepstate.stores.protocol import Store
+from keepstate.stores.salvage import Damage, Remains, SpaceRemains
+from keepstate.stores.urls import StoreUrl
+
+_PLAIN = Session()
+_MOST_SHOWN = 100
+
+
+class _Report(msgspec.Struct):
+    """What was found."""
+
+    records: int = 0
+    spaces: int = 0
+    encrypted: int = 0
+    expired: int = 0
+    damages: list[Damage] = []
+
+    def take(self, space: str, problems: Sequence[Problem]) -> None:
+        """Adds problems of a space's records."""
+        self.damages += [Damage(problem.what, "", space, problem.key) for problem in problems]
+
+
+async def verify(session: Session) -> int:
+    """Reads every record of a store and lists what is damaged; exit 5 if something is."""
+    parsed = StoreUrl.parse(session.chosen_url())
+    report = _Report()
+    with _progress("verifying") as (bar, task):
+        if parsed.scheme in FILES:
+            async with remains_of(parsed, deep=True) as remains:
+                names = [space.name for space in remains.spaces() if space.exists]
+                report.damages += remains.damages
+                await _verify(FileSource(remains), names, report, bar, task)
+        else:
+            async with open_store(session.chosen_url()) as ks:
+                names = [name async for name in ks.spaces()]
+                await _verify(StoreSource(ks.store), names, report, bar, task)
+                for name in names:
+                    report.take(name, await log_problems(ks.store, name))
+    _show(report, f"{report.records:,} records in {report.spaces:,} spaces of {parsed}", session)
+    return exits.DAMAGED if report.damages else exits.OK
+
+
+async def _verify(source: Source, names: Sequence[str], report: _Report, bar: Progress, task: TaskID) -> None:
+    for name in names:
+        report.spaces += 1
+        verifier = Verifier(source, name)
+        try:
+            async for entries in source.pages(name):
+                for entry in entries:
+                    report.take(name, await verifier.problems(entry))
+                report.records += len(entries)
+                bar.update(task, advance=len(entries))
+        except CorruptError as error:
+            report.damages.append(Damage(str(error), error.place or "", name))
+        report.encrypted += verifier.sealed
+
+
+async def repair(source: str, target: str, *, session: Session = _PLAIN) -> int:
+    """Write what is whole of a damaged store into a new one, and list what is not: exit 5 if there is any.
+
+    Args:
+        source: The URL of the damaged store, which is not touched.
+        target: The URL of the new one: a file that is not there yet, or a server's store without a space.
+    """
+    parsed = StoreUrl.parse(source)
+    _refuse_present(StoreUrl.parse(target))
+    report = _Report()
+    async with _source(parsed, source) as remains, open_store(target, author="repair") as ks:
+        if [name async for name in ks.spaces()]:
+            raise InvalidError(f"{ks.url} holds something; give a store that holds nothing")
+        report.damages += remains.damages
+        try:
+            for space in remains.spaces():
+                await _restore(remains, space, ks.store, report)
+        except BaseException:
+            said().print(f"keepstate: {ks.url} is incomplete; remove it", markup=False)
+            raise
+        where = ks.url
+    _show(report, f"{report.records:,} records in {report.spaces:,} spaces are now in {where}", session)
+    return exits.DAMAGED if report.damages else exits.OK
+
+
+def _refuse_present(target: StoreUrl) -> None:
+    if target.scheme not in FILES:
+        return
+    path = Path(target.path)
+    if path.exists() and not (path.is_dir() and not any(path.iterdir())):
+        raise InvalidError(f"{target} is there already; give a file that is not")
+
+
+@asynccontextmanager
+async def _source(url: StoreUrl, text: str) -> AsyncGenerator[Remains]:
+    if url.scheme in FILES:
+        async with remains_of(url) as remains:
+            yield remains
+        return
+    async with open_store(text) as ks:
+        yield await _read_all(ks)
+
+
+async def _read_all(ks: Keepstate) -> StoreRemains:
+    """Reads a server's store; what it does not give is named."""
+    source = StoreSource(ks.store)
+    remains = StoreRemains()
+    async for name in ks.spaces():
+        reading = await ks.store.read(name, [])
+        entries = remains.added(SpaceRemains(name, reading.revision, reading.now_ms, True))
+        try:
+            async for page in source.pages(name):
+                entries.update((entry.key, entry) for entry in page)
+        except CorruptError as error:
+            remains.damages.append(Damage(str(error), error.place or "", name))
+    return remains
+
+
+async def _restore(remains: Remains, space: SpaceRemains, store: Store, report: _Report) -> None:
+    if not space.exists:
+        with _progress(f"passing over {space.name}") as (bar, task):
+            await skip(store, space.name, space.revision, lambda count: bar.update(task, advance=count))
+        return
+    report.spaces += 1
+    verifier = Verifier(FileSource(remains), space.name)
+    now_ms = max(space.now_ms, SYSTEM_CLOCK.now_ms())
+    restoring = Restoring(SpaceRecords(remains, space.name), verifier, now_ms=now_ms)
+    with _progress(f"looking at {space.name}") as (bar, task):
+        await restoring.choose(lambda: bar.update(task, advance=1))
+    with _progress(f"writing {space.name}") as (bar, task):
+        await restoring.write(
+            store, space.name, space.revision, lambda count: bar.update(task, advance=count)
+        )
+    report.records += restoring.kept
+    report.expired += restoring.expired
+    report.encrypted += verifier.sealed
+    report.take(space.name, restoring.problems)
+
+
+# ---- what people see
+
+
+@contextmanager
+def _progress(what: str) -> Generator[tuple[Progress, TaskID]]:
+    columns = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.completed:,.0f}")
+    console, is_seen = said(), said().is_terminal
+    with Progress(*columns, TimeElapsedColumn(), console=console, transient=True, disable=not is_seen) as bar:
+        yield bar, bar.add_task(plain(what).plain, total=None)
+
+
+def _show(report: _Report, summary: str, session: Session) -> None:
+    if session.json:
+        everything = {
+            "whole": not report.damages,
+            "records": report.records,
+            "spaces": report.spaces,
+            "encrypted": report.encrypted,
+            "expired": report.expired,
+            "damages": [_told(damage) for damage in report.damages],
+        }
+        write_json(everything)
+        return
+    for damage in report.damages[:_MOST_SHOWN]:
+        told = _told(damage)
+        where = ", ".join(told[name] for name in ("space", "key", "place") if name in told)
+        shown().print(plain(f"damaged  {where}: {damage.what}" if where else f"damaged  {damage.what}"))
+    if (more := len(report.damages) - _MOST_SHOWN) > 0:
+        shown().print(f"… and {more:,} more; --json lists them all")
+    shown().print(plain(summary + _remarks(report)))
+
+
+def _remarks(report: _Report) -> str:
+    parts = [f"; {len(report.damages):,} places are damaged" if report.damages else "; all is whole"]
+    if report.encrypted:
+        parts.append(f"; {report.encrypted:,} are encrypted: only their checksums were looked at")
+    if report.expired:
+        parts.append(f"; {report.expired:,} had expired and were left out")
+    return "".join(parts)
+
+
+def _told(damage: Damage) -> dict[str, str]:
+    """Returns a damage in words."""
+    told = {"what": damage.what}
+    if damage.space is not None:
+        told["space"] = damage.space
+    if damage.key is not None:
+        told["key"] = describe(damage.key)
+    if damage.place:
+        told["place"] = damage.place
+    return told

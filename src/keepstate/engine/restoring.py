@@ -1,0 +1,231 @@
+"""Writes what is whole of a space into a new one, so that each record comes to stand where it stood.
+
+The new space goes through the same revisions: at each, one batch writes the records that were written last
+at that revision. So versions, fencing tokens, and the positions of events are what they were, and tasks keep
+their order. A revision of which nothing is left changes nothing. Records that expire come after all
+others, at new revisions, for the time that they have left; leases are left out: their holders are gone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol
+
+import msgspec
+
+from keepstate.engine import layout, tasks
+from keepstate.engine.stored import opened
+from keepstate.engine.tasks import TaskRecord
+from keepstate.engine.verifying import Problem, Verifier, head_for
+from keepstate.errors import ConflictError, KeepstateError
+from keepstate.stores.protocol import Applied, Batch, Conflict, Delete, Entry, Put, Store, Write
+from keepstate.values import limits
+from keepstate.values.key import BY_KEY, Stamp, stored_key, unpack
+
+_NOTHING: Final = Delete(stored_key(BY_KEY, "restored"))
+"""Takes a revision and changes nothing: no part of a space has such a key."""
+_AT_ONCE: Final = 100
+_AT_ONCE_BYTES: Final = 4 << 20
+
+
+class Place(msgspec.Struct, frozen=True):
+    """When a record is written again: at its `version`, and before that at `created`, if that was earlier."""
+
+    key: bytes
+    version: int
+    created: int
+    expires_at_ms: int | None
+
+
+class Records(Protocol):
+    """The records of one damaged space, read one after the other as often as need be."""
+
+    def entries(self) -> Iterator[Entry]:
+        """Yields all that is whole, in key order."""
+        ...
+
+    def read(self, keys: Sequence[bytes]) -> Sequence[Entry | None]:
+        """Returns entries in the order of the keys asked."""
+        ...
+
+
+class Restoring:
+    """What is to be written of one space, chosen from what is left of it.
+
+    Attributes:
+        problems: What is left out, or is incomplete.
+        kept: How many records are written.
+        expired: How many are left out because their time is over.
+    """
+
+    def __init__(self, records: Records, verifier: Verifier, *, now_ms: int) -> None:
+        self._records, self._verifier, self._now_ms = records, verifier, now_ms
+        self.problems: list[Problem] = []
+        self.kept = self.expired = 0
+        self._places: dict[bytes, Place] = {}
+        self._values: dict[bytes, bytes] = {}
+        """What differs from what was read: heads and indexes made anew, tasks whose result is lost."""
+
+    async def choose(self, progressed: Callable[[], None]) -> None:
+        """Looks at every record, and decides what becomes of it."""
+        doubted: list[tuple[Entry, Problem]] = []
+        for entry in self._records.entries():
+            progressed()
+            if entry.key.startswith(layout.LEASES):
+                continue
+            if entry.expires_at_ms is not None and entry.expires_at_ms <= self._now_ms:
+                self.expired += 1
+                continue
+            found = await self._verifier.problems(entry)
+            self.problems += found
+            if not any(problem.is_alone for problem in found):
+                self._places[entry.key] = Place(entry.key, entry.version, entry.created, entry.expires_at_ms)
+                doubted += [(entry, problem) for problem in found]
+        for entry, _ in doubted:
+            self._mend(entry)
+        self._tie_tasks()
+        self.kept = len(self._places)
+
+    def _mend(self, entry: Entry) -> None:
+        """Makes anew what can be told from a record that is whole, and leaves out what is of no use."""
+        key = entry.key
+        if key.startswith(layout.EVENTS):
+            self._make_head(entry)
+        elif not key.startswith((layout.HEADS, layout.TASKS)):
+            self._places.pop(key, None)
+
+    def _make_head(self, event: Entry) -> None:
+        key, value = head_for(event)
+        stamp = unpack(event.key[1:])[-1]
+        assert isinstance(stamp, Stamp)
+        known = self._places.get(key)
+        if known is None or known.version < stamp.revision or key in self._values:
+            self._places[key] = Place(key, stamp.revision, stamp.revision, None)
+            self._values[key] = value
+
+    def _tie_tasks(self) -> None:
+        """Keeps a task only with its payload, gives it its place, and takes from it a result that is lost."""
+        for key in [key for key in self._places if key.startswith(layout.TASKS)]:
+            (entry,) = self._records.read([key])
+            assert entry is not None
+            try:
+                record = opened(entry.value, TaskRecord, "the record")
+            except KeepstateError:  # encrypted
+                continue
+            index = tasks.place_of(record, entry.version)
+            has_payload = tasks.payload_key(record.id) in self._places
+            if record.state != "done" and not has_payload:
+                self._forget_task(record, entry.key, index)
+                continue
+            if record.has_result and tasks.result_key(record.id) not in self._places:
+                self._values[key] = msgspec.msgpack.encode(msgspec.structs.replace(record, has_result=False))
+            if index not in self._places:
+                self._places[index] = Place(index, entry.version, entry.version, entry.expires_at_ms)
+                self._values[index] = record.id.encode("utf-8", "surrogatepass")
+
+    def _forget_task(self, record: TaskRecord, key: bytes, index: bytes) -> None:
+        self._places.pop(key, None)
+        self._places.pop(index, None)
+        told = {problem.key for problem in self.problems}
+        if key not in told:
+            self.problems.append(Problem(key, "its payload is not whole", is_alone=False))
+        self._places.pop(tasks.result_key(record.id), None)
+
+    # ---- writing
+
+    async def write(self, store: Store, space: str, revision: int, progressed: Callable[[int], None]) -> int:
+        """Writes what was chosen into a space that has nothing yet, and returns the revision reached."""
+        timed = [place for place in self._places.values() if place.expires_at_ms is not None]
+        by_revision: defaultdict[int, list[bytes]] = defaultdict(list)
+        for place in self._places.values():
+            if place.expires_at_ms is None:
+                by_revision[place.version].append(place.key)
+                revision = max(revision, place.version)
+        for place in self._places.values():
+            if place.expires_at_ms is None and place.created < place.version:
+                by_revision[place.created].append(place.key)
+        late: list[Put] = []
+        await _apply(store, self._batches(space, by_revision, revision, late), progressed)
+        puts = [*late, *(self._timed(place) for place in timed)]
+        batches = [Batch(space, writes, at=revision + number) for number, writes in enumerate(_grouped(puts))]
+        await _apply(store, batches, progressed)
+        return revision + len(batches)
+
+    def _batches(
+        self, space: str, by_revision: dict[int, list[bytes]], last: int, late: list[Put]
+    ) -> Iterator[Batch]:
+        for revision in range(1, last + 1):
+            writes: list[Write] = []
+            for group in _grouped(self._put(key) for key in by_revision.pop(revision, ())):
+                if writes:  # more than there was at first: some values have grown since
+                    late += [put for put in group if self._places[put.key].version == revision]
+                else:
+                    writes += group
+            yield Batch(space, writes or [_NOTHING], at=revision - 1)
+
+    def _put(self, key: bytes) -> Put:
+        value = self._values.get(key)
+        if value is None:
+            (entry,) = self._records.read([key])
+            assert entry is not None
+            value = entry.value
+        return Put(key, value)
+
+    def _timed(self, place: Place) -> Put:
+        assert place.expires_at_ms is not None
+        put = self._put(place.key)
+        return msgspec.structs.replace(put, ttl_ms=max(place.expires_at_ms - self._now_ms, 1))
+
+
+async def skip(store: Store, space: str, revision: int, progressed: Callable[[int], None]) -> None:
+    """Brings a space that holds nothing to the revision at which it was dropped."""
+    batches = (Batch(space, [_NOTHING], at=number) for number in range(revision - 1))
+    await _apply(store, batches, progressed)
+    if revision > 1:
+        await store.drop(space)
+
+
+async def _apply(store: Store, batches: Iterable[Batch], progressed: Callable[[int], None]) -> None:
+    """Applies batches in their order, many at once."""
+    ahead: list[Batch] = []
+    size = 0
+    for batch in batches:
+        ahead.append(batch)
+        size += sum(len(write.value) for write in batch.writes if isinstance(write, Put))
+        if len(ahead) == _AT_ONCE or size >= _AT_ONCE_BYTES:
+            await _flush(store, ahead)
+            progressed(len(ahead))
+            ahead, size = [], 0
+    await _flush(store, ahead)
+    progressed(len(ahead))
+
+
+async def _flush(store: Store, batches: Sequence[Batch]) -> None:
+    if not batches:
+        return
+    for outcome in await store.apply(batches):
+        if isinstance(outcome, Conflict):
+            raise ConflictError(
+                f"somebody else writes to {batches[0].space!r} while it is restored; "
+                "begin again with a new store",
+                space=batches[0].space,
+                actual=outcome.actual,
+            )
+        if not isinstance(outcome, Applied):
+            raise outcome
+
+
+def _grouped(puts: Iterable[Put]) -> Iterator[list[Put]]:
+    """Yields puts by so many as fit into a batch."""
+    group: list[Put] = []
+    size = 0
+    for put in puts:
+        weight = len(put.key) + len(put.value)
+        if group and (len(group) == limits.BATCH_WRITES or size + weight > limits.BATCH_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(put)
+        size += weight
+    if group:
+        yield group

@@ -1,0 +1,234 @@
+"""`doctor --verify` finds damage and names its place; `repair` saves the rest and touches nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import psycopg
+import pytest
+
+import keepstate as ks_package
+from keepstate.testing.servers import Redis
+from tests.cli.conftest import Keepstate
+
+DAMAGED = 5
+PAGE_BYTES = 4096
+
+
+async def _fill(url: str) -> None:
+    async with ks_package.open(url) as ks:
+        run = ks.space("run")
+        for number in range(40):
+            await run.documents.put(f"plan {number}", {"step": number, "text": f"text of {number} " * 40})
+            await run.events.append({"step": number})
+            await run.queue.put(number, id=f"task {number}")
+        await run.documents.put("large", Random(1).randbytes(1_500_000))
+        await run.documents.put("timed", 1, ttl_s=3600)
+        for task in await run.queue.claim("me", lease_s=60, count=3):
+            await task.complete("done")
+        await run.leases.acquire("lock", 60)
+        await ks.space("gone").documents.put("x", 1)
+        await ks.drop("gone")
+
+
+async def _told(url: str) -> dict[str, Any]:
+    """Returns all that a reader sees of the space."""
+    async with ks_package.open(url) as ks:
+        run = ks.space("run")
+        return {
+            "documents": [(key, entry) async for key, entry in _entries(run.documents) if key != "timed"],
+            "timed": await run.documents.get("timed"),
+            "events": [(event.position, event.data) for event in await run.events.read(limit=1000)],
+            "last": await run.events.last(),
+            "ready": [(task.id, task.attempt) for task in await run.queue.list("ready")],
+            "done": [(task.id, task.result) for task in await run.queue.list("done")],
+            "dropped": await ks.space("gone").revision(),
+        }
+
+
+async def _entries(documents: Any) -> Any:
+    async for key in documents.keys():
+        yield key, await documents.entry(key)
+
+
+def _filled(url: str) -> dict[str, Any]:
+    asyncio.run(_fill(url))
+    return asyncio.run(_told(url))
+
+
+def _damage(path: Path, wanted: bytes) -> int:
+    """Changes a byte of a value that stands in the file, and returns where."""
+    data = path.read_bytes()
+    at = data.index(wanted) + len(wanted) // 2
+    path.write_bytes(data[:at] + b"#" + data[at + 1 :])
+    return at
+
+
+def _url(kind: str, tmp_path: Path, request: pytest.FixtureRequest, name: str = "store") -> str:
+    if kind in ("sqlite", "file"):
+        return f"{kind}:///{tmp_path}/{name}.{kind}"
+    url: str = request.getfixturevalue(f"{kind}_url")
+    return url
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file", "redis", "postgres"])
+def test_a_whole_store_is_told_to_be_whole(
+    keepstate: Keepstate, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = _url(kind, tmp_path, request)
+    _filled(url)
+
+    told = keepstate("doctor", "--verify", url)
+
+    assert told.code == 0, told.out
+    assert "all is whole" in told.out
+    assert told.err == ""
+    assert keepstate("doctor", "--verify", "--url", url, "--json").json()["damages"] == []
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_damage_to_a_file_is_named_with_its_place_and_the_file_is_not_touched(
+    keepstate: Keepstate, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = _url(kind, tmp_path, request)
+    _filled(url)
+    path = tmp_path / f"store.{kind}"
+    at = _damage(path, b"text of 17 text of 17")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    told = keepstate("doctor", "--verify", url)
+    listed = keepstate("doctor", "--verify", url, "--json").json()
+
+    assert told.code == DAMAGED
+    assert "damaged" in told.out
+    assert not listed["whole"]
+    places = [damage["place"] for damage in listed["damages"] if " at byte " in damage.get("place", "")]
+    assert any(int(place.rpartition(" ")[2]) // PAGE_BYTES == at // PAGE_BYTES for place in places)
+    assert {file.name: file.read_bytes() for file in tmp_path.iterdir()} == before
+
+
+def test_damage_on_a_server_is_named_by_space_and_key(keepstate: Keepstate, postgres_url: str) -> None:
+    _filled(postgres_url)
+    with psycopg.connect(postgres_url, autocommit=True) as connection:
+        changed = connection.execute(
+            r"UPDATE keepstate.entry SET value = '\x01c1' WHERE key = '\x0202646f6300'::bytea || 'plan 7'"
+        )
+        assert changed.rowcount == 1
+
+    told = keepstate("doctor", "--verify", postgres_url, "--json")
+
+    assert told.code == DAMAGED
+    damages = told.json()["damages"]
+    assert {(damage["space"], damage["key"]) for damage in damages} == {("run", "document 'plan 7'")}
+    assert any("the log has" in damage["what"] for damage in damages)
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [("file", "sqlite"), ("sqlite", "file"), ("sqlite", "redis"), ("postgres", "sqlite")],
+)
+def test_a_repaired_store_has_all_that_was_whole_where_it_was(
+    keepstate: Keepstate, tmp_path: Path, kind: str, target: str, request: pytest.FixtureRequest
+) -> None:
+    source, new = _url(kind, tmp_path, request), _url(target, tmp_path, request, "new")
+    whole = _filled(source)
+    if kind == "postgres":  # a server does not list what was dropped
+        whole["dropped"] = 0
+
+    ended = keepstate("repair", source, new, "--json")
+
+    assert ended.code == 0, ended.out + ended.err
+    assert ended.json()["whole"]
+    assert asyncio.run(_told(new)) == whole
+    assert keepstate("doctor", "--verify", new).code == 0
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_what_is_damaged_is_listed_and_the_rest_is_saved(
+    keepstate: Keepstate, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    source, new = _url(kind, tmp_path, request), _url(kind, tmp_path, request, "new")
+    whole = _filled(source)
+    _damage(tmp_path / f"store.{kind}", b"text of 17 text of 17")
+    before = {file.name: file.read_bytes() for file in tmp_path.iterdir()}
+
+    ended = keepstate("repair", source, new)
+    saved = asyncio.run(_told(new))
+
+    assert ended.code == DAMAGED
+    assert "places are damaged" in ended.out
+    lost = [key for key, _ in whole["documents"] if key not in dict(saved["documents"])]
+    assert lost in ([], ["plan 17"])  # SQLite has it in its log, too
+    kept = dict(saved["documents"])
+    assert all(kept[key] == entry for key, entry in whole["documents"] if key != "plan 17")
+    assert {name: saved[name] for name in ("events", "last", "ready", "done")} == {
+        name: whole[name] for name in ("events", "last", "ready", "done")
+    }
+    assert before.items() <= {file.name: file.read_bytes() for file in tmp_path.iterdir()}.items()
+    assert keepstate("doctor", "--verify", new).code == 0
+
+
+def test_what_a_crash_left_in_the_log_of_a_database_is_saved_too(
+    keepstate: Keepstate, tmp_path: Path
+) -> None:
+    whole = f"sqlite:///{tmp_path}/whole.db"
+
+    async def crash() -> None:
+        async with ks_package.open(whole) as ks:
+            await ks.space("run").documents.put("plan", "in the log")
+            for end in ("", "-wal"):
+                shutil.copyfile(tmp_path / f"whole.db{end}", tmp_path / f"crashed.db{end}")
+
+    asyncio.run(crash())
+
+    ended = keepstate("repair", f"sqlite:///{tmp_path}/crashed.db", f"file:///{tmp_path}/new.journal")
+
+    assert ended.code == 0, ended.out
+    assert keepstate("get", "run", "plan", "--url", f"file:///{tmp_path}/new.journal").json() == "in the log"
+
+
+def test_a_target_that_is_there_is_refused(keepstate: Keepstate, tmp_path: Path, redis_server: Redis) -> None:
+    redis_server.flush()
+    source = f"sqlite:///{tmp_path}/store.db"
+    for url in (source, redis_server.url):
+        keepstate("put", "run", "plan", "1", "--url", url)
+    (tmp_path / "letter.db").write_text("dear reader")
+
+    ended = [
+        keepstate("repair", source, target)
+        for target in (source, f"sqlite:///{tmp_path}/letter.db", redis_server.url)
+    ]
+
+    assert [one.code for one in ended] == [2, 2, 2]
+    assert "is there already" in ended[0].err
+    assert "holds something" in ended[2].err
+    assert (tmp_path / "letter.db").read_text() == "dear reader"
+
+
+@pytest.mark.parametrize("command", ["doctor", "repair"])
+def test_a_source_that_is_not_there_is_told_and_nothing_is_made(
+    keepstate: Keepstate, tmp_path: Path, command: str
+) -> None:
+    source = f"sqlite:///{tmp_path}/nowhere.db"
+    words = ("doctor", "--verify", source) if command == "doctor" else ("repair", source, "file:///new")
+
+    ended = keepstate(*words)
+
+    assert ended.code == 1
+    assert "there is no store at" in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_file_that_is_no_store_is_damaged_or_refused(keepstate: Keepstate, tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("a letter to nobody, and a long one\n" * 400)
+
+    as_journal = keepstate("doctor", "--verify", f"file:///{tmp_path}/text")
+    as_database = keepstate("doctor", "--verify", f"sqlite:///{tmp_path}/text")
+
+    assert (as_journal.code, as_database.code) == (DAMAGED, DAMAGED)
+    assert "does not start as a journal" in as_journal.err
+    assert "0 records" in as_database.out
