@@ -75,8 +75,6 @@ class Event:
 class EventRecord(msgspec.Struct, array_like=True, frozen=True):
     """An event as it is stored, in its place."""
 
-    """An event as it is stored, in its place."""
-
     data: bytes
     recorded_at_ms: StoredMs
     author: str | None = None
