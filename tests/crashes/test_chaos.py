@@ -108,6 +108,14 @@ def test_a_broken_store_is_found_guilty(broken: Callable[[], None], kinds: set[s
     assert kinds <= {name for name, count in report.findings.counts().items() if count}, str(report)
 
 
+@pytest.mark.slow
+def test_the_search_that_trusts_no_revision_finds_it_too(tmp_path: Path) -> None:
+    with arena("SQLite, normal", tmp_path) as at:
+        report = chaos(at, tmp_path, Size(1.0, (0.3, 0.4)), first_seed(), sabotaged=sabotage.drop_checks)
+
+    assert any("no order explains" in finding.text for finding in report.findings.found), str(report)
+
+
 def chaos(
     at: Arena, folder: Path, size: Size, seed: int, *, sabotaged: Callable[[], None] | None = None
 ) -> Report:
