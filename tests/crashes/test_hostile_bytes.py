@@ -5,7 +5,10 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import subprocess
+import sys
 import time
 import tracemalloc
 from collections.abc import Callable, Sequence
@@ -13,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from random import Random
 from typing import Any
+from zlib import crc32
 
 import pytest
 
@@ -20,7 +24,7 @@ from keepstate import CorruptError, EncryptedStore, InvalidError, KeepstateError
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.stores.file import FileStore
-from keepstate.stores.file.frames import Head, frames
+from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head, frames
 from keepstate.stores.protocol import Batch, Put
 from keepstate.stores.redis.encoding import decode_changes, decode_entry, decode_state
 from keepstate.stores.sqlite import changes as sqlite_changes
@@ -348,3 +352,47 @@ def test_an_encrypted_space_with_bent_rows_gives_values_or_errors(rows: list[Row
     with pytest.raises(CorruptError, match="is not sealed"):
         sync.open(sealed).space("s").documents.get("a")
     finish(store.close())
+
+
+def test_a_journal_of_heads_without_bodies_is_corrupt_at_once() -> None:
+    """Each head is good and says that the rest of the file is its frame: two megabytes took two minutes."""
+    head = Head("msgpack", bytes(8))
+    start = len(bytes(head))
+    size = 60_000 * FRAME_HEAD_BYTES
+    journal = bytearray(bytes(head))
+    for number in range(60_000):
+        at = start + number * FRAME_HEAD_BYTES
+        length = b"%08x" % (size - (number + 1) * FRAME_HEAD_BYTES)
+        journal += b"frame %s %08x %08x\n" % (length, crc32(length, head._start(at)), 0)
+
+    began_s = time.monotonic()
+    with pytest.raises(CorruptError):
+        list(frames(head, bytes(journal), "state.keep"))
+    assert time.monotonic() - began_s < LONGEST_S
+
+
+FUZZED = ("values", "stored", "keys", "frames", "records", "sealed", "pickles")
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("target", FUZZED)
+def test_bytes_that_a_fuzzer_finds_are_values_or_errors(target: str, tmp_path: Path, tally: Tally) -> None:
+    """atheris goes where bending at random does not: into each branch that the code has."""
+    if importlib.util.find_spec("atheris") is None:
+        pytest.skip("atheris has no wheel for this interpreter and machine; the bent bytes above were read")
+    inputs = 60_000
+    command = [
+        sys.executable,
+        "-m",
+        "tests.crashes.fuzzing",
+        target,
+        str(inputs),
+        str(FIRST + 1),
+        str(tmp_path),
+    ]
+
+    done = subprocess.run(command, capture_output=True, text=True, timeout=280, check=False)
+
+    assert done.returncode == 0, done.stderr[-3_000:]
+    tally(f"hostile bytes, fuzzed: {target}", inputs=inputs)
