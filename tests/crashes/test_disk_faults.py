@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import apsw
 import pytest
 
 from keepstate._finish import finish
@@ -17,6 +18,7 @@ from keepstate.errors import CorruptError, OutcomeUnknownError, StorageError, St
 from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Delete, Put
+from keepstate.stores.sqlite import pages
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.faults.disk import Call, Disk, FailingDisk, files_in, flip
 from tests.crashes import power_workload as workload
@@ -65,12 +67,12 @@ class Told:
     "tried",
     [
         pytest.param(10, id="short"),
-        pytest.param(None, id="long", marks=[pytest.mark.deep, pytest.mark.timeout(300)]),
+        pytest.param(120, id="long", marks=[pytest.mark.deep, pytest.mark.timeout(600)]),
     ],
 )
 @pytest.mark.parametrize("kind", KINDS)
 def test_whichever_call_fails_what_is_told_is_what_stands(
-    kind: str, tried: int | None, tmp_path: Path, tally: Tally
+    kind: str, tried: int, tmp_path: Path, tally: Tally
 ) -> None:
     counted = FailingDisk()
     exercise(kind, folder(tmp_path, "whole"), counted)
@@ -79,8 +81,7 @@ def test_whichever_call_fails_what_is_told_is_what_stands(
         for call, number in CALLS
         for nth in range(1, 1 + sum(passed == call for passed, _ in counted.passed))
     ]
-    if tried is not None:
-        faults = random.Random(first_seed()).sample(faults, min(tried, len(faults)))
+    faults = random.Random(first_seed()).sample(faults, min(tried, len(faults)))
 
     for call, number, nth in faults:
         shown = f"{kind}: {call} {nth} fails with {errno.errorcode[number]}"
@@ -143,7 +144,7 @@ def test_a_full_disk_is_told_and_the_store_goes_on_when_there_is_room(kind: str,
     with workload.beneath(kind, disk):
         store = workload.opened(kind, tmp_path, clock, disk)
         answer(store, twin, batches()[0], told)
-        disk.room_bytes = 1 + max(len(data) for data in files_in(tmp_path).values())
+        disk.room_bytes = 1 + max(file.stat().st_size for file in tmp_path.iterdir())
         for batch in batches()[1:4]:
             answer(store, twin, batch, told)
         disk.mend()
@@ -183,7 +184,7 @@ def test_after_a_failed_sync_the_disk_is_asked_for_nothing_more(kind: str, tmp_p
 
 FLIPS = [
     pytest.param(50, id="short"),
-    pytest.param(None, id="long", marks=[pytest.mark.deep, pytest.mark.timeout(900)]),
+    pytest.param(4_000, id="long", marks=[pytest.mark.deep, pytest.mark.timeout(900)]),
 ]
 WRITTEN_ON = 20
 """After so many flips one store is also written to."""
@@ -193,7 +194,7 @@ WRITTEN_ON = 20
 @pytest.mark.parametrize("end", ["closed", "killed"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_flipped_bit_is_damage_or_changes_nothing(
-    kind: str, end: str, tried: int | None, tmp_path: Path, tally: Tally
+    kind: str, end: str, tried: int, tmp_path: Path, tally: Tally
 ) -> None:
     whole, right = made(kind, folder(tmp_path, "whole"), is_killed=end == "killed")
     flips = list(places_of(whole, tried))
@@ -212,6 +213,23 @@ def test_a_flipped_bit_is_damage_or_changes_nothing(
         shutil.rmtree(place)
 
     tally(f"{title(kind)}: flipped bits", flipped_bits=len(flips), corrupt=0, lost=0)
+
+
+@pytest.mark.deep
+def test_every_bit_of_a_page_counts_in_its_checksum(tmp_path: Path, tally: Tally) -> None:
+    workload.record("sqlite-full", tmp_path, first_seed(), sessions=1)
+    data, size = (tmp_path / "keepstate.db").read_bytes(), 4_096
+    whole = [data[at : at + size] for at in range(0, len(data), size)]
+    pages.file_system()
+    judge = apsw.Connection(":memory:")
+
+    def is_sound(page: bytes) -> bool:
+        return bool(judge.execute("SELECT verify_checksum(?)", (page,)).get)
+
+    assert all(is_sound(page) for page in whole)
+    assert not any(is_sound(flip(page, at, at % 8)) for page in whole for at in range(size))
+    judge.close()
+    tally("SQLite: flipped bits of pages", flipped_bits=len(data), corrupt=0)
 
 
 @pytest.mark.parametrize("end", ["closed", "killed"])
@@ -249,10 +267,10 @@ def made(kind: str, place: Path, *, is_killed: bool) -> tuple[dict[str, bytes], 
     return {name: data for name, data in files.items() if not name.endswith("-shm")}, state
 
 
-def places_of(files: dict[str, bytes], tried: int | None) -> Iterator[tuple[str, int, int]]:
+def places_of(files: dict[str, bytes], tried: int) -> Iterator[tuple[str, int, int]]:
     chance = random.Random(first_seed())
     every = [(name, at) for name, data in files.items() for at in range(len(data))]
-    for name, at in every if tried is None else chance.sample(every, min(tried, len(every))):
+    for name, at in chance.sample(every, min(tried, len(every))):
         yield name, at, chance.randrange(8)
 
 
@@ -289,7 +307,7 @@ def read(store: StoreBase, right: State, shown: str) -> set[tuple[str, bytes]]:
                 continue
             assert reading.entries == [entry], f"{shown}: {space} {entry.key!r}"
             found.add((space, entry.key))
-        for part, expected in ((pages, entries), (changes, log.items)):
+        for part, expected in ((scanned, entries), (logged, log.items)):
             try:
                 present = part(store, space)
             except CorruptError:
@@ -298,12 +316,12 @@ def read(store: StoreBase, right: State, shown: str) -> set[tuple[str, bytes]]:
     return found
 
 
-def pages(store: StoreBase, space: str) -> list[object]:
+def scanned(store: StoreBase, space: str) -> list[object]:
     sections = [finish(store.scan(space, section)).entries for section in (b"\x01", b"\x02")]
     return [entry for section in sections for entry in section if entry.key != b"\x01after"]
 
 
-def changes(store: StoreBase, space: str) -> list[object]:
+def logged(store: StoreBase, space: str) -> list[object]:
     return list(finish(store.changes(space, 0)).items)
 
 
