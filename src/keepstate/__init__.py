@@ -37,6 +37,7 @@ if TYPE_CHECKING:
         StorageError,
         StoreFullError,
         StoreUnavailableError,
+        TaskFailedError,
         UnsupportedError,
     )
     from keepstate.opening import open
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
     from keepstate.values.pickles import SignedPickle
     from keepstate.values.schema import register, upcast
+    from keepstate.workspace import ActionEvent, Live, events, view
 
 _HOMES = {
     "engine.documents": ("MISSING", "Document", "DocumentEntry", "Documents"),
@@ -73,6 +75,7 @@ _HOMES = {
         "StorageError",
         "StoreFullError",
         "StoreUnavailableError",
+        "TaskFailedError",
         "UnsupportedError",
     ),
     "opening": ("open",),
@@ -80,11 +83,13 @@ _HOMES = {
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
     "values.pickles": ("SignedPickle",),
     "values.schema": ("register", "upcast"),
+    "workspace": ("ActionEvent", "Live", "events", "view"),
 }
 _MODULES = {name: f"keepstate.{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ANY",
+    "ActionEvent",
     "AlreadyExistsError",
     "AttemptsExhaustedError",
     "Claim",
@@ -110,6 +115,7 @@ __all__ = [
     "Lease",
     "LeaseLostError",
     "Leases",
+    "Live",
     "MISSING",
     "MissingExtraError",
     "NO_STREAM",
@@ -123,14 +129,17 @@ __all__ = [
     "StoreFullError",
     "StoreUnavailableError",
     "Task",
+    "TaskFailedError",
     "TaskInfo",
     "Transaction",
     "UnsupportedError",
     "Watch",
+    "events",
     "open",
     "register",
     "sync",
     "upcast",
+    "view",
 ]
 
 

@@ -3,7 +3,8 @@
 ```
 KeepstateError
 ├── ConflictError            somebody wrote first: read again, try again
-│   └── LeaseLostError       the lease ran out or was taken: stop, acquire it again
+│   ├── LeaseLostError       the lease ran out or was taken: stop, acquire it again
+│   └── MergeConflictError   both sides changed the same: give a rule, or change one of them
 ├── AttemptsExhaustedError   retried as often as was allowed
 ├── NotFoundError            (also KeyError) the thing to change is absent
 ├── AlreadyExistsError       the thing to create is there
@@ -15,6 +16,7 @@ KeepstateError
 ├── UnsupportedError         this store or platform cannot do it
 ├── MissingExtraError        (also ImportError) a package is not installed: install it
 ├── StateError               a typed state key was misused
+├── TaskFailedError          an agent's task ended without a result
 └── StorageError             the store could not do it
     ├── StoreUnavailableError   not reached, nothing written: later
     │   └── OutcomeUnknownError    applied or not is not known: ask by its token
@@ -98,12 +100,27 @@ class LeaseLostError(ConflictError):
     token: int | None = None
 
 
+class MergeConflictError(ConflictError):
+    """Two sides of a merge changed the same to different values. `conflicts` says where, and what each has."""
+
+    code = "merge_conflict"
+    retryable = False
+    conflicts: tuple[Any, ...] = ()
+
+
 class AttemptsExhaustedError(KeepstateError):
     """A conflict came back as often as attempts were allowed; nothing was applied."""
 
     code = "attempts_exhausted"
     retryable = True
     attempts: int | None = None
+
+
+class TaskFailedError(KeepstateError):
+    """An agent's task ended without a result: it said so, or took too many steps."""
+
+    code = "task_failed"
+    task: str | None = None
 
 
 class NotFoundError(KeepstateError, KeyError):

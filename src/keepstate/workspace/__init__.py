@@ -1,0 +1,35 @@
+"""What does an agent have at hand while it works?
+
+Its variables (`Live`), the tasks that use them, and what happened. Invariant: a task never fails because of
+what is remembered about it, and what happened is never among the variables.
+
+To add one: a kind of event in `happenings`, told in `view`; a kind of state beside `live`.
+"""
+
+from keepstate.workspace.happenings import ActionEvent as ActionEvent
+from keepstate.workspace.happenings import ErrorEvent as ErrorEvent
+from keepstate.workspace.happenings import FailEvent as FailEvent
+from keepstate.workspace.happenings import OutputEvent as OutputEvent
+from keepstate.workspace.happenings import SuccessEvent as SuccessEvent
+from keepstate.workspace.happenings import TaskEvent as TaskEvent
+from keepstate.workspace.happenings import TaskStartEvent as TaskStartEvent
+from keepstate.workspace.happenings import events as events
+from keepstate.workspace.live import Live as Live
+from keepstate.workspace.tasks import Agent as Agent
+from keepstate.workspace.tasks import AgentTask as AgentTask
+from keepstate.workspace.view import view as view
+
+__all__ = [
+    "ActionEvent",
+    "Agent",
+    "AgentTask",
+    "ErrorEvent",
+    "FailEvent",
+    "Live",
+    "OutputEvent",
+    "SuccessEvent",
+    "TaskEvent",
+    "TaskStartEvent",
+    "events",
+    "view",
+]

@@ -1,0 +1,51 @@
+"""An agent's variables in this process: any object, by reference, until the process ends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from keepstate.errors import InvalidError
+from keepstate.workspace.happenings import TaskEvent
+
+
+class Live(MutableMapping[str, Any]):
+    """Remembers variables between tasks, in memory; what cannot be stored anywhere is welcome too.
+
+    A value is kept as it is, so whoever changes it changes what is remembered. It is not for several threads
+    at once.
+    """
+
+    def __init__(self) -> None:
+        self._variables: dict[str, Any] = {}
+        self._happened: list[TaskEvent] = []
+
+    def __getitem__(self, name: str) -> Any:
+        return self._variables[name]
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        if type(name) is not str:
+            raise InvalidError(f"a variable is named {name!r}; its name must be a str")
+        self._variables[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._variables[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._variables)
+
+    def __len__(self) -> int:
+        return len(self._variables)
+
+    def __repr__(self) -> str:
+        return f"<Live with {len(self._variables)} variables>"
+
+    @property
+    def happened(self) -> list[TaskEvent]:
+        """Returns what happened on this state, in order, in a list of its own."""
+        return list(self._happened)
+
+    def remember(self, event: TaskEvent) -> TaskEvent:
+        """Keeps an event, and returns it as it was kept."""
+        self._happened.append(event)
+        return event

@@ -1,0 +1,238 @@
+"""Tasks of an agent: ordinary functions that may remember, or empty ones that a policy carries out.
+
+A policy is where a language model goes: a callable that is given the task, its inputs and a view of the
+state, and returns Python source for the next step, until a step calls `task_success(value)` or
+`task_fail(message)`.
+"""
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+import typing
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Any, Final, ParamSpec, TypeVar
+
+from keepstate._clock import SYSTEM_CLOCK
+from keepstate._finish import finish
+from keepstate.errors import InvalidError, TaskFailedError
+from keepstate.values import limits
+from keepstate.values.fitting import fit
+from keepstate.workspace.happenings import (
+    ActionEvent,
+    ErrorEvent,
+    FailEvent,
+    OutputEvent,
+    SuccessEvent,
+    TaskEvent,
+    TaskStartEvent,
+)
+from keepstate.workspace.live import Live
+from keepstate.workspace.steps import Executor, Namespace, TaskGaveUp, TaskSucceeded, execute, told
+from keepstate.workspace.view import view
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+Policy = Callable[["AgentTask", dict[str, Any], str], str | Awaitable[str]]
+"""Returns the source of the next step, given the task, its inputs, and what `view` tells of the state."""
+
+_EMPTY_CODE: Final = frozenset({
+    "RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "RETURN_GENERATOR", "POP_TOP", "RERAISE",
+    "CALL_INTRINSIC_1", "NOT_TAKEN", "JUMP_FORWARD",
+})  # fmt: skip
+
+
+class AgentTask:
+    """What a policy is told of its task.
+
+    Attributes:
+        name: Of the function.
+        message: Its docstring: what is to be done.
+        signature: Its parameters and its result, with their types.
+    """
+
+    def __init__(self, agent: Agent, function: Callable[..., Any]) -> None:
+        self.name = function.__name__
+        self.message = inspect.getdoc(function) or ""
+        self.signature = inspect.signature(function)
+        self.agent_name = agent.name
+        self._agent, self._function = agent, function
+        self._takes_state = "state" in self.signature.parameters
+        self._is_empty = _is_empty(function)
+        if self._is_empty and agent.policy is None:
+            raise InvalidError(
+                f"task {self.name!r} has no body, and agent {agent.name!r} has no policy to carry it out; "
+                "write the body, or give Agent(policy=…)"
+            )
+
+    def __repr__(self) -> str:
+        return f"<task {self.name}{self.signature} of agent {self.agent_name!r}>"
+
+    @functools.cached_property
+    def result_type(self) -> Any:
+        """Returns the type that the result must fit; Any where none was said, or none can be found."""
+        try:
+            return typing.get_type_hints(self._function).get("return", Any)
+        except (NameError, TypeError):
+            return Any
+
+    async def call(self, state: Live | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Carries the task out, in its body or by the agent's policy, and returns its result."""
+        if self._takes_state:
+            kwargs = {**kwargs, "state": state}
+        try:
+            bound = self.signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise InvalidError(f"task {self.name}{self.signature} was called wrongly: {error}") from error
+        bound.apply_defaults()
+        inputs = {name: value for name, value in bound.arguments.items() if name != "state"}
+        run = _Run(self, state)
+        run.tell(TaskStartEvent, inputs=inputs, message=self.message)
+        try:
+            if self._is_empty:
+                return await run.carry_out(self._agent, inputs)
+            result = self._function(*bound.args, **bound.kwargs)
+            if inspect.isawaitable(result):
+                result = await result
+        except Exception as error:
+            if not isinstance(error, TaskFailedError):
+                run.tell(ErrorEvent, error=told(error), recoverable=False)
+            raise
+        run.tell(SuccessEvent, result=result)
+        return result
+
+
+class _Run:
+    """One call of a task."""
+
+    def __init__(self, task: AgentTask, state: Live | None) -> None:
+        self._task = task
+        # A task without state has a memory of its own while it runs: its policy sees what it did so far.
+        self._state = Live() if state is None else state
+
+    def tell(self, kind: type[TaskEvent], **facts: Any) -> None:
+        now = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC)
+        self._state.remember(
+            kind(timestamp=now, agent_name=self._task.agent_name, task_name=self._task.name, **facts)
+        )
+
+    async def carry_out(self, agent: Agent, inputs: dict[str, Any]) -> Any:
+        """Asks the policy for step after step."""
+        namespace = Namespace(inputs, self._state)
+        for _ in range(agent.max_steps):
+            try:
+                await self._step(agent, namespace, inputs)
+            except TaskSucceeded as success:
+                try:
+                    result = fit(success.result, self._task.result_type)
+                except InvalidError as error:
+                    self.tell(ErrorEvent, error=f"the result does not fit: {error}", recoverable=True)
+                    continue
+                self.tell(SuccessEvent, result=result)
+                return result
+            except TaskGaveUp as failure:
+                raise self._failed(failure.message) from None
+        raise self._failed(f"no end after {agent.max_steps} steps")
+
+    async def _step(self, agent: Agent, namespace: Namespace, inputs: dict[str, Any]) -> None:
+        assert agent.policy is not None
+        source: Any = agent.policy(self._task, dict(inputs), view(self._state))
+        if inspect.isawaitable(source):
+            source = await source
+        if not isinstance(source, str):
+            raise InvalidError(f"the policy of agent {agent.name!r} returned {source!r}; it returns source")
+        self.tell(ActionEvent, code=source)
+        try:
+            namespace.run(source, agent.executor)
+        except Exception as error:  # noqa: BLE001  a step's own errors are for the policy
+            self._tell_printed(namespace)
+            self.tell(ErrorEvent, error=told(error), recoverable=True)
+        except BaseException:
+            self._tell_printed(namespace)
+            raise
+        else:
+            self._tell_printed(namespace)
+
+    def _tell_printed(self, namespace: Namespace) -> None:
+        if namespace.printed:
+            self.tell(OutputEvent, parts=list(namespace.printed))
+
+    def _failed(self, message: str) -> TaskFailedError:
+        self.tell(FailEvent, message=message)
+        return TaskFailedError(f"task {self._task.name!r} failed: {message}", task=self._task.name)
+
+
+class Agent:
+    """Somebody who has tasks.
+
+    Args:
+        name: Stands in the events.
+        policy: Carries out tasks whose body is empty.
+        executor: Runs the policy's source; by default in this process, with all that this process may do.
+        max_steps: How many steps a policy may take for one task.
+    """
+
+    def __init__(
+        self,
+        name: str = "agent",
+        *,
+        policy: Policy | None = None,
+        executor: Executor | None = None,
+        max_steps: int = 100,
+    ) -> None:
+        limits.admit_count("max_steps", max_steps)
+        self.name, self.policy, self.max_steps = name, policy, max_steps
+        self.executor: Executor = executor or execute
+
+    def __repr__(self) -> str:
+        return f"<Agent {self.name!r}>"
+
+    def task(self, function: Callable[P, R]) -> Callable[..., R]:
+        """Makes a function a task: its calls take `state=` and are remembered there.
+
+        A body is run as it is; it gets the state if it has a parameter of that name. An empty one (`pass`,
+        `...`, a docstring) is carried out by the policy. Of an `async def` the call is awaited.
+
+        Raises:
+            InvalidError: The body is empty and the agent has no policy, or one that must be awaited.
+        """
+        task = AgentTask(self, function)
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def awaited(*args: Any, state: Live | None = None, **kwargs: Any) -> Any:
+                return await task.call(_admitted(state), args, kwargs)
+
+            return awaited  # type: ignore[return-value]  # R is the coroutine
+
+        if inspect.iscoroutinefunction(self.policy):
+            raise InvalidError(f"task {task.name!r} is a plain function, but its policy must be awaited")
+
+        @functools.wraps(function)
+        def called(*args: Any, state: Live | None = None, **kwargs: Any) -> Any:
+            return finish(task.call(_admitted(state), args, kwargs))
+
+        return called
+
+
+def _admitted(state: object) -> Live | None:
+    if state is not None and not isinstance(state, Live):
+        raise InvalidError(f"`state` is {state!r}; give a Live, or nothing")
+    return state
+
+
+def _is_empty(function: Callable[..., Any]) -> bool:
+    """Whether a function does nothing but return None."""
+    code = inspect.unwrap(function).__code__
+    instructions = list(dis.get_instructions(code))
+    names = {instruction.opname for instruction in instructions}
+    constants = {
+        instruction.argval
+        for instruction in instructions
+        if instruction.opname in ("LOAD_CONST", "RETURN_CONST")
+    }
+    return names <= _EMPTY_CODE and constants <= {None}

@@ -1,0 +1,98 @@
+"""A state as somebody looks at it: all of it as a dict, or what is recent as text of bounded length."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, Literal, overload
+
+from keepstate.errors import InvalidError
+from keepstate.workspace.happenings import (
+    ActionEvent,
+    ErrorEvent,
+    FailEvent,
+    OutputEvent,
+    SuccessEvent,
+    TaskEvent,
+    TaskStartEvent,
+)
+
+_VALUE_CHARS: Final = 200
+"""Of one value that the text shows; the rest is cut."""
+
+
+@overload
+def view(state: Mapping[str, Any], *, focus: Literal["full"]) -> dict[str, Any]: ...
+@overload
+def view(
+    state: Mapping[str, Any], *, focus: Literal["recent"] = "recent", max_chars: int = 16_000
+) -> str: ...
+def view(
+    state: Mapping[str, Any], *, focus: Literal["full", "recent"] = "recent", max_chars: int = 16_000
+) -> dict[str, Any] | str:
+    """Returns all variables as a dict (`full`), or the variables and the last events as text (`recent`).
+
+    Args:
+        state: A live state, or one that was checked out.
+        focus: What is of interest.
+        max_chars: How long the text may be; older events are left out first.
+
+    Raises:
+        InvalidError: There is no such focus, or this is no state.
+    """
+    _admit(state)
+    if focus == "full":
+        return dict(state)
+    if focus != "recent":
+        raise InvalidError(f"there is no focus {focus!r}; give 'full' or 'recent'")
+    if type(max_chars) is not int or max_chars < 1:
+        raise InvalidError(f"`max_chars` is {max_chars!r}; it must be 1 or more")
+    return _recent(state, max_chars)
+
+
+def _admit(state: object) -> None:
+    if not isinstance(state, Mapping):
+        raise InvalidError(f"{state!r} is no state; give a Live, or what checkout returned")
+
+
+def _recent(state: Mapping[str, Any], max_chars: int) -> str:
+    lines = ["Variables:", *(f"  {name} = {_shown(value)}" for name, value in state.items())]
+    text = "\n".join(lines if state else ["Variables: none"])
+    happened = [_told(event) for event in getattr(state, "happened", ())]
+    room = max_chars - len(text) - len("\nEvents:\n  …")
+    kept: list[str] = []
+    for told in reversed(happened):
+        room -= len(told) + 1
+        if room < 0:
+            kept.append("  …")
+            break
+        kept.append(told)
+    if kept:
+        text = "\n".join([text, "Events:", *reversed(kept)])
+    return text if len(text) <= max_chars else text[: max_chars - 1] + "…"
+
+
+def _told(event: TaskEvent) -> str:
+    if isinstance(event, TaskStartEvent):
+        inputs = ", ".join(f"{name}={_shown(value)}" for name, value in event.inputs.items())
+        told = f"{event.task_name}({inputs}) began: {event.message}"
+    elif isinstance(event, ActionEvent):
+        told = f"ran:\n{event.code}"
+    elif isinstance(event, OutputEvent):
+        told = f"printed: {''.join(event.parts)}"
+    elif isinstance(event, ErrorEvent):
+        told = f"raised {event.error}"
+    elif isinstance(event, SuccessEvent):
+        told = f"{event.task_name} ended with {_shown(event.result)}"
+    elif isinstance(event, FailEvent):
+        told = f"{event.task_name} failed: {event.message}"
+    else:
+        told = repr(event)
+    return "  " + told.rstrip("\n").replace("\n", "\n    ")
+
+
+def _shown(value: object) -> str:
+    try:
+        shown = repr(value)
+    except Exception as error:  # noqa: BLE001  somebody's own __repr__
+        shown = f"<{type(value).__name__} that cannot be shown: {error}>"
+    return shown if len(shown) <= _VALUE_CHARS else f"{shown[: _VALUE_CHARS - 1]}…"
