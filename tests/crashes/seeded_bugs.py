@@ -173,6 +173,23 @@ def read_from_a_cache() -> Planted:
 
 
 @contextmanager
+def old_values_under_a_new_revision() -> Planted:
+    """Answers every fourth read with old entries, and says that they are of the present revision."""
+    right, known, count = StoreBase.read, dict[tuple[object, ...], Reading](), [0]
+
+    async def read(self: StoreBase, space: str, keys: Sequence[bytes]) -> Reading:
+        place, reading = (id(self), space, *keys), await right(self, space, keys)
+        count[0] += 1
+        if place in known and count[0] % 4 == 0:
+            return msgspec.structs.replace(reading, entries=known[place].entries)
+        known[place] = reading
+        return reading
+
+    with patch.object(StoreBase, "read", read):
+        yield
+
+
+@contextmanager
 def expiry_by_the_clients_clock() -> Planted:
     """Tells a client's own time where the space's was asked for."""
     right = StoreBase.read

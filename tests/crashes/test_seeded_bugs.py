@@ -8,7 +8,11 @@ import pytest
 
 from keepstate.errors import KeepstateError
 from keepstate.testing.simulation import Dials
+from keepstate.testing.simulation.workloads.counting import Counting
+from keepstate.testing.simulation.workloads.dropping import Dropping
 from keepstate.testing.simulation.workloads.keeping import Keeping
+from keepstate.testing.simulation.workloads.limiting import Limiting
+from keepstate.testing.simulation.workloads.playing import Playing
 from tests.crashes import seeded_bugs
 from tests.crashes.instruments import (
     FLIPPED_BITS,
@@ -22,16 +26,17 @@ from tests.crashes.seeded_bugs import Bug
 from tests.tally import Tally
 
 WORLDS = worlds("worlds", 50)
-CALM = worlds("calm worlds", 3, Dials(delayed=0.8))
-IMPATIENT = worlds("worlds whose callers give up", 3, Dials(delayed=0.5, cancelled=0.2))
-LARGE = worlds("worlds of large values", 2, Dials(delayed=0.5), [Keeping])
+RANGES = worlds("worlds of ranges", 5, Dials(delayed=0.8), [Limiting])
+CALM = worlds("calm worlds", 5, Dials(delayed=0.8), [Playing, Dropping])
+IMPATIENT = worlds("worlds whose callers give up", 3, Dials(delayed=0.5, cancelled=0.3), [Counting])
+LARGE = worlds("worlds of large values", 3, Dials(delayed=0.5), [Keeping])
 FILE = power_cuts("file-msgpack", 25)
 FULL = power_cuts("sqlite-full", 25)
 
 BUGS: list[tuple[Bug, Instrument]] = [
     (seeded_bugs.check_dropped, WORLDS),
     (seeded_bugs.check_after_write, WORLDS),
-    (seeded_bugs.scan_unguarded, WORLDS),
+    (seeded_bugs.scan_unguarded, RANGES),
     (seeded_bugs.token_ignored, WORLDS),
     (seeded_bugs.token_too_late, WORLDS),
     (seeded_bugs.refusal_forgotten, WORLDS),
@@ -40,6 +45,7 @@ BUGS: list[tuple[Bug, Instrument]] = [
     (seeded_bugs.lost_wake_up, CALM),
     (seeded_bugs.flush_dies_with_its_caller, IMPATIENT),
     (seeded_bugs.read_from_a_cache, WORLDS),
+    (seeded_bugs.old_values_under_a_new_revision, WORLDS),
     (seeded_bugs.expiry_by_the_clients_clock, WORLDS),
     (seeded_bugs.time_that_goes_back, WORLDS),
     (seeded_bugs.sweep_without_check, WORLDS),

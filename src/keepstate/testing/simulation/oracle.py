@@ -29,7 +29,7 @@ class Oracle:
         self._heap, self._wall = heap, wall
         self._models: dict[str, ModelSpace] = {}
         self._sorted: dict[str, tuple[int, list[bytes]]] = {}
-        self._applications: dict[tuple[int, int], tuple[Batch, int]] = {}
+        self._applications: dict[tuple[int, int], tuple[Batch, Applied]] = {}
 
     def model(self, space: str) -> ModelSpace:
         """Returns a space's model."""
@@ -37,6 +37,10 @@ class Oracle:
         if model is None:
             model = self._models[space] = ModelSpace()
         return model
+
+    def latest_ms(self) -> int:
+        """Returns the latest time that any space has come to."""
+        return max((model.now_ms for model in self._models.values()), default=0)
 
     def _asked(self, space: str) -> ModelSpace:
         """Returns the model of a space that is asked now: that is when a space looks at the clock."""
@@ -53,20 +57,21 @@ class Oracle:
             before = model.revision
             answer = model.apply(batch)
             if model.revision != before:
-                self._count(batch, model.revision)
+                self._count(batch, model)
             assert _plain(outcome) == answer, f"{batch} was answered {outcome}, and should be {answer}"
             if type(outcome) is Applied and outcome.revision > before:
                 assert outcome.now_ms == model.now_ms, f"{outcome} at {model.now_ms}"
 
-    def _count(self, batch: Batch, revision: int) -> None:
+    def _count(self, batch: Batch, model: ModelSpace) -> None:
+        now = Applied(model.revision, model.now_ms)
         if (known := self.applied_at(batch)) is not None:
-            raise AssertionError(f"{batch} was applied at revision {known} and again at {revision}")
-        self._applications[_identity(batch)] = batch, revision
+            raise AssertionError(f"{batch} was applied at {known} and again at {now}")
+        self._applications[_identity(batch)] = batch, now
 
-    def applied_at(self, batch: Batch) -> int | None:
-        """Returns the revision at which this very batch was applied, under whichever token."""
-        _, revision = self._applications.get(_identity(batch), (batch, None))
-        return revision
+    def applied_at(self, batch: Batch) -> Applied | None:
+        """Returns where this very batch was applied, under whichever token."""
+        known = self._applications.get(_identity(batch))
+        return None if known is None else known[1]
 
     def follow(self, space: str) -> None:
         """Lets the model follow what the store itself has removed; anything else is a fault."""

@@ -201,6 +201,6 @@ async def _ended(
 async def _end(world: World, workloads: Sequence[Workload]) -> None:
     for workload in workloads:
         await workload.finish()
+    await world.witness.judge(world.processes[0].store)
     for workload in workloads:
         await workload.verify()
-    world.witness.verify()

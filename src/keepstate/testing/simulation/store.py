@@ -51,16 +51,16 @@ class SimulatedStore(StoreBase):
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies through the line, and tells the witness of the answers."""
-        told = [self._witness.highest_told(batch.space) for batch in batches]
+        asked = self._witness.sent(batches)
         outcomes = await super().apply(batches)
-        self._witness.tell_outcomes(batches, outcomes, told)
+        self._witness.answered(asked, outcomes)
         return outcomes
 
     async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
         """Reads through the line, and tells the witness of the answer."""
-        told = self._witness.highest_told(space)
+        asked = self._witness.asked(space)
         reading = await super().read(space, keys)
-        self._witness.tell(space, reading.revision, told)
+        self._witness.told(space, asked, keys, reading)
         return reading
 
     async def scan(
@@ -73,10 +73,16 @@ class SimulatedStore(StoreBase):
         reverse: bool = False,
     ) -> Page:
         """Scans through the line, and tells the witness of the answer."""
-        told = self._witness.highest_told(space)
+        asked = self._witness.asked(space)
         page = await super().scan(space, prefix, after=after, limit=limit, reverse=reverse)
-        self._witness.tell(space, page.revision, told)
+        if not reverse:
+            self._witness.told_page(space, asked, prefix, after, page)
         return page
+
+    async def drop(self, space: str) -> None:
+        """Drops through the line."""
+        self._witness.forget(space)
+        await super().drop(space)
 
     # ---- the line
 

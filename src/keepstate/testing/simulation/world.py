@@ -230,8 +230,12 @@ class World:
         return stuck
 
     async def heal(self) -> None:
-        """Ends all trouble, and returns when what was under way has arrived."""
+        """Ends all trouble, and returns when what was under way has arrived.
+
+        A space's time stands still while its store's clock is behind it, so that clock is set right too.
+        """
         self.network.note("the world heals")
+        self.wall.jump(max(self.oracle.latest_ms() - self.wall.now_ms(), 0))
         self.network.dials = Dials()
         while self.network.under_way:
             await asyncio.sleep(1)

@@ -39,8 +39,6 @@ class Expiring(Workload):
 
     async def verify(self) -> None:
         """Waits until all has expired, and sweeps."""
-        wall = self.world.wall
-        wall.jump(max(self.world.oracle.model("main").now_ms - wall.now_ms(), 0))
         await asyncio.sleep(_LONGEST_S + 0.1)
         left = await self._listed(self.judge)
         assert not left, f"{left} should have expired"
