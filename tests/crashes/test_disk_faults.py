@@ -66,7 +66,7 @@ class Told:
 @pytest.mark.parametrize(
     "tried",
     [
-        pytest.param(10, id="short"),
+        pytest.param(6, id="short"),
         pytest.param(120, id="long", marks=[pytest.mark.deep, pytest.mark.timeout(600)]),
     ],
 )
