@@ -381,7 +381,7 @@ def test_bytes_that_a_fuzzer_finds_are_values_or_errors(target: str, tmp_path: P
     """atheris goes where bending at random does not: into each branch that the code has."""
     if importlib.util.find_spec("atheris") is None:
         pytest.skip("atheris has no wheel for this interpreter and machine; the bent bytes above were read")
-    inputs = 60_000
+    inputs = 30_000
     command = [
         sys.executable,
         "-m",

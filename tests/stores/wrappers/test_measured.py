@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Iterator
 
@@ -9,7 +10,7 @@ import pytest
 
 import keepstate
 from keepstate._finish import finish
-from keepstate._runner import ThreadRunner
+from keepstate._runner import TaskRunner, ThreadRunner
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.opening import source_of
@@ -88,6 +89,19 @@ def test_it_is_a_store_that_listens_and_can_be_opened(store: MeasuredStore, told
     assert isinstance(listens, Listening)
     assert finish(ks.space("s").documents.get("plan")) == 1
     assert {measurement.operation for measurement in told} >= {"apply", "read"}
+
+
+def test_its_twin_is_measured_too(told: Told) -> None:
+    async def main() -> int:
+        store = await MeasuredStore(MemoryStore(runner=TaskRunner()), told.append).open()
+        async with keepstate.open(store) as ks:
+            await ks.space("s").documents.put("plan", 1)
+            found: int = await asyncio.to_thread(ks.sync.space("s").documents.get, "plan")
+        await store.close()
+        return found
+
+    assert asyncio.run(main()) == 1
+    assert [measurement.operation for measurement in told] == ["apply", "read"]
 
 
 def test_the_wrong_colour_is_refused_by_name(store: MeasuredStore) -> None:

@@ -10,11 +10,14 @@ from typing import Any
 import pytest
 
 from keepstate import EncryptedStore, KeyRing
+from keepstate._runner import ThreadRunner
 from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.sqlite import SqliteStore
 from keepstate.stores.urls import StoreUrl
+from keepstate.testing.clocks import ManualClock
+from keepstate.testing.models import StoreMachine
 from keepstate.testing.store_contract import Clocked, Persists, Shared, SharedAcrossProcesses, StoreContract
 
 KEY = bytes(range(32))
@@ -30,6 +33,15 @@ class TestEncryptedMemory(Clocked, Persists, Shared, StoreContract):
         store = MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
         made: StoreBase = encrypted(store)
         return made
+
+
+class EncryptedMachine(StoreMachine):
+    def make_store(self, runner: ThreadRunner, clock: ManualClock) -> StoreBase:
+        made: StoreBase = encrypted(MemoryStore(runner=runner, clock=clock))
+        return made
+
+
+TestEncryptedMachine = EncryptedMachine.TestCase
 
 
 class Workers(SharedAcrossProcesses):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import pickle
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -135,6 +136,42 @@ def test_a_handle_with_keys_does_not_pickle(tmp_path: Path) -> None:
         pytest.raises(TypeError, match="cannot be pickled"),
     ):
         pickle.dumps(ks)
+
+
+def test_a_store_that_is_not_encrypted_is_not_taken_for_a_new_one(tmp_path: Path) -> None:
+    url, ring = f"sqlite:///{tmp_path}/s.db", KeyRing(bytes(32))
+    with sync.open(url) as ks:
+        ks.space("s").documents.put("plan", 1)
+
+    with pytest.raises(CorruptError, match="holds 's' and no record of encryption"):
+        sync.open(url, encryption=ring)
+    with sync.open(url) as ks:
+        assert ks.space("s").documents.get("plan") == 1
+
+
+def test_many_who_open_a_new_store_at_once_agree_on_its_record(tmp_path: Path) -> None:
+    url, ring = f"sqlite:///{tmp_path}/s.db?durability=normal", KeyRing(bytes(32))
+
+    def use(number: int) -> int:
+        own = KeyRing(bytes(32))  # a ring of one's own is a store of one's own
+        with sync.open(url, encryption=own) as ks:
+            return ks.space(f"s{number}").documents.put("plan", number)
+
+    with ThreadPoolExecutor(8) as threads:
+        assert list(threads.map(use, range(16))) == [1] * 16
+    with sync.open(url, encryption=ring) as ks:
+        assert [ks.space(f"s{number}").documents.get("plan") for number in range(16)] == list(range(16))
+
+
+def test_a_lost_record_is_told_and_not_replaced(tmp_path: Path) -> None:
+    url, ring = f"sqlite:///{tmp_path}/s.db", KeyRing(bytes(32))
+    with sync.open(url, encryption=ring) as ks:
+        ks.space("s").documents.put("plan", 1)
+    with sync.open(url) as ks:
+        ks.drop("keepstate:encryption")
+
+    with pytest.raises(CorruptError, match="'keepstate:encryption' was lost"):
+        sync.open(url, encryption=ring)
 
 
 def test_keys_for_a_store_that_is_open_are_refused(plain: MemoryStore) -> None:

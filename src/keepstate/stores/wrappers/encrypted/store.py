@@ -82,7 +82,7 @@ class EncryptedStore(StoreWrapper):
         """Opens the store, unless it is open already.
 
         Raises:
-            CorruptError: No key of the ring fits the store.
+            CorruptError: No key of the ring fits the store, or it holds what is not encrypted.
         """
         was_open = self._store.is_open
         await super().open()
@@ -98,16 +98,27 @@ class EncryptedStore(StoreWrapper):
 
     async def _record(self) -> bytes:
         """Returns the store's id and secret, made by whoever opens it first."""
-        while True:
-            entry = (await self._store.read(OWN_SPACE, [_RECORD])).entries[0]
-            if entry is not None:
-                return self._first.open(OWN_SPACE, _RECORD, entry.value).value
+        while (sealed := await self._stored_record()) is None:
+            others = [name for name in await self._store.spaces(limit=2) if name != OWN_SPACE]
+            # A new record beside sealed values would make all of them unreadable.
+            if others and await self._stored_record() is None:
+                raise CorruptError(
+                    f"{self.url} holds {others[0]!r} and no record of encryption: it was not encrypted, or "
+                    f"{OWN_SPACE!r} was lost; copy it into a new store, or restore it",
+                    url=self.url,
+                    place=OWN_SPACE,
+                )
             record = self._clock.random_bytes(STORE_ID_BYTES + _SECRET_BYTES)
-            sealed = self._first.seal(OWN_SPACE, _RECORD, record)
-            batch = Batch(OWN_SPACE, [Put(_RECORD, sealed)], [Check(_RECORD, version=ABSENT)])
+            put = Put(_RECORD, self._first.seal(OWN_SPACE, _RECORD, record))
+            batch = Batch(OWN_SPACE, [put], [Check(_RECORD, version=ABSENT)])
             outcome = (await self._store.apply([batch]))[0]
             if isinstance(outcome, KeepstateError):
                 raise outcome
+        return self._first.open(OWN_SPACE, _RECORD, sealed).value
+
+    async def _stored_record(self) -> bytes | None:
+        entry = (await self._store.read(OWN_SPACE, [_RECORD])).entries[0]
+        return None if entry is None else entry.value
 
     @property
     def _sealer(self) -> Sealer:
