@@ -12,8 +12,12 @@ import psycopg
 import pytest
 
 import keepstate as ks_package
+from keepstate.cli.remains import ENCRYPTION
+from keepstate.stores.wrappers.encrypted.store import OWN_SPACE
 from keepstate.testing.servers import Redis
 from tests.cli.conftest import Keepstate
+
+pytestmark = pytest.mark.slow
 
 DAMAGED = 5
 PAGE_BYTES = 4096
@@ -189,6 +193,62 @@ def test_what_a_crash_left_in_the_log_of_a_database_is_saved_too(
 
     assert ended.code == 0, ended.out
     assert keepstate("get", "run", "plan", "--url", f"file:///{tmp_path}/new.journal").json() == "in the log"
+
+
+def test_a_log_that_somebody_removed_is_damage(keepstate: Keepstate, tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/whole.db"
+    crashed = f"sqlite:///{tmp_path}/crashed.db"
+    keepstate("put", "run", "plan", '"in the file"', "--url", url)
+
+    async def crash() -> None:
+        async with ks_package.open(url) as ks:
+            await ks.space("run").documents.put("plan", "in the log")
+            for end in ("", ".lock"):
+                shutil.copyfile(tmp_path / f"whole.db{end}", tmp_path / f"crashed.db{end}")
+
+    asyncio.run(crash())
+
+    told = keepstate("doctor", "--verify", crashed, "--json")
+    ended = keepstate("repair", crashed, f"sqlite:///{tmp_path}/new.db")
+
+    assert (told.code, ended.code) == (DAMAGED, DAMAGED)
+    assert told.json()["damages"][0]["what"] == (
+        "what was acknowledged up to revision 2 is lost from revision 2"
+    )
+    put = keepstate("put", "run", "plan", "1", "--url", f"sqlite:///{tmp_path}/new.db")
+    assert put.out == "3\n"  # no revision stands for two things
+
+
+def test_an_encrypted_store_is_verified_and_repaired_without_its_key(
+    keepstate: Keepstate, tmp_path: Path
+) -> None:
+    source, new = f"sqlite:///{tmp_path}/sealed.db", f"file:///{tmp_path}/new.journal"
+    ring = ks_package.KeyRing(ks_package.KeyRing.new_key())
+
+    async def fill() -> None:
+        async with ks_package.open(source, encryption=ring) as ks:
+            await ks.space("run").documents.put("plan", {"step": 1})
+            await ks.space("run").documents.put("large", Random(1).randbytes(1_500_000))
+            await ks.space("run").queue.put("work", id="task")
+            await ks.space("run").events.append(1, 2)
+
+    async def read() -> list[Any]:
+        async with ks_package.open(new, encryption=ring) as ks:
+            run = ks.space("run")
+            (task,) = await run.queue.claim("me", lease_s=60)
+            large = await run.documents.get("large")
+            return [await run.documents.get("plan"), len(large), task.payload, len(await run.events.read())]
+
+    asyncio.run(fill())
+
+    verified = keepstate("doctor", "--verify", source)
+    repaired = keepstate("repair", source, new)
+
+    assert verified.code == 0, verified.out
+    assert "values are encrypted" in verified.out
+    assert repaired.code == 0, repaired.out
+    assert asyncio.run(read()) == [{"step": 1}, 1_500_000, "work", 2]
+    assert ENCRYPTION == OWN_SPACE
 
 
 def test_a_target_that_is_there_is_refused(keepstate: Keepstate, tmp_path: Path, redis_server: Redis) -> None:

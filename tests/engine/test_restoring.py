@@ -43,7 +43,7 @@ async def restored(
     verifier = Verifier(FileSource(remains), SPACE)
     restoring = Restoring(SpaceRecords(remains, SPACE), verifier, now_ms=space.now_ms + later_ms)
     await restoring.choose(silent)
-    await restoring.write(await into.opened(), SPACE, space.revision, silent)
+    await restoring.write((await into.opened()).apply, SPACE, space.revision, silent)
     return restoring.problems
 
 
@@ -204,7 +204,7 @@ async def test_a_revision_that_holds_more_than_it_did_is_spread() -> None:
         )
         restoring._verifier.problems = no_problems  # type: ignore[method-assign]
         await restoring.choose(silent)
-        await restoring.write(target.store, SPACE, space.revision, silent)
+        await restoring.write(target.store.apply, SPACE, space.revision, silent)
 
         assert [(entry.key, entry.version) for entry in await entries_of(target)] == [
             (key, number + 2) for number, key in enumerate(keys)

@@ -9,8 +9,8 @@ others, at new revisions, for the time that they have left; leases are left out:
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Final, Protocol
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
@@ -18,15 +18,21 @@ from keepstate.engine import layout, tasks
 from keepstate.engine.stored import opened
 from keepstate.engine.tasks import TaskRecord
 from keepstate.engine.verifying import Problem, Verifier, head_for
-from keepstate.errors import ConflictError, KeepstateError
-from keepstate.stores.protocol import Applied, Batch, Conflict, Delete, Entry, Put, Store, Write
+from keepstate.errors import ConflictError
+from keepstate.stores.protocol import Applied, Batch, Conflict, Delete, Entry, Outcome, Put, Store, Write
 from keepstate.values import limits
 from keepstate.values.key import BY_KEY, Stamp, stored_key, unpack
 
 _NOTHING: Final = Delete(stored_key(BY_KEY, "restored"))
 """Takes a revision and changes nothing: no part of a space has such a key."""
+_BATCH_BYTES: Final = limits.BATCH_BYTES + limits.BATCH_WRITES * 64
+"""What a batch may have come to in the store: its stamps, and what encryption adds, are over the limit."""
 _AT_ONCE: Final = 100
 _AT_ONCE_BYTES: Final = 4 << 20
+
+
+Apply: TypeAlias = Callable[[Sequence[Batch]], Awaitable[Sequence[Outcome]]]
+"""What applies batches as they once stood in a store, where some came to more than a caller may give."""
 
 
 class Place(msgspec.Struct, frozen=True):
@@ -84,7 +90,8 @@ class Restoring:
                 doubted += [(entry, problem) for problem in found]
         for entry, _ in doubted:
             self._mend(entry)
-        self._tie_tasks()
+        if not self._verifier.is_encrypted:
+            self._tie_tasks()
         self.kept = len(self._places)
 
     def _mend(self, entry: Entry) -> None:
@@ -109,10 +116,7 @@ class Restoring:
         for key in [key for key in self._places if key.startswith(layout.TASKS)]:
             (entry,) = self._records.read([key])
             assert entry is not None
-            try:
-                record = opened(entry.value, TaskRecord, "the record")
-            except KeepstateError:  # encrypted
-                continue
+            record = opened(entry.value, TaskRecord, "the record")
             index = tasks.place_of(record, entry.version)
             has_payload = tasks.payload_key(record.id) in self._places
             if record.state != "done" and not has_payload:
@@ -134,7 +138,7 @@ class Restoring:
 
     # ---- writing
 
-    async def write(self, store: Store, space: str, revision: int, progressed: Callable[[int], None]) -> int:
+    async def write(self, apply: Apply, space: str, revision: int, progressed: Callable[[int], None]) -> int:
         """Writes what was chosen into a space that has nothing yet, and returns the revision reached."""
         timed = [place for place in self._places.values() if place.expires_at_ms is not None]
         by_revision: defaultdict[int, list[bytes]] = defaultdict(list)
@@ -146,10 +150,10 @@ class Restoring:
             if place.expires_at_ms is None and place.created < place.version:
                 by_revision[place.created].append(place.key)
         late: list[Put] = []
-        await _apply(store, self._batches(space, by_revision, revision, late), progressed)
+        await _apply(apply, self._batches(space, by_revision, revision, late), progressed)
         puts = [*late, *(self._timed(place) for place in timed)]
         batches = [Batch(space, writes, at=revision + number) for number, writes in enumerate(_grouped(puts))]
-        await _apply(store, batches, progressed)
+        await _apply(apply, batches, progressed)
         return revision + len(batches)
 
     def _batches(
@@ -181,12 +185,12 @@ class Restoring:
 async def skip(store: Store, space: str, revision: int, progressed: Callable[[int], None]) -> None:
     """Brings a space that holds nothing to the revision at which it was dropped."""
     batches = (Batch(space, [_NOTHING], at=number) for number in range(revision - 1))
-    await _apply(store, batches, progressed)
+    await _apply(store.apply, batches, progressed)
     if revision > 1:
         await store.drop(space)
 
 
-async def _apply(store: Store, batches: Iterable[Batch], progressed: Callable[[int], None]) -> None:
+async def _apply(apply: Apply, batches: Iterable[Batch], progressed: Callable[[int], None]) -> None:
     """Applies batches in their order, many at once."""
     ahead: list[Batch] = []
     size = 0
@@ -194,17 +198,17 @@ async def _apply(store: Store, batches: Iterable[Batch], progressed: Callable[[i
         ahead.append(batch)
         size += sum(len(write.value) for write in batch.writes if isinstance(write, Put))
         if len(ahead) == _AT_ONCE or size >= _AT_ONCE_BYTES:
-            await _flush(store, ahead)
+            await _flush(apply, ahead)
             progressed(len(ahead))
             ahead, size = [], 0
-    await _flush(store, ahead)
+    await _flush(apply, ahead)
     progressed(len(ahead))
 
 
-async def _flush(store: Store, batches: Sequence[Batch]) -> None:
+async def _flush(apply: Apply, batches: Sequence[Batch]) -> None:
     if not batches:
         return
-    for outcome in await store.apply(batches):
+    for outcome in await apply(batches):
         if isinstance(outcome, Conflict):
             raise ConflictError(
                 f"somebody else writes to {batches[0].space!r} while it is restored; "
@@ -222,7 +226,7 @@ def _grouped(puts: Iterable[Put]) -> Iterator[list[Put]]:
     size = 0
     for put in puts:
         weight = len(put.key) + len(put.value)
-        if group and (len(group) == limits.BATCH_WRITES or size + weight > limits.BATCH_BYTES):
+        if group and (len(group) == limits.BATCH_WRITES or size + weight > _BATCH_BYTES):
             yield group
             group, size = [], 0
         group.append(put)

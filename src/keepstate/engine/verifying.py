@@ -29,7 +29,7 @@ _READ_AT_ONCE: Final = 8
 """As many as always fit into one answer."""
 _SEALED_BITS: Final = 0x3F
 _LEAST_SEALED: Final = 41
-"""No encrypted value is shorter; many a task's id, which may begin alike, is."""
+"""No encrypted value is shorter."""
 
 
 class Problem(msgspec.Struct, frozen=True):
@@ -56,13 +56,14 @@ class Source(Protocol):
 class Verifier:
     """Verifies the records of one space.
 
-    Attributes:
-        sealed: How many values were encrypted, so that only their shape could be seen.
+    Args:
+        source: Where they are.
+        space: The space.
+        is_encrypted: Whether the store is, so that only its application can tell what a value is.
     """
 
-    def __init__(self, source: Source, space: str) -> None:
-        self._source, self._space = source, space
-        self.sealed = 0
+    def __init__(self, source: Source, space: str, *, is_encrypted: bool = False) -> None:
+        self._source, self._space, self.is_encrypted = source, space, is_encrypted
 
     async def problems(self, entry: Entry) -> list[Problem]:
         """Returns what is wrong with a record; nothing if it was replaced meanwhile."""
@@ -73,9 +74,8 @@ class Verifier:
 
     async def _problems(self, entry: Entry) -> list[Problem]:
         key = entry.key
-        if _is_sealed(entry.value) and not key.startswith(tuple(layout.INDEXES.values())):
-            self.sealed += 1
-            return []
+        if self.is_encrypted:
+            return [] if _is_sealed(entry.value) else [Problem(key, "it is not encrypted, and its store is")]
         for part, verify in (
             (layout.DOCUMENTS, self._document),
             (layout.PARTS, self._part),
@@ -171,9 +171,6 @@ class Verifier:
         return problems
 
     async def _index(self, entry: Entry) -> list[Problem]:
-        if _is_sealed(entry.value):
-            self.sealed += 1
-            return []
         task_id = entry.value.decode("utf-8", "surrogatepass")
         now, stored = await self._source.read(self._space, [entry.key, tasks.task_key(task_id)])
         if now is None or now.version != entry.version or now.expires_at_ms is not None:
@@ -225,7 +222,7 @@ def head_for(event: Entry) -> tuple[bytes, bytes]:
 
 
 def _is_sealed(value: bytes) -> bool:
-    """Whether a value is encrypted, so that only its application can tell what it is."""
+    """Whether a value may be an encrypted one."""
     return len(value) >= _LEAST_SEALED and value[0] & _SEALED_BITS == codec.SEALED[0]
 
 

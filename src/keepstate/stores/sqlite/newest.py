@@ -88,8 +88,7 @@ class Newest:
         return self._noted() is not None and not _size(f"{self._path}-wal")
 
     def _noted(self) -> re.Match[bytes] | None:
-        found = _NOTED.match(os.pread(self._descriptor, len(_NONE), 0))
-        return found if found is not None and crc32(found[0][:-10]) == int(found[4], 16) else None
+        return _read_note(os.pread(self._descriptor, len(_NONE), 0))
 
     def _is_kept(self, execute: Execute) -> bool:
         found = self._noted()
@@ -102,6 +101,23 @@ class Newest:
             return found[2].strip() != Durability.POWER.encode() or _has_come_to(execute, row)
         except apsw.SQLError:  # not even the table is there
             return False
+
+
+def least_row(lock_path: str) -> int:
+    """Returns a row of the log that must be there, by the note in a lock file; 0 if none is told."""
+    try:
+        found = _read_note(Path(lock_path).read_bytes())
+    except OSError:
+        return 0
+    is_certain = found is not None and (
+        found[3] == machine_start() != _UNKNOWN_START or found[2].strip() == Durability.POWER.encode()
+    )
+    return int(found[1], 16) if found is not None and is_certain else 0
+
+
+def _read_note(line: bytes) -> re.Match[bytes] | None:
+    found = _NOTED.match(line)
+    return found if found is not None and crc32(found[0][:-10]) == int(found[4], 16) else None
 
 
 def refuse_cut_off(path: str) -> bool:

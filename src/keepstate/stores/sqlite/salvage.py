@@ -23,6 +23,7 @@ from keepstate.stores.salvage import Damage, SpaceRemains
 from keepstate.stores.sqlite import changes, schema
 from keepstate.stores.sqlite.cells import Record
 from keepstate.stores.sqlite.lock import FileLock
+from keepstate.stores.sqlite.newest import least_row
 from keepstate.stores.sqlite.pagefile import PageFile
 from keepstate.stores.sqlite.statements import execute_on
 from keepstate.stores.sqlite.trees import Leaf, Trees
@@ -264,6 +265,7 @@ class DatabaseRemains:
             self.damages.append(
                 Damage(f"the name of space number {number} is lost", self.path, f"recovered/{number}")
             )
+        self._refuse_lost_end()
         for number, head in self._heads.items():
             self._refuse_gaps(number, head)
         for key, change in self._last.items():
@@ -297,6 +299,16 @@ class DatabaseRemains:
         else:
             self._rows.pop(key, None)
             self._lose(key, f"the entry as of revision {change.revision} is lost")
+
+    def _refuse_lost_end(self) -> None:
+        """Names the end of the log that is gone, if the note of the newest revision tells of it."""
+        row = least_row(f"{self.path}.lock")
+        number, revision = row >> schema.REVISION_BITS, row & schema.LAST_REVISION
+        if self._names.get(number) is not None and self._heads[number].revision < revision:
+            what = f"what was acknowledged up to revision {revision} is lost from revision "
+            what += str(self._heads[number].revision + 1)
+            self.damages.append(Damage(what, f"{self.path}-wal", self._name(number)))
+            self._heads[number].revision = revision
 
     def _refuse_gaps(self, number: int, head: _Head) -> None:
         if self._names.get(number) is None:
