@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from typing import Final, NamedTuple, cast
 
-from keepstate.errors import InvalidError, StorageError, UnsupportedError
+from keepstate.errors import InvalidError, StorageError, StoreUnavailableError, UnsupportedError
 from keepstate.stores.protocol import Capabilities, Durability
 from keepstate.stores.redis.client import with_text
 from keepstate.stores.redis.encoding import Place
@@ -44,7 +44,7 @@ async def inspect(node: Node, place: Place, *, url: str, is_cluster: bool, unsaf
     where = f"{url} ({node.address})"
     fields = _fields(info, where, unsafe_policy=unsafe_policy)
     if fields:
-        _refuse_unfit(fields, where, is_cluster=is_cluster)
+        _refuse_unfit(fields, where, url=url, is_cluster=is_cluster)
     _refuse_eviction(fields.get("maxmemory_policy"), where, unsafe_policy=unsafe_policy)
     if isinstance(forbidden, Refusal):
         raise refused(forbidden, where)
@@ -89,7 +89,7 @@ def _fields(info: Reply, where: str, *, unsafe_policy: bool) -> dict[str, str]:
     return dict(line.split(":", 1) for line in lines if ":" in line and not line.startswith("#"))
 
 
-def _refuse_unfit(fields: dict[str, str], where: str, *, is_cluster: bool) -> None:
+def _refuse_unfit(fields: dict[str, str], where: str, *, url: str, is_cluster: bool) -> None:
     version = fields.get("redis_version", "0.0")
     if tuple(int(part) for part in version.split(".")[:2]) < _OLDEST:
         raise UnsupportedError(f"{where} is Redis {version}; Redis 7.0 or any Valkey is needed")
@@ -102,6 +102,10 @@ def _refuse_unfit(fields: dict[str, str], where: str, *, is_cluster: bool) -> No
         raise InvalidError(f"{where} is {right}")
     if fields.get("role") == "slave":
         master = f"{fields.get('master_host')}:{fields.get('master_port')}"
+        if is_cluster:  # which another node took for a master: it has not heard yet of a failover
+            raise StoreUnavailableError(
+                f"{where} has become a replica of {master} just now; try again when all nodes know", url=url
+            )
         raise InvalidError(f"{where} is a replica, which cannot be written; open its master, {master}")
 
 
