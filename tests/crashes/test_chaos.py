@@ -172,7 +172,12 @@ def running(server: Server | RedisCluster) -> Iterator[None]:
 
 
 def restart(server: Server, dice: Random) -> None:
-    """Kills a server, and starts it again a moment later."""
+    """Kills a server, at times while it keeps all waiting, and starts it again a moment later."""
+    if dice.random() < 0.25:
+        server.pause()
+        time.sleep(dice.uniform(0.1, 1.5))
+        if dice.random() < 0.5:
+            server.resume()
     server.kill()
     time.sleep(dice.uniform(0, 0.2))
     server.start()

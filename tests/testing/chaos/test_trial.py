@@ -87,7 +87,7 @@ def test_a_report_is_read_at_a_glance() -> None:
     report = Report(worker_kills=3, server_crashes=2, unanswered=1, samples=4, findings=findings)
 
     assert str(report).splitlines() == [
-        "3 workers killed, 2 servers crashed",
+        "workers killed 3 times and paused 0 times, servers crashed 2 times",
         "1 batches unanswered, history lost 0 times",
         "4 samples searched, 0 given up",
         "7 operations: 1 lost, 0 ghosts, 0 partial, 0 disordered, 0 applied_twice",

@@ -6,7 +6,10 @@ successor is at work some ten milliseconds later.
 
 from __future__ import annotations
 
+import os
+import signal
 import time
+from contextlib import suppress
 from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from typing import Final
@@ -81,6 +84,15 @@ class Crew:
         process.kill()
         process.join()
         self._start(place)
+
+    def pause(self, place: int, seconds: float) -> None:
+        """Stops one in its tracks and lets it go on: what it holds may have run out by then."""
+        pid = self._workers[place].pid
+        assert pid is not None
+        with suppress(ProcessLookupError):  # it has ended by itself, which is told later
+            os.kill(pid, signal.SIGSTOP)
+            time.sleep(seconds)
+            os.kill(pid, signal.SIGCONT)
 
     def end(self) -> None:
         """Tells them to end, and waits until they have."""

@@ -29,6 +29,7 @@ class Report(msgspec.Struct, kw_only=True):
     Attributes:
         worker_kills: How many workers were killed.
         server_crashes: How often a server was killed.
+        pauses: How often a worker was stopped for a while.
         unanswered: How many batches nobody heard the end of.
         history_lost: How often a client was told that the store had lost history.
         samples: In how many samples an order of the operations was searched for, trusting no revision.
@@ -40,6 +41,7 @@ class Report(msgspec.Struct, kw_only=True):
 
     worker_kills: int = 0
     server_crashes: int = 0
+    pauses: int = 0
     unanswered: int = 0
     history_lost: int = 0
     samples: int = 0
@@ -50,10 +52,15 @@ class Report(msgspec.Struct, kw_only=True):
 
     def __str__(self) -> str:
         """Returns all of it, to be read."""
-        killed = f"{self.worker_kills} workers killed, {self.server_crashes} servers crashed"
-        searched = f"{self.samples} samples searched, {self.too_long} given up"
-        unheard = f"{self.unanswered} batches unanswered, history lost {self.history_lost} times"
-        return "\n".join([killed, unheard, searched, str(self.findings), *self.faults])
+        killed = f"workers killed {self.worker_kills} times and paused {self.pauses} times"
+        lines = (
+            f"{killed}, servers crashed {self.server_crashes} times",
+            f"{self.unanswered} batches unanswered, history lost {self.history_lost} times",
+            f"{self.samples} samples searched, {self.too_long} given up",
+            str(self.findings),
+            *self.faults,
+        )
+        return "\n".join(lines)
 
 
 def judge(report: Report, url: str, orders: Sequence[worker.Order]) -> None:

@@ -5,11 +5,15 @@ from __future__ import annotations
 import random
 import time
 from collections.abc import Iterator
+from typing import Final
 
 from keepstate.testing.chaos.crew import Crew
 from keepstate.testing.chaos.plan import Plan
 from keepstate.testing.chaos.report import Report, judge
 from keepstate.testing.proof.findings import Findings
+
+_PAUSE_SHARE: Final = 0.2
+_PAUSE_S: Final = (0.05, 0.8)
 
 
 def run(plan: Plan) -> Report:
@@ -25,6 +29,9 @@ def run(plan: Plan) -> Report:
         until_s = time.monotonic() + plan.seconds
         for kills_server in _targets(plan, dice):
             time.sleep(dice.uniform(*plan.kill_every_s))
+            if dice.random() < _PAUSE_SHARE:
+                crew.pause(dice.randrange(plan.workers), dice.uniform(*_PAUSE_S))
+                report.pauses += 1
             if kills_server and plan.crash is not None:
                 plan.crash(dice)
                 report.server_crashes += 1
