@@ -51,7 +51,7 @@ DEEP = [pytest.mark.deep, pytest.mark.timeout(600)]
 BACKENDS = {
     "File": 55.0,
     "SQLite, full": 75.0,
-    "SQLite, normal": 60.0,
+    "SQLite, normal": 90.0,
     "Redis": 100.0,
     "Valkey": 90.0,
     "PostgreSQL": 130.0,
