@@ -122,13 +122,19 @@ def test_damage_on_a_server_is_named_by_space_and_key(keepstate: Keepstate, post
             r"UPDATE keepstate.entry SET value = '\x01c1' WHERE key = '\x0202646f6300'::bytea || 'plan 7'"
         )
         assert changed.rowcount == 1
+        connection.execute(
+            r"UPDATE keepstate.entry SET version = 1 WHERE key = '\x0202646f6300'::bytea || 'plan 9'"
+        )
 
     told = keepstate("doctor", "--verify", postgres_url, "--json")
 
     assert told.code == DAMAGED
     damages = told.json()["damages"]
-    assert {(damage["space"], damage["key"]) for damage in damages} == {("run", "document 'plan 7'")}
+    assert {(damage["space"], damage["key"]) for damage in damages} == {
+        ("run", "document 'plan 7'"), ("run", "document 'plan 9'"),
+    }  # fmt: skip
     assert any("the log has" in damage["what"] for damage in damages)
+    assert any("the log wrote it last" in damage["what"] for damage in damages)
 
 
 @pytest.mark.parametrize(

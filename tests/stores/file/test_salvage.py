@@ -114,6 +114,27 @@ def test_the_place_of_a_damaged_frame_and_the_lost_revision_are_named(journal: b
     assert found.damages[1].space is not None
 
 
+@pytest.mark.parametrize("share", [0.1, 0.4, 0.7])
+def test_a_place_of_a_rewritten_journal_costs_no_more_than_its_frame(tmp_path: Path, share: float) -> None:
+    path = tmp_path / "journal"
+    store = opened(path)
+    for number in range(200):
+        put(store, Put(b"\x01key %03d" % number, b"%03d " % number * 1_000))
+    finish(store.close())
+    finish(opened(path, format="json").close())
+    journal = path.read_bytes()
+    at = int(len(journal) * share)
+
+    whole = versions(remains(tmp_path, journal)[1])
+    found, entries = remains(tmp_path, journal[:at] + b"\xa5" + journal[at + 1 :])
+
+    assert len(whole) == 200
+    assert len(found.damages) == 1
+    assert 0 < len(whole - versions(entries)) <= (64 << 10) // 4_000 + 2
+    assert versions(entries) <= whole
+    assert [space.revision for space in found.spaces()] == [200]
+
+
 def test_what_never_was_a_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptError, match="does not start as a journal"):
         remains(tmp_path, b"a letter to nobody\n" * 40)

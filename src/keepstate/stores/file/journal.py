@@ -22,7 +22,8 @@ from keepstate.stores.file.frames import Format, Head, frames
 from keepstate.stores.file.io import Files
 
 _SEED_BYTES: Final = 8
-_FRAME_BYTES: Final = 1 << 20
+_FRAME_BYTES: Final = 64 << 10
+"""What damage to one place of a rewritten journal costs at the most, but for a larger value."""
 _LEAST_GROWTH_BYTES: Final = 4 << 20
 
 
@@ -251,7 +252,7 @@ class Journal:
 
 
 def _chunks(given: Iterable[items.Item]) -> Iterator[list[items.Item]]:
-    """Yields items by so many as make a frame of about a megabyte."""
+    """Yields items by so many as make a frame."""
     chunk: list[items.Item] = []
     size_bytes = 0
     for item in given:

@@ -15,7 +15,7 @@ from keepstate.stores.protocol import Applied, Entry, Outcome
 from keepstate.stores.space_state import WITH_VALUES, Record, SpaceState
 
 _CHUNK_ENTRIES = 256
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 64 << 10
 
 
 class JournaledState(SpaceState):
