@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
-from keepstate.stores.protocol import ABSENT, Batch, Change, Check, Conflict, Delete, Put
+from keepstate.stores.protocol import ABSENT, Applied, Batch, Change, Check, Conflict, Delete, Put
 from keepstate.testing.store_contract.stage import (
     LONG_MS,
     SHORT_MS,
@@ -68,8 +68,8 @@ class Times(Stage):
         assert (await changed(store, space, 1))[-1] == Change(done.revision, DOC, False, None, b"new")
 
     async def test_a_rewrite_without_a_ttl_stays(self, store: StoreBase, space: str) -> None:
-        await applied(store, space, Put(A, b"1", ttl_ms=SHORT_MS))
-        await applied(store, space, Put(A, b"2"))
+        short, lasting = [Put(A, b"1", ttl_ms=SHORT_MS)], [Put(A, b"2")]
+        await store.apply([Batch(space, short), Batch(space, lasting)])  # with no time between the two
         await self.pass_time(SHORT_MS)
         await applied(store, space, Put(B, b"a flush that looks for what expired"))
         await store.sweep(limit=1000)
@@ -79,8 +79,9 @@ class Times(Stage):
         assert (entry.value, entry.created, entry.expires_at_ms) == (b"2", 1, None)
 
     async def test_a_renewed_ttl_counts_from_the_renewal(self, store: StoreBase, space: str) -> None:
-        await applied(store, space, Put(A, b"1", ttl_ms=SHORT_MS))
-        renewed = await applied(store, space, Put(A, b"1", ttl_ms=LONG_MS))
+        short, long = [Put(A, b"1", ttl_ms=SHORT_MS)], [Put(A, b"1", ttl_ms=LONG_MS)]
+        _, renewed = await store.apply([Batch(space, short), Batch(space, long)])
+        assert isinstance(renewed, Applied)
         await self.pass_time(SHORT_MS)
         await applied(store, space, Put(B, b"a flush that looks for what expired"))
 
