@@ -279,3 +279,39 @@ def test_what_only_sqlite_knows_to_be_wrong_is_told(tmp_path: Path) -> None:
 
     assert any("SQLite says" in damage.what for damage in integrity(remains.file, str(tmp_path)))
     remains.close()
+
+
+def test_a_lost_name_gives_the_space_another_and_is_told(tmp_path: Path) -> None:
+    path = tmp_path / "whole.db"
+    store = open_at(path)
+    fill(store, range(30))
+    finish(store.close())
+    connection = connect_plainly(path)
+    connection.execute("DELETE FROM spaces WHERE name = ?", (b"run",))
+    connection.close()
+
+    remains = DatabaseRemains(str(path))
+
+    names = [space.name for space in remains.spaces()]
+    assert len(names) == 2
+    assert names[0].startswith("recovered/")
+    assert len(list(remains.entries(names[0]))) > 30
+    assert [(d.what, d.space) for d in remains.damages] == [
+        (f"the name of space number {names[0].rpartition('/')[2]} is lost", names[0])
+    ]
+    remains.close()
+
+
+def test_rows_of_a_dropped_space_stay_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "whole.db"
+    store = open_at(path)
+    fill(store, range(300))
+    finish(store.drop("run"))
+    apply(store, "run", Put(b"\x01new", b"1"))
+    finish(store.close())
+
+    remains = DatabaseRemains(str(path))
+
+    assert remains.damages == []
+    assert [entry.key for entry in remains.entries("run")] == [b"\x01new"]
+    remains.close()

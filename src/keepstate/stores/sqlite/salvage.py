@@ -112,19 +112,16 @@ class DatabaseRemains:
 
     def entries(self, space: str) -> Iterator[Entry]:
         """Yields what is whole of a space, in key order, expired or not."""
-        number = self._number(space)
-        for _, key in sorted(key for key in {*self._rows, *self._from_log} if key[0] == number):
+        number = self._numbers[space]
+        for key in self._keys.get(number, ()):
             entry = self._entry((number, key))
             if entry is not None:
                 yield entry
 
     def read(self, space: str, keys: Sequence[bytes]) -> list[Entry | None]:
         """Returns entries in the order of the keys asked, None for what is absent or not whole."""
-        number = self._number(space)
+        number = self._numbers[space]
         return [self._entry((number, key)) for key in keys]
-
-    def _number(self, space: str) -> int:
-        return next(number for number, name in self._names.items() if name == space.encode())
 
     def _entry(self, key: _Key) -> Entry | None:
         if key in self._from_log:
@@ -276,6 +273,10 @@ class DatabaseRemains:
             if (last := self._last.get(key)) is None or not last.deleted:
                 self._lose(key, "the entry is lost")
         self._last.clear()
+        self._numbers = {name.decode(): number for number, name in self._names.items() if name is not None}
+        self._keys: defaultdict[int, list[bytes]] = defaultdict(list)
+        for number, stored in sorted({*self._rows, *self._from_log}):
+            self._keys[number].append(stored)
 
     def _compare_with_log(self, key: _Key, change: _Change) -> None:
         row = self._rows.get(key)
@@ -330,6 +331,8 @@ class DatabaseRemains:
 
 def copied(path: str, folder: str) -> str:
     """Returns the path of a copy of a database and its log, made while nobody writes.
+
+    A process that has the database open must not call this: it would lose the locks that it holds.
 
     Raises:
         StoreUnavailableError: A process kept the lock file for ten seconds.
