@@ -26,6 +26,10 @@ TARGET = ROOT / "src" / "keepstate" / "sync"
 MODULES = {
     "documents": ("Documents", "Document"),
     "events": ("Events", "EventStream"),
+    "history.checkout": ("Checkout",),
+    "history.draft": ("Draft",),
+    "history.history": ("History",),
+    "history.loading": ("Loaded",),
     "keepstate": ("Keepstate",),
     "lease": ("Lease", "Leases"),
     "parts": ("Parts",),
@@ -34,7 +38,7 @@ MODULES = {
     "transaction": ("Transaction",),
     "watch": ("Watch",),
 }
-"""The classes that have twins, by the module of the engine that they stand in."""
+"""The classes that have twins, by the module of the engine that they stand in. Twins stand in no folders."""
 
 SEAMS = {
     "Documents": {"fitted", "update_typed"},
@@ -55,7 +59,7 @@ REWORDED = {
 }
 """What docstrings say in other words, because it is different in blocking use."""
 
-HOMES = {name: module for module, names in MODULES.items() for name in names}
+HOMES = {name: module.rpartition(".")[2] for module, names in MODULES.items() for name in names}
 COLOURS = {
     "AsyncIterator": "Iterator",
     "AsyncGenerator": "Generator",
@@ -66,6 +70,14 @@ DUNDERS = {
     "__aiter__": "__iter__",
     "__anext__": "__next__",
 }
+ITEMS = {
+    "__getitem__": "return {inner}[{0}]",
+    "__setitem__": "{inner}[{0}] = {1}",
+    "__delitem__": "del {inner}[{0}]",
+    "__iter__": "return iter({inner})",
+    "__len__": "return len({inner})",
+}
+"""What a mapping does, and how its twin does it."""
 HELPERS = {
     "cached_property": "functools",
     **dict.fromkeys(("Generator", "Iterator"), "collections.abc"),
@@ -119,7 +131,7 @@ def main() -> int:
     checking = parser.parse_args().check
     stale: list[str] = []
     for name, text in generated():
-        path = TARGET / f"{name}.py"
+        path = TARGET / f"{name.rpartition('.')[2]}.py"
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(path.relative_to(ROOT).as_posix())
             if not checking:
@@ -134,7 +146,8 @@ def main() -> int:
 def generated() -> Iterator[tuple[str, str]]:
     """Yields each module's name and its twins' text."""
     for module in MODULES:
-        yield module, twins_of(module, (SOURCE / f"{module}.py").read_text(encoding="utf-8"))
+        path = SOURCE / f"{module.replace('.', '/')}.py"
+        yield module, twins_of(module, path.read_text(encoding="utf-8"))
 
 
 def twins_of(module: str, text: str) -> str:
@@ -163,7 +176,8 @@ def head(source: Source, body: str) -> Iterator[str]:
     yield f'"""Blocking twins of `keepstate.engine.{source.name}`.'
     yield '\nWritten by tools/generate_sync.py; change the source and run it again.\n"""\n'
     yield "from __future__ import annotations\n"
-    yield f"from keepstate.engine import {source.name} as engine"
+    folder, _, module = f"keepstate.engine.{source.name}".rpartition(".")
+    yield f"from {folder} import {module} as engine"
     used = names_in(body)
     variables = [text for name, text in source.variables.items() if name in used]
     used |= {"TypeVar"} if variables or "TypeVar" in used else set()
@@ -198,7 +212,8 @@ def bound_in(body: str) -> set[str]:
 def twin_of(source: Source, cls: ast.ClassDef) -> str:
     """Returns the text of one twin."""
     generic = [ast.unparse(base) for base in cls.bases if isinstance(base, ast.Subscript)]
-    inner = f"engine.{cls.name}" + "".join(base[base.index("[") :] for base in generic)
+    own = [base[base.index("[") :] for base in generic if base.startswith("Generic[")]
+    inner = f"engine.{cls.name}" + "".join(own)
     parents = [base.id for base in cls.bases if isinstance(base, ast.Name) and base.id in HOMES]
     lines: list[str] = []
     if is_parent(cls.name):
@@ -217,12 +232,12 @@ def twin_of(source: Source, cls: ast.ClassDef) -> str:
 
 def is_parent(name: str) -> bool:
     """Says whether other twins inherit from it, and so hold an inner object of another class."""
-    return name == "Parts"
+    return name in {"Loaded", "Parts"}
 
 
 def is_offered(cls: str, name: str) -> bool:
     """Says whether a method has a twin."""
-    return name in DUNDERS or not (name.startswith("_") or name in SEAMS.get(cls, ()))
+    return name in DUNDERS or name in ITEMS or not (name.startswith("_") or name in SEAMS.get(cls, ()))
 
 
 def docstring(cls: str, text: str | None, indent: str = "    ") -> list[str]:
@@ -319,6 +334,9 @@ def steps(node: Function, marks: list[str], returns: str, called: str) -> list[s
             ]
         case _:
             pass
+    if node.name in ITEMS:
+        names = [argument.arg for argument in node.args.args[1:]]
+        return [ITEMS[node.name].format(*names, inner="self._inner")]
     if "entered_once" in marks:
         given = returns.removeprefix("Generator[").removesuffix("]")
         return [f"with entered({called}) as inner:", f"    yield {wrapped(given, 'inner')}"]

@@ -101,7 +101,7 @@ class LeaseLostError(ConflictError):
 
 
 class MergeConflictError(ConflictError):
-    """Two sides of a merge changed the same to different values. `conflicts` says where, and what each has."""
+    """Two sides of a merge changed the same to different values. `conflicts` says where."""
 
     code = "merge_conflict"
     retryable = False

@@ -8,7 +8,7 @@ collector which looks at every key once has seen all that there are.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 from typing import Final
 
@@ -158,11 +158,25 @@ async def apply_with_parts(store: Store, batch: Batch, parts: dict[bytes, bytes]
 
 
 async def _send_ahead(store: Store, space: str, puts: Sequence[Put]) -> Outcome | None:
-    for start in range(0, len(puts), _PARTS_BY_BATCH):
-        outcome = (await store.apply([Batch(space, puts[start : start + _PARTS_BY_BATCH])]))[0]
+    for batch in _batches(puts):
+        outcome = (await store.apply([Batch(space, batch)]))[0]
         if not isinstance(outcome, Applied):
             return outcome
     return None
+
+
+def _batches(puts: Sequence[Put]) -> Iterator[list[Put]]:
+    batch: list[Put] = []
+    size = 0
+    for put in puts:
+        own = len(put.key) + len(put.value)
+        if batch and (len(batch) == limits.BATCH_WRITES or size + own > limits.BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(put)
+        size += own
+    if batch:
+        yield batch
 
 
 def names_in(values: Iterable[bytes | None]) -> set[bytes]:

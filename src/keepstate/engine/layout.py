@@ -2,7 +2,9 @@
 
 ```
 00 "part" digest                     a part of a value over 1 MiB, named by its content
-01 "gc" "epoch"                      when parts were last collected
+00 "object" digest                   a part of a state in a history, named by its content
+00 "commit" digest                   a commit of a history
+01 "gc" "epoch"                      when what nothing names was last collected
 01 "event" stream STAMP              an event
 01 "stream" stream                   the head of a stream: the index of its last event; its version is the
 revision 01 "task" id                         a task's record
@@ -14,11 +16,13 @@ revision 01 "task" id                         a task's record
 01 "done" at_ms id, 01 "dead" at_ms id   … never again
 02 "doc" name                        a document
 02 "lease" name                      a lease
+02 "branch" name                     a branch of the history: its head
+02 "tag" name                        a tag: a commit
 ```
 
-The name of a document or lease is the last segment and stands there as plain UTF-8, so that a prefix of the
-name is a prefix of the key. A name too long for a key is cut, and ends with its digest; its value then begins
-with the name.
+The name of a document, lease, branch or tag is the last segment and stands there as plain UTF-8, so that a
+prefix of the name is a prefix of the key. A name too long for a key is cut, and ends with its digest; its
+value then begins with the name.
 """
 
 from __future__ import annotations
@@ -32,7 +36,11 @@ from keepstate.values.key import BY_KEY, OBJECTS, WITH_VALUES, pack, stored_key
 
 DOCUMENTS: Final = stored_key(WITH_VALUES, "doc")
 LEASES: Final = stored_key(WITH_VALUES, "lease")
+BRANCHES: Final = stored_key(WITH_VALUES, "branch")
+TAGS: Final = stored_key(WITH_VALUES, "tag")
 PARTS: Final = stored_key(OBJECTS, "part")
+STATES: Final = stored_key(OBJECTS, "object")
+COMMITS: Final = stored_key(OBJECTS, "commit")
 EPOCH: Final = stored_key(BY_KEY, "gc", "epoch")
 EVENTS: Final = stored_key(BY_KEY, "event")
 HEADS: Final = stored_key(BY_KEY, "stream")
@@ -48,7 +56,7 @@ RESULTS: Final = stored_key(BY_KEY, "result")
 INDEXES: Final = {"ready": READY, "waiting": WAITING, "claimed": CLAIMED, "done": DONE, "dead": DEAD}
 """The index of each state of a task."""
 
-NAME_PARTS: Final = (DOCUMENTS, EVENTS, PAYLOADS, RESULTS)
+NAME_PARTS: Final = (DOCUMENTS, EVENTS, PAYLOADS, RESULTS, STATES)
 """Where values stand that may be too large for one entry."""
 
 _LONGEST_NAME = 440
@@ -57,7 +65,7 @@ _CUT = b"\xff"
 
 
 def named_key(part: bytes, name: str) -> bytes:
-    """Returns the key of a document or lease.
+    """Returns the key of a document, lease, branch or tag.
 
     Raises:
         InvalidError: The name is empty, over 512 bytes, or no text that UTF-8 can hold.

@@ -9,7 +9,7 @@ at its revision when it commits, so that neither a phantom nor a write skew gets
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from typing import Final
+from typing import Final, cast
 
 from keepstate.engine import large_values
 from keepstate.engine.describing import describe
@@ -52,6 +52,7 @@ class Unit:
         self._checks: list[Check] = []
         self._guarded = False
         self._parts: dict[bytes, bytes] = {}
+        self._objects: dict[bytes, bytes] = {}
         self._whole: dict[bytes, bytes] = {}
 
     # ---- reading
@@ -81,6 +82,26 @@ class Unit:
         if entry.version == UNWRITTEN and entry.key in self._whole:
             return self._whole[entry.key]
         return await large_values.whole(self.store, self.space, entry)
+
+    async def objects(self, keys: Sequence[bytes]) -> list[Entry | None]:
+        """Returns entries named by their content, which no check need guard: they are the same or absent."""
+        missing = [key for key in keys if key not in self._objects]
+        found = dict.fromkeys(keys, cast("Entry | None", None))
+        if missing:
+            reading = await self.store.read(self.space, missing)
+            self._losses.verify()
+            found |= dict(zip(missing, reading.entries, strict=True))
+        for key in keys:
+            if key in self._objects:
+                found[key] = Entry(key, self._objects[key], UNWRITTEN, UNWRITTEN)
+        return [found[key] for key in keys]
+
+    async def verify(self) -> None:
+        """Raises `ConflictError` if what the unit has read by key has changed since."""
+        batch = self.batch()
+        outcome = (await self.store.apply([Batch(self.space, (), batch.checks, batch.at)]))[0]
+        if isinstance(outcome, Conflict):
+            raise conflict_error(self.space, outcome)
 
     async def _find(self, keys: Sequence[bytes]) -> None:
         if not keys:
@@ -170,6 +191,12 @@ class Unit:
             self._whole[key] = value
         self._writes[key] = Put(key, self._parted(value), ttl_ms)
 
+    def put_object(self, key: bytes, value: bytes) -> None:
+        """Writes what is named by its content; it may go ahead of the batch, if that gets too large."""
+        if len(value) > limits.VALUE_BYTES:
+            self._whole[key] = value
+        self._objects[key] = self._parted(value)
+
     def append(self, prefix: bytes, value: bytes, *, ttl_ms: int | None = None) -> int:
         """Writes a value of any size under a key that gets a stamp, and returns the stamp's index."""
         small = self._parted(value)
@@ -251,11 +278,10 @@ class Unit:
 
     def _needed_parts(self) -> dict[bytes, bytes]:
         if not self._parts:
-            return self._parts
-        named = large_values.names_in(
-            put.value for put in (*self._writes.values(), *self._stamped) if isinstance(put, Put)
-        )
-        return {key: part for key, part in self._parts.items() if key in named}
+            return self._objects
+        values = [put.value for put in (*self._writes.values(), *self._stamped) if isinstance(put, Put)]
+        named = large_values.names_in([*values, *self._objects.values()])
+        return {key: part for key, part in self._parts.items() if key in named} | self._objects
 
 
 def conflict_error(space: str, conflict: Conflict) -> ConflictError:

@@ -62,6 +62,11 @@ def is_container(encoding: bytes) -> bool:
     return 0x80 <= first < 0xA0 or 0xDC <= first <= 0xDF
 
 
+def is_plain_list(encoding: bytes) -> bool:
+    """Whether an encoding is that of a list which is no tree."""
+    return 0x90 <= encoding[0] < 0xA0 or encoding[0] in (0xDC, 0xDD)
+
+
 def open_contents(encoding: bytes) -> Fetching[Contents]:
     """Returns what the list or dict of an encoding holds; of a tree only its root is fetched.
 
@@ -75,12 +80,9 @@ def open_contents(encoding: bytes) -> Fetching[Contents]:
             raise CorruptError("a reference to a blob stands for a list or dict")
         root = (yield (ref,))[ref.name]
         return Contents(style, read_tree(style, root, is_deep=ref.is_deep))
-    first = encoding[0]
-    if first in _TAGGED:
-        return Contents(MAP_STYLE, None, _pairs(split(bytes(_ext(encoding).data))))
-    if 0x90 <= first < 0xA0 or first in (0xDC, 0xDD):
+    if is_plain_list(encoding):
         return Contents(LIST_STYLE, None, [_item(raw) for raw in split(encoding)])
-    return Contents(MAP_STYLE, None, _pairs(split(_as_array(encoding))))
+    return Contents(MAP_STYLE, None, [_item(raw, key) for key, raw in fields(encoding).items()])
 
 
 def split(encoding: bytes) -> list[bytes]:
@@ -95,6 +97,19 @@ def split(encoding: bytes) -> list[bytes]:
         raise CorruptError(f"a list or dict is damaged: {error}") from error
 
 
+def fields(encoding: bytes) -> dict[bytes, bytes]:
+    """Returns the encodings of the items of a dict that is no tree, by those of their keys, in order.
+
+    Raises:
+        CorruptError: It is none.
+    """
+    tagged = encoding[0] in _TAGGED
+    raws = split(bytes(_ext(encoding).data) if tagged else _as_array(encoding))
+    if len(raws) % 2:
+        raise CorruptError("a dict is damaged: a key has no value")
+    return dict(zip(raws[::2], raws[1::2], strict=True))
+
+
 def _as_array(encoding: bytes) -> bytes:
     """Returns a dict's encoding as that of a list of its keys and values."""
     first = encoding[0]
@@ -102,12 +117,6 @@ def _as_array(encoding: bytes) -> bytes:
         return b"\xdc" + (2 * (first & 0x0F)).to_bytes(2) + encoding[1:]
     head = 3 if first == 0xDE else 5
     return b"\xdd" + (2 * int.from_bytes(encoding[1:head])).to_bytes(4) + encoding[head:]
-
-
-def _pairs(raws: Sequence[bytes]) -> list[Entry]:
-    if len(raws) % 2:
-        raise CorruptError("a dict is damaged: a key has no value")
-    return [_item(raw, key) for key, raw in zip(raws[::2], raws[1::2], strict=True)]
 
 
 def _item(raw: bytes, key: bytes = b"") -> Entry:

@@ -123,6 +123,39 @@ def gather(encodings: Iterable[bytes], *, verify: bool = False) -> Fetching[dict
     return gathered
 
 
+def shared(encodings: Iterable[bytes], objects: Mapping[bytes, bytes]) -> Fetching[set[bytes]]:
+    """Returns which of some objects the encodings refer to as well, at any depth.
+
+    What both have is not fetched, nor is what lies below it: only what the encodings alone have is.
+
+    Args:
+        encodings: Where to look.
+        objects: All that `plant` made of a value.
+    """
+    found: set[bytes] = set()
+    seen: set[bytes] = set()
+    wanted = {ref.name: (ref, 0) for encoding in encodings for ref in _refs(encoding)}
+    while wanted:
+        seen.update(wanted)
+        here = {name for name in wanted if name in objects}
+        found |= here
+        missing = [ref for name, (ref, _) in wanted.items() if name not in here and _has_below(ref)]
+        fetched: Mapping[bytes, bytes] = (yield missing) if missing else {}
+        below = [
+            child
+            for name, (ref, level) in wanted.items()
+            if _has_below(ref)
+            for child in _below(ref, level, objects[name] if name in here else fetched[name])
+        ]
+        wanted = {ref.name: (ref, level) for ref, level in below if ref.name not in seen}
+    return found
+
+
+def _has_below(ref: Ref) -> bool:
+    # A leaf that is not deep may still name items too large to stand in it.
+    return ref.is_deep or ref.kind is not Kind.BLOB
+
+
 def _below(ref: Ref, level: int, data: bytes) -> Iterable[tuple[Ref, int]]:
     """Returns what an object refers to, each with the level of its entries."""
     if ref.kind is Kind.BLOB:

@@ -230,7 +230,9 @@ def read_children(style: Style, data: bytes) -> list[Entry]:
     try:
         while place < end:
             begin = place
-            count, place = read_number(data, begin + DIGEST_SIZE)
+            count, place = data[begin + DIGEST_SIZE], begin + DIGEST_SIZE + 1
+            if count > 0x7F:
+                count, place = read_number(data, place - 1)
             size, place = read_number(data, place)
             name, key = data[begin : begin + DIGEST_SIZE], b""
             if style.has_keys:

@@ -1,0 +1,103 @@
+"""How commits descend from one another. Generations order the walk: no clock does."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from heapq import heappop, heappush
+
+from keepstate.engine.history.ledger import Ledger
+from keepstate.engine.history.record import CommitRecord
+
+_OURS, _THEIRS, _BELOW = 1, 2, 4
+
+
+async def first_parents(ledger: Ledger, id: bytes) -> AsyncIterator[tuple[bytes, CommitRecord]]:
+    """Yields a commit, its first parent, the first parent of that, and so on."""
+    while True:
+        record = await ledger.record(id)
+        yield id, record
+        if not record.parents:
+            return
+        id = record.parents[0]
+
+
+async def depth(ledger: Ledger, id: bytes) -> int:
+    """Returns how many commits lead to one by first parents, itself included."""
+    count = 0
+    async for _ in first_parents(ledger, id):
+        count += 1
+    return count
+
+
+class Walk:
+    """Goes from a commit to all before it, each after all that descend from it; may be taken up again.
+
+    Args:
+        id: Where it begins.
+        number: How many commits lead there by first parents, if that is known.
+    """
+
+    def __init__(self, id: bytes, number: int | None) -> None:
+        self._heap, self._seen = [(0, id)], {id}
+        self._next, self._number = id, number
+
+    async def take(self, count: int, ledger: Ledger) -> list[tuple[bytes, CommitRecord, int | None]]:
+        """Returns the next commits, those on the line of first parents with their number; none at the end."""
+        taken: list[tuple[bytes, CommitRecord, int | None]] = []
+        while self._heap and len(taken) < count:
+            _, id = heappop(self._heap)
+            record = await ledger.record(id)
+            taken.append((id, record, self._number_of(id, record)))
+            for parent in record.parents:
+                if parent not in self._seen:
+                    self._seen.add(parent)
+                    heappush(self._heap, (-(await ledger.record(parent)).generation, parent))
+        return taken
+
+    def _number_of(self, id: bytes, record: CommitRecord) -> int | None:
+        if id != self._next or self._number is None:
+            return None
+        number = self._number
+        self._number -= 1
+        self._next = record.parents[0] if record.parents else b""
+        return number
+
+
+async def is_ancestor(ledger: Ledger, id: bytes, head: bytes) -> bool:
+    """Whether a commit is another one, or before it."""
+    generation = (await ledger.record(id)).generation
+    todo, seen = [head], {head}
+    while todo:
+        at = todo.pop()
+        if at == id:
+            return True
+        record = await ledger.record(at)
+        if record.generation <= generation:
+            continue
+        for parent in record.parents:
+            if parent not in seen:
+                seen.add(parent)
+                todo.append(parent)
+    return False
+
+
+async def merge_bases(ledger: Ledger, ours: bytes, theirs: bytes) -> list[bytes]:
+    """Returns the latest commits that both descend from: none of them is before another."""
+    marks = {ours: _OURS}
+    marks[theirs] = marks.get(theirs, 0) | _THEIRS
+    heap = [(-(await ledger.record(id)).generation, id) for id in marks]
+    heap.sort()
+    bases: list[bytes] = []
+    # A commit is taken after all that descend from it, so that its marks are complete.
+    while any(not marks[id] & _BELOW for _, id in heap):
+        _, id = heappop(heap)
+        mark = marks[id]
+        if mark == _OURS | _THEIRS:
+            bases.append(id)
+            mark |= _BELOW
+        for parent in (await ledger.record(id)).parents:
+            if parent not in marks:
+                heappush(heap, (-(await ledger.record(parent)).generation, parent))
+                marks[parent] = 0
+            marks[parent] |= mark
+    return sorted(bases)

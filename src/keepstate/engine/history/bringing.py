@@ -1,0 +1,49 @@
+"""Brings lists and dicts that were handed out to another value in place: who holds one sees the change."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keepstate.engine.history.paths import CODEC
+from keepstate.values.diff import aligned
+
+
+def brought(live: Any, value: Any) -> Any:
+    """Returns `live`, made equal to `value` in place; `value` itself where that cannot be."""
+    kind = kind_of(live)
+    if kind is not kind_of(value):
+        return value
+    if kind is dict:
+        items = {key: brought(live[key], item) if key in live else item for key, item in value.items()}
+        live.clear()
+        live.update(items)
+        return live
+    if kind is list:
+        live[:] = _items(live, value)
+        return live
+    return live if _same(live, value) else value
+
+
+def kind_of(value: object) -> Any:
+    """Returns the class of a value, which tells nothing of what is in it."""
+    return type(value)
+
+
+def _items(live: list[Any], value: list[Any]) -> list[Any]:
+    """Returns the items of a list, those that stand there already as they are."""
+    items: list[Any] = []
+    at = 0
+    old, new = [CODEC.canonical(item) for item in live], [CODEC.canonical(item) for item in value]
+    for begin, end, new_begin, new_end in aligned(old, new):
+        items += live[at:begin]
+        if end - begin == new_end - new_begin:
+            pairs = zip(live[begin:end], value[new_begin:new_end], strict=True)
+            items += [brought(item, now) for item, now in pairs]
+        else:
+            items += value[new_begin:new_end]
+        at = end
+    return items + live[at:]
+
+
+def _same(live: Any, value: Any) -> bool:
+    return CODEC.canonical(live) == CODEC.canonical(value)

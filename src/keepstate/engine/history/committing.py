@@ -1,0 +1,152 @@
+"""How a commit comes onto a branch: on its head, or merged with what others put there meanwhile."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from keepstate.engine import layout
+from keepstate.engine.admission import admit_author, admit_text
+from keepstate.engine.history.ancestry import is_ancestor
+from keepstate.engine.history.heads import Head, admit_ref_name
+from keepstate.engine.history.ledger import Ledger
+from keepstate.engine.history.merging import MergeRules, merged
+from keepstate.engine.history.record import MESSAGE_BYTES, CommitRecord
+from keepstate.engine.history.revisions import Found, held
+from keepstate.engine.scope import Scope
+from keepstate.errors import ConflictError, InvalidError
+from keepstate.values.merkle import Planted
+
+OnConflict: TypeAlias = Literal["raise", "merge"]
+
+
+class Order(msgspec.Struct, frozen=True):
+    """What is to be committed where, and by whom.
+
+    Attributes:
+        branch: The branch that moves.
+        author: Who commits.
+        message: What for.
+        on_conflict: What to do if the branch has moved on.
+        rules: How to merge then.
+    """
+
+    branch: str
+    author: str | None
+    message: str
+    on_conflict: OnConflict = "raise"
+    rules: MergeRules | None = None
+
+
+def admit_order(
+    scope: Scope,
+    branch: object,
+    message: object,
+    author: object,
+    on_conflict: OnConflict = "raise",
+    rules: MergeRules | None = None,
+) -> Order:
+    """Returns the order.
+
+    Raises:
+        InvalidError: An argument cannot be taken; it is named.
+    """
+    text = admit_text("message", message)
+    if len(text.encode()) > MESSAGE_BYTES:
+        raise InvalidError(f"`message` has {len(text.encode())} bytes; at most {MESSAGE_BYTES}")
+    if on_conflict not in ("raise", "merge"):  # pyright: ignore[reportUnnecessaryContains]
+        raise InvalidError(f"`on_conflict` is {on_conflict!r}; it is 'raise' or 'merge'")
+    if rules is not None and not isinstance(rules, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidError(f"`rules` is {rules!r}; give a dict of paths and rules")
+    who = scope.author if author is None else admit_author(author)
+    return Order(admit_ref_name("branch", branch), who, text, on_conflict, rules)
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of it.
+
+    Attributes:
+        id: The commit that the branch is on now.
+        record: What it says.
+        number: How many commits lead to it by first parents.
+        own_root: The encoding of the state that was to be committed, before it was merged.
+    """
+
+    id: bytes
+    record: CommitRecord
+    number: int
+    own_root: bytes
+
+
+async def commit_onto(ledger: Ledger, order: Order, base: bytes | None, state: Planted) -> Outcome:
+    """Commits a state that was made from that of the commit `base`; None if it began with nothing.
+
+    Raises:
+        ConflictError: The branch is not on `base` any more, and is not to be merged.
+        MergeConflictError: Both sides changed the same.
+    """
+    head = await ledger.branch(order.branch)
+    if base == (head.commit if head else None):
+        return await _written(ledger, order, head, state)
+    if order.on_conflict == "raise" or head is None:
+        raise _moved(ledger, order.branch, base, head)
+    parents, sources = [], []
+    if base is not None:
+        before = await ledger.record(base)
+        parents, sources = [base], [before]
+        if not await is_ancestor(ledger, base, head.commit):
+            await held(ledger, Found(base, before, None, None, False))
+    own, record = await ledger.write(
+        state.encoding,
+        state.objects,
+        parents=parents,
+        sources=sources,
+        author=order.author,
+        message=order.message,
+    )
+    made = await merged(ledger, head.commit, own, order.rules)
+    return await join(ledger, order, head, (own, record), Planted(made.encoding, made.objects))
+
+
+async def _written(ledger: Ledger, order: Order, head: Head | None, state: Planted) -> Outcome:
+    parents = [head.commit] if head else []
+    id, record = await ledger.write(
+        state.encoding,
+        state.objects,
+        parents=parents,
+        sources=[await ledger.record(parent) for parent in parents],
+        author=order.author,
+        message=order.message,
+    )
+    number = head.number + 1 if head else 1
+    ledger.move(order.branch, Head(id, number))
+    return Outcome(id, record, number, state.encoding)
+
+
+async def join(
+    ledger: Ledger, order: Order, head: Head, other: tuple[bytes, CommitRecord], state: Planted
+) -> Outcome:
+    """Commits a state that has both the branch's head and another commit before it."""
+    id, record = await ledger.write(
+        state.encoding,
+        state.objects,
+        parents=[head.commit, other[0]],
+        sources=[await ledger.record(head.commit), other[1]],
+        author=order.author,
+        message=order.message,
+    )
+    ledger.move(order.branch, Head(id, head.number + 1))
+    return Outcome(id, record, head.number + 1, other[1].root)
+
+
+def _moved(ledger: Ledger, branch: str, base: bytes | None, head: Head | None) -> ConflictError:
+    now = f"is at {head.commit.hex()[:10]}" if head else "is absent"
+    then = f"at {base.hex()[:10]}" if base else "absent"
+    return ConflictError(
+        f"branch {branch!r} of {ledger.unit.space!r} {now}, not {then} as expected; "
+        "begin again, or commit with on_conflict='merge'",
+        space=ledger.unit.space,
+        key=layout.named_key(layout.BRANCHES, branch),
+    )

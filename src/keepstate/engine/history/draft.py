@@ -1,0 +1,194 @@
+"""A state being changed toward its next commit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, MutableMapping
+from typing import Any
+
+from keepstate.engine.documents import MISSING
+from keepstate.engine.history.bringing import brought
+from keepstate.engine.history.commits import Commit, commit_of
+from keepstate.engine.history.committing import OnConflict, Outcome, admit_order, commit_onto
+from keepstate.engine.history.ledger import Ledger
+from keepstate.engine.history.loading import Loaded, State, missing
+from keepstate.engine.history.merging import MergeRules
+from keepstate.engine.history.paths import CODEC
+from keepstate.engine.scope import ATTEMPTS, Scope
+from keepstate.engine.unit import Unit
+from keepstate.errors import InvalidError
+from keepstate.values.codec import canonical
+from keepstate.values.comparing import compared
+from keepstate.values.contents import open_contents, whole
+from keepstate.values.diff import unlike_keys
+from keepstate.values.merkle import Planted, gather
+from keepstate.values.patch import Edits, edited
+from keepstate.values.refs import Fetching, together
+
+
+class Draft(Loaded, MutableMapping[str, Any]):
+    """The state of a branch as it is being changed: a mapping of plain values.
+
+    Lists and dicts in it may be changed in place, also through a reference taken before an earlier commit:
+    what is committed is how each value differs from what the draft loaded or committed last.
+
+    Attributes:
+        branch: The branch that `commit` moves.
+        base: The commit that it stands on, or None if the branch has none yet.
+    """
+
+    base: Commit | None
+
+    def __init__(self, scope: Scope, state: State, branch: str, base: Commit | None) -> None:
+        super().__init__(scope, state)
+        self.branch: str = branch
+        self.base = base
+        # What each loaded value was encoded as when it was loaded or committed.
+        self._bases: dict[str, bytes] = {}
+        self._keep(state.values)
+
+    def __repr__(self) -> str:
+        at = self.base.id[:10] if self.base else "nothing"
+        return f"<Draft of {self.branch!r} on {at} in {self._scope.name!r}>"
+
+    # ---- a mapping
+
+    def __getitem__(self, key: str) -> Any:
+        """Returns the value of a key, the same object each time.
+
+        Raises:
+            NotFoundError: There is none.
+            NotLoadedError: In asynchronous use, it is not loaded yet.
+        """
+        value = self._loaded(key)
+        if value is MISSING:
+            raise missing(key)
+        return value
+
+    def __setitem__(self, key: str, value: object) -> None:
+        """Sets a key; what it had before need not be loaded."""
+        if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidError(f"{key!r} is no key of a state; give a str")
+        self._state.gone.discard(key)
+        self._state.values[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        """Removes a key.
+
+        Raises:
+            NotFoundError: There is none.
+            NotLoadedError: In asynchronous use, it is not loaded yet.
+        """
+        if self._loaded(key) is MISSING:
+            raise missing(key)
+        del self._state.values[key]
+        self._state.gone.add(key)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all())
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    # ---- committing
+
+    async def commit(
+        self,
+        message: str = "",
+        *,
+        author: str | None = None,
+        on_conflict: OnConflict = "raise",
+        rules: MergeRules | None = None,
+    ) -> Commit:
+        """Commits the state, and returns the commit that the branch is on now; the draft goes on from there.
+
+        Args:
+            message: What for; at most 64 KiB of UTF-8.
+            author: Who commits, if not the author of the space.
+            on_conflict: What to do if others have committed to the branch since: raise, or merge. After a
+                merge, the draft's lists and dicts are brought to the merged state in place.
+            rules: How to merge, by path; see `History.merge`.
+
+        Raises:
+            ConflictError: The branch has moved on; nothing was committed.
+            MergeConflictError: Both sides changed the same, and no rule decides.
+            InvalidError: A value would not come back equal; its path is named. Nothing was committed.
+        """
+        order = admit_order(self._scope, self.branch, message, author, on_conflict, rules)
+        encodings = {key: _encoded(key, value) for key, value in self._state.values.items()}
+
+        async def work(unit: Unit) -> tuple[Outcome, dict[str, Any]]:
+            ledger = await self._state.ledger(unit)
+            state = await ledger.serve(self._planted(encodings))
+            outcome = await commit_onto(ledger, order, self._state.id, state)
+            return outcome, await self._merged(ledger, outcome)
+
+        attempts = ATTEMPTS if on_conflict == "merge" else 1
+        (outcome, others), _ = await self._scope.run(work, attempts=attempts)
+        self._go_on(outcome, encodings, others)
+        self.base = commit_of(outcome.id, outcome.record, outcome.number, self.branch)
+        return self.base
+
+    def _planted(self, encodings: dict[str, bytes]) -> Fetching[Planted]:
+        """Returns the state as changed, and the objects that are new."""
+        values = self._state.values
+        contents = yield from open_contents(self._state.root)
+        edits = Edits()
+        for key, encoding in encodings.items():
+            step, before = canonical(key), self._bases.get(key)
+            verdict = (
+                CODEC.plant(values[key])
+                if before is None
+                else compared(before, encoding, values[key], CODEC.plant)
+            )
+            if isinstance(verdict, Edits):
+                edits.inside[step] = verdict
+            elif verdict is not None:
+                edits.puts[step] = verdict
+        gone = [canonical(key) for key in self._state.gone]
+        there = yield from together([contents.find(step) for step in gone])
+        edits.removed = {step for step, entry in zip(gone, there, strict=True) if entry is not None}
+        if self._state.is_whole:
+            edits.order = [canonical(key) for key in values]
+        return (yield from edited(self._state.root, edits))
+
+    async def _merged(self, ledger: Ledger, outcome: Outcome) -> dict[str, Any]:
+        """Returns what others changed of the keys that are loaded, `MISSING` for what they removed."""
+        if outcome.own_root == outcome.record.root:
+            return {}
+        mine, now = await ledger.serve(
+            together([open_contents(outcome.own_root), open_contents(outcome.record.root)])
+        )
+        others: dict[str, Any] = {}
+        for was, entry in await ledger.serve(unlike_keys(mine, now)):
+            step = was.key if was is not None else entry.key if entry is not None else b""
+            key = CODEC.assemble(step, {})
+            others[key] = MISSING
+            if entry is not None and (key in self._state.values or self._state.is_whole):
+                encodings = await ledger.serve(whole([entry]))
+                others[key] = CODEC.assemble(encodings[0], await ledger.serve(gather(encodings)))
+        return others
+
+    def _go_on(self, outcome: Outcome, encodings: dict[str, bytes], others: dict[str, Any]) -> None:
+        """Stands on the new commit from now on."""
+        state = self._state
+        state.id, state.root = outcome.id, outcome.record.root
+        self._bases = encodings
+        for key, value in others.items():
+            state.gone.discard(key)
+            if value is MISSING:  # removed by others, or not loaded
+                state.values.pop(key, None)
+                self._bases.pop(key, None)
+                continue
+            state.values[key] = brought(state.values[key], value) if key in state.values else value
+            self._bases[key] = canonical(state.values[key])
+
+    def _keep(self, loaded: dict[str, Any]) -> None:
+        self._bases |= {key: canonical(value) for key, value in loaded.items()}
+
+
+def _encoded(key: str, value: Any) -> bytes:
+    try:
+        return canonical(value)
+    except InvalidError:
+        canonical({key: value})  # names the whole path
+        raise

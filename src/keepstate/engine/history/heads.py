@@ -1,0 +1,68 @@
+"""Where branches and tags stand: small entries that are logged with their values, and can be watched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from typing import Annotated, Final
+
+import msgspec
+
+from keepstate.engine import layout
+from keepstate.engine.admission import admit_text
+from keepstate.engine.describing import describe
+from keepstate.engine.stored import opened
+from keepstate.engine.unit import Unit
+from keepstate.errors import InvalidError
+from keepstate.values.digest import DIGEST_SIZE
+
+MAIN: Final = "main"
+NAME_BYTES: Final = 200
+
+_MARKS = re.compile(r"[~#@\x00-\x1f]")
+
+
+class Head(msgspec.Struct, array_like=True, frozen=True):
+    """A commit, and how many lead to it by first parents."""
+
+    commit: Annotated[bytes, msgspec.Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
+    number: Annotated[int, msgspec.Meta(ge=1)]
+
+
+def admit_ref_name(what: str, name: object) -> str:
+    """Returns the name of a branch or tag.
+
+    Raises:
+        InvalidError: It cannot be told from what else may stand for a commit, or is too long.
+    """
+    text = admit_text(what, name)
+    if not 0 < len(text.encode()) <= NAME_BYTES or _MARKS.search(text):
+        raise InvalidError(
+            f"`{what}` is {text[:40]!r}; it has 1 to {NAME_BYTES} bytes, "
+            "none of ~ # @ and no control characters"
+        )
+    return text
+
+
+async def read_head(unit: Unit, part: bytes, name: str) -> Head | None:
+    """Returns where a branch or tag stands; the unit's batch applies only if it still does."""
+    key = layout.named_key(part, name)
+    entry = await unit.get(key)
+    return None if entry is None else opened(entry.value, Head, describe(key))
+
+
+def put_head(unit: Unit, part: bytes, name: str, head: Head) -> None:
+    """Puts a branch or tag on a commit."""
+    unit.put(layout.named_key(part, name), msgspec.msgpack.encode(head))
+
+
+async def heads(unit: Unit, part: bytes) -> AsyncIterator[tuple[str, Head]]:
+    """Yields all branches, or all tags, by name, as they stand while they are read; nothing is checked."""
+    after: bytes | None = None
+    while True:
+        page = await unit.store.scan(unit.space, part, after=after)
+        for entry in page.entries:
+            yield layout.name_of(part, entry.key), opened(entry.value, Head, describe(entry.key))
+        if page.next is None:
+            return
+        after = page.next

@@ -1,0 +1,145 @@
+"""What one operation reads and writes of a history: within one unit of work, so in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TypeVar
+
+from keepstate.engine import layout
+from keepstate.engine.history.heads import Head, put_head, read_head
+from keepstate.engine.history.objects import Known, UnitObjects
+from keepstate.engine.history.record import CommitRecord, carried, id_of, read_record
+from keepstate.engine.unit import Unit
+from keepstate.errors import CorruptError, NotFoundError
+from keepstate.values.codec import body_of, packed
+from keepstate.values.refs import Fetching
+
+T = TypeVar("T")
+
+_REMEMBERED = 1_024
+
+
+class Records:
+    """Commits that were read lately; they never change."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[bytes, CommitRecord] = {}
+
+    def get(self, id: bytes) -> CommitRecord | None:
+        """Returns a commit, if it is remembered."""
+        return self._by_id.get(id)
+
+    def add(self, id: bytes, record: CommitRecord) -> None:
+        """Remembers a commit, and forgets all others when they have become many."""
+        if len(self._by_id) >= _REMEMBERED:
+            self._by_id = {}
+        self._by_id[id] = record
+
+
+class Ledger:
+    """The commits and objects of a space, as one unit of work reads and writes them."""
+
+    def __init__(self, unit: Unit, records: Records) -> None:
+        self.unit = unit
+        self._records = records
+        self._objects = UnitObjects(unit)
+        self.known = Known(self._objects)
+
+    async def serve(self, work: Fetching[T]) -> T:
+        """Returns the result of work that asks for objects."""
+        return await self.known.serve(work)
+
+    # ---- reading
+
+    async def branch(self, name: str) -> Head | None:
+        """Returns a branch's head; what is written stands on it."""
+        return await read_head(self.unit, layout.BRANCHES, name)
+
+    async def there(self, name: str) -> Head:
+        """Returns the head of a branch that must be there."""
+        head = await self.branch(name)
+        if head is None:
+            raise NotFoundError(
+                f"there is no branch {name!r} in {self.unit.space!r}; commit to it, or branch it off"
+            )
+        return head
+
+    async def record(self, id: bytes) -> CommitRecord:
+        """Returns a commit, the objects that it carries at hand."""
+        record = self._records.get(id) or await self.stored_record(id)
+        if record is None:
+            await self.unit.verify()
+            place = f"commit {id.hex()} of {self.unit.space!r}"
+            raise CorruptError(f"{place} is missing; restore it from a copy", place=place)
+        self.known.add(record.roots())
+        return record
+
+    async def stored_record(self, id: bytes) -> CommitRecord | None:
+        """Returns a commit if it is there."""
+        (entry,) = await self.unit.objects([layout.COMMITS + id])
+        if entry is None:
+            return None
+        record = read_record(body_of(await self.unit.value(entry)), id)
+        self._records.add(id, record)
+        return record
+
+    # ---- writing
+
+    async def write(
+        self,
+        root: bytes,
+        objects: Mapping[bytes, bytes],
+        *,
+        parents: Sequence[bytes],
+        sources: Sequence[CommitRecord],
+        author: str | None,
+        message: str,
+    ) -> tuple[bytes, CommitRecord]:
+        """Writes a commit and returns it; no branch is on it yet.
+
+        Args:
+            root: The state's encoding.
+            objects: What of the state is not among that of the sources, or cannot be sure to be.
+            parents: The commits before it, the branch's own first.
+            sources: Whose objects the state takes over. A branch or tag that leads to each was read.
+            author: Who makes it.
+            message: What for.
+        """
+        earlier = {name: data for source in sources for name, data in source.roots().items()}
+        carries = carried(root, {**earlier, **objects})
+        before = [await self.record(parent) for parent in parents]
+        record = CommitRecord(
+            parents=list(parents),
+            root=root,
+            carried=carries,
+            generation=1 + max((parent.generation for parent in before), default=0),
+            created_ms=max(await self.unit.now_ms(), *(parent.created_ms for parent in before), 0),
+            author=author,
+            message=message,
+        )
+        self._put(root, objects, earlier, record.roots())
+        encoding = record.encoding()
+        id = id_of(encoding)
+        self.unit.put_object(layout.COMMITS + id, packed(encoding))
+        self._records.add(id, record)
+        self.known.add({**objects, **record.roots()})
+        return id, record
+
+    def _put(
+        self,
+        root: bytes,
+        objects: Mapping[bytes, bytes],
+        earlier: Mapping[bytes, bytes],
+        carries: Mapping[bytes, bytes],
+    ) -> None:
+        for name, data in objects.items():
+            if name not in carries:
+                self._objects.put(name, data)
+        # What stood in a source's own record was perhaps never an object by itself.
+        for name, data in earlier.items():
+            if name not in carries and any(name in referring for referring in (root, *objects.values())):
+                self._objects.put(name, data)
+
+    def move(self, branch: str, head: Head) -> None:
+        """Puts a branch on a commit."""
+        put_head(self.unit, layout.BRANCHES, branch, head)

@@ -1,0 +1,170 @@
+"""A state of which some parts are loaded, and the rest when it is asked for: checkouts and drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any
+
+from keepstate._finish import finish
+from keepstate.engine.documents import MISSING
+from keepstate.engine.history.ledger import Ledger, Records
+from keepstate.engine.history.paths import CODEC, Path, Steps, find, shown, steps_of
+from keepstate.engine.scope import Scope
+from keepstate.engine.unit import Unit
+from keepstate.errors import CorruptError, NotFoundError, NotLoadedError
+from keepstate.values.codec import canonical
+from keepstate.values.contents import open_contents, whole
+from keepstate.values.merkle import gather
+from keepstate.values.nodes import Entry
+from keepstate.values.refs import Fetching, together
+
+Load = bool | Collection[Path]
+"""True for all, False for nothing yet, or paths."""
+
+
+class State:
+    """The loaded keys of one committed state.
+
+    Args:
+        scope: Where its history is.
+        records: Commits that are remembered.
+        id: The commit; None for a state without any.
+        root: The state's encoding.
+    """
+
+    def __init__(self, scope: Scope, records: Records, id: bytes | None, root: bytes) -> None:
+        self._scope, self._records, self.id, self.root = scope, records, id, root
+        self.values: dict[str, Any] = {}
+        self.gone: set[str] = set()
+        """Keys that were removed, and are not to be loaded."""
+        self.is_whole = False
+
+    async def ledger(self, unit: Unit) -> Ledger:
+        """Returns a ledger that has at hand what the commit carries."""
+        ledger = Ledger(unit, self._records)
+        if self.id is not None:
+            await ledger.record(self.id)
+        return ledger
+
+    async def load(self, ledger: Ledger, load: Load) -> dict[str, Any]:
+        """Returns what was not loaded yet of what is asked for, by key, and has it loaded.
+
+        Raises:
+            NotFoundError: There is no such key.
+        """
+        if load is False:
+            return {}
+        entries = await ledger.serve(self._entries(load))
+        fresh = [(key, entry) for key, entry in entries if key not in self.values and key not in self.gone]
+        encodings = await ledger.serve(whole([entry for _, entry in fresh]))
+        objects = await ledger.serve(gather(encodings))
+        loaded = {
+            key: CODEC.assemble(encoding, objects)
+            for (key, _), encoding in zip(fresh, encodings, strict=True)
+        }
+        if load is True:
+            self.is_whole = True
+            order = [key for key, _ in entries if key not in self.gone]
+            self.values = {
+                key: loaded[key] if key in loaded else self.values[key] for key in order
+            } | self.values
+        else:
+            self.values.update(loaded)
+        return loaded
+
+    def _entries(self, load: Load) -> Fetching[list[tuple[str, Entry]]]:
+        contents = yield from open_contents(self.root)
+        if load is True or load is False:
+            return [(_key(entry.key), entry) for entry in (yield from contents.items())]
+        keys = list(dict.fromkeys(steps_of(path)[0] for path in load))
+        found = yield from together([contents.find(canonical(key)) for key in keys])
+        there: list[tuple[str, Entry]] = []
+        for key, entry in zip(keys, found, strict=True):
+            if entry is None:
+                raise NotFoundError(f"the state has no {key!r}")
+            there.append((key, entry))
+        return there
+
+    async def read(self, ledger: Ledger, steps: Steps) -> Any:
+        """Returns a copy of what a path leads to.
+
+        Raises:
+            NotFoundError: It leads nowhere.
+        """
+        _, encoding = await ledger.serve(find(self.root, steps))
+        return CODEC.assemble(encoding, await ledger.serve(gather([encoding])))
+
+    async def has(self, ledger: Ledger, key: str) -> bool:
+        """Whether the state has a key."""
+        contents = await ledger.serve(open_contents(self.root))
+        return await ledger.serve(contents.find(canonical(key))) is not None
+
+
+def _key(encoding: bytes) -> str:
+    key = CODEC.assemble(encoding, {})
+    if not isinstance(key, str):
+        raise CorruptError(f"a state has a key that is no text: {key!r}")
+    return key
+
+
+class Loaded:
+    """Loads parts of a state when they are asked for."""
+
+    def __init__(self, scope: Scope, state: State) -> None:
+        self._scope, self._state = scope, state
+
+    async def load(self, *paths: Path) -> None:
+        """Loads the keys that some paths begin with, or all of the state where none is given.
+
+        Raises:
+            NotFoundError: The state has no such key.
+        """
+        wanted: Load = list(paths) if paths else True
+
+        async def work(unit: Unit) -> dict[str, Any]:
+            return await self._state.load(await self._state.ledger(unit), wanted)
+
+        self._keep((await self._scope.run(work))[0])
+
+    async def fetch(self, path: Path) -> Any:
+        """Returns a copy of what a path leads to in the commit, reading only what lies on its way.
+
+        Raises:
+            NotFoundError: It leads nowhere; says how far it goes.
+        """
+        steps = steps_of(path)
+
+        async def work(unit: Unit) -> Any:
+            return await self._state.read(await self._state.ledger(unit), steps)
+
+        return (await self._scope.run(work))[0]
+
+    def _keep(self, loaded: dict[str, Any]) -> None:
+        """Takes what was loaded just now."""
+
+    def _loaded(self, key: object) -> Any:
+        """Returns the value of a key; in blocking use it is loaded, in asynchronous use it must be."""
+        is_open = not self._state.is_whole and key not in self._state.gone
+        if isinstance(key, str) and key not in self._state.values and is_open:
+            self._need(f"{key!r}", f"load({key!r})", key)
+        values = self._state.values
+        return values[key] if isinstance(key, str) and key in values else MISSING
+
+    def _all(self) -> dict[str, Any]:
+        if not self._state.is_whole:
+            self._need("all keys", "load()")
+        return self._state.values
+
+    def _need(self, what: str, call: str, *paths: Path) -> None:
+        if self._scope.runner.colour != "blocking":
+            raise NotLoadedError(f"{what} of the state is not loaded; call `await {call}` on it first")
+        try:
+            finish(self.load(*paths))
+        except NotFoundError:
+            if not paths:
+                raise
+
+
+def missing(key: object) -> NotFoundError:
+    """Returns the error of who reads a key that is not there."""
+    return NotFoundError(f"the state has no {shown((key,))}")

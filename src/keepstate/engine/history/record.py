@@ -1,0 +1,90 @@
+"""A commit as it is stored. Its name is the digest of these bytes, so that nobody can change it unseen.
+
+The roots of lists change with every append. Those that stand in the state's own encoding, at any depth,
+therefore stand in the record itself, as many as fit: an append then writes its message and the record, and
+nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Final
+
+import msgspec
+
+from keepstate.engine.stored import StoredMs, damaged, opened
+from keepstate.values.digest import DIGEST_SIZE, digest
+from keepstate.values.nodes import refs_in
+from keepstate.values.refs import Kind, name_of
+
+CARRIED_BYTES: Final = 4_096
+"""Of roots in one record."""
+MESSAGE_BYTES: Final = 64 << 10
+"""Of a commit's message, as UTF-8."""
+EMPTY_STATE: Final = b"\x80"
+"""The encoding of a dict without items."""
+
+_FORMAT: Final = 1
+_Name = Annotated[bytes, msgspec.Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
+
+
+class CommitRecord(msgspec.Struct, array_like=True, frozen=True):
+    """One moment of a state.
+
+    Attributes:
+        parents: Names of the commits before; the first is the one that the branch was on.
+        root: The state's encoding, with references to what is large.
+        carried: Roots of lists that the encoding refers to.
+        generation: One more than the highest of the parents'.
+        created_ms: When, never before a parent. Nothing is ordered by it.
+        author: Who made it.
+        message: What for.
+    """
+
+    parents: list[_Name]
+    root: Annotated[bytes, msgspec.Meta(min_length=1)]
+    carried: list[bytes]
+    generation: Annotated[int, msgspec.Meta(ge=1)]
+    created_ms: StoredMs
+    author: str | None
+    message: str
+
+    def roots(self) -> dict[bytes, bytes]:
+        """Returns the carried roots by name."""
+        return {name_of(Kind.LIST, root): root for root in self.carried}
+
+    def encoding(self) -> bytes:
+        """Returns the canonical bytes."""
+        return bytes((_FORMAT,)) + msgspec.msgpack.encode(self)
+
+
+def id_of(encoding: bytes) -> bytes:
+    """Returns the name of a commit."""
+    return digest("commit", _FORMAT, encoding)
+
+
+def read_record(encoding: bytes, id: bytes) -> CommitRecord:
+    """Returns the commit of this name.
+
+    Raises:
+        CorruptError: The bytes are another's, or nobody wrote them.
+    """
+    place = f"commit {id.hex()}"
+    if id_of(encoding) != id:
+        raise damaged(place, "its bytes have another name")
+    if encoding[0] != _FORMAT:
+        raise damaged(place, f"it is of format {encoding[0]}")
+    return opened(encoding[1:], CommitRecord, place)
+
+
+def carried(root: bytes, objects: Mapping[bytes, bytes]) -> list[bytes]:
+    """Returns the roots that a commit of such a state carries, of those that are at hand."""
+    found: list[bytes] = []
+    size = 0
+    for ref in refs_in(root):
+        if ref.kind is Kind.LIST and ref.name in objects:
+            size += len(objects[ref.name])
+            if size > CARRIED_BYTES:
+                break
+            found.append(objects[ref.name])
+    return list(dict.fromkeys(found))

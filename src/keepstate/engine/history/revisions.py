@@ -1,0 +1,171 @@
+"""What stands for a commit: a branch, a tag, an id or its beginning, a place or a time on a line of commits.
+
+```
+main          the head of a branch, or the commit of a tag
+a1b2c3d4      an id, or at least four digits that only one id begins with
+main~3        three before that, by first parents
+main#37       the 37th of the first parents of its head, counted from the beginning
+main@2026-11-21T10:00:00+00:00   the last one at that time; so does a datetime, on `main`
+```
+"""
+
+from __future__ import annotations
+
+import re
+from datetime import datetime
+from typing import Final, TypeAlias
+
+import msgspec
+
+from keepstate.engine import layout
+from keepstate.engine.history.ancestry import depth, first_parents, is_ancestor
+from keepstate.engine.history.commits import Branch, Commit, Tag, commit_of, milliseconds_of
+from keepstate.engine.history.heads import MAIN, heads, read_head
+from keepstate.engine.history.ledger import Ledger
+from keepstate.engine.history.record import CommitRecord
+from keepstate.errors import InvalidError, NotFoundError
+from keepstate.values.digest import DIGEST_SIZE
+
+Revision: TypeAlias = str | Commit | Branch | Tag | datetime
+
+_FORM: Final = re.compile(r"([^~#@]+)(?:~(\d{1,9})?|#(\d{1,9})|@(.+))?", re.DOTALL)
+_ID: Final = re.compile(r"[0-9a-f]{4,40}")
+
+
+class Found(msgspec.Struct, frozen=True):
+    """A commit, and how it was found.
+
+    Attributes:
+        id: Its name.
+        record: What it says.
+        number: How many lead to it by first parents, if that is known.
+        branch: The branch that it was read through.
+        is_held: Whether a branch or tag that leads to it was read, so that what is written stands on that.
+    """
+
+    id: bytes
+    record: CommitRecord
+    number: int | None
+    branch: str | None
+    is_held: bool
+
+    def told(self) -> Commit:
+        """Returns what is told of it."""
+        return commit_of(self.id, self.record, self.number if self.branch else None, self.branch)
+
+
+async def find_commit(ledger: Ledger, revision: object) -> Found:
+    """Returns the commit that a revision stands for.
+
+    Raises:
+        InvalidError: It is none, or fits more than one id.
+        NotFoundError: There is no such commit.
+    """
+    if isinstance(revision, datetime):
+        return await _at_time(ledger, await _named(ledger, MAIN), revision)
+    if isinstance(revision, Commit):
+        revision = revision.id
+    elif isinstance(revision, Branch | Tag):
+        revision = revision.name
+    form = _FORM.fullmatch(revision) if isinstance(revision, str) else None
+    if form is None:
+        raise InvalidError(
+            f"{revision!r} stands for no commit; give a branch, a tag, an id, main~3 or main#37"
+        )
+    found = await _named(ledger, form[1])
+    if form[4] is not None:
+        return await _at_time(ledger, found, _time(form[4]))
+    if form[3] is not None:
+        number = found.number or await depth(ledger, found.id)
+        return await _before(ledger, found, number - int(form[3]), revision)
+    if form[0] != form[1]:
+        return await _before(ledger, found, int(form[2] or 1), revision)
+    return found
+
+
+async def held(ledger: Ledger, found: Found) -> Found:
+    """Returns the commit, now that a branch or tag which leads to it was read.
+
+    Raises:
+        NotFoundError: None does: what nothing leads to may be collected any moment.
+    """
+    if found.is_held:
+        return found
+    for part in (layout.BRANCHES, layout.TAGS):
+        async for name, head in heads(ledger.unit, part):
+            if await is_ancestor(ledger, found.id, head.commit):
+                if await read_head(ledger.unit, part, name) == head:
+                    return msgspec.structs.replace(found, is_held=True)
+    raise NotFoundError(f"no branch or tag leads to commit {found.id.hex()}; name one that does")
+
+
+async def number_of(ledger: Ledger, found: Found) -> int:
+    """Returns how many commits lead to one by first parents."""
+    return found.number or await depth(ledger, found.id)
+
+
+async def _named(ledger: Ledger, name: str) -> Found:
+    for part, branch in ((layout.BRANCHES, name), (layout.TAGS, None)):
+        head = await read_head(ledger.unit, part, name)
+        if head is not None:
+            return Found(head.commit, await ledger.record(head.commit), head.number, branch, True)
+    if _ID.fullmatch(name):
+        return await _by_id(ledger, name)
+    raise NotFoundError(f"there is no branch, tag or commit {name!r} in {ledger.unit.space!r}")
+
+
+async def _by_id(ledger: Ledger, text: str) -> Found:
+    ids = [bytes.fromhex(text)] if len(text) == 2 * DIGEST_SIZE else await _ids(ledger, text)
+    if len(ids) > 1:
+        raise InvalidError(
+            f"more than one commit of {ledger.unit.space!r} begins with {text!r}; give more digits"
+        )
+    for id in ids:
+        record = await ledger.stored_record(id)
+        if record is not None:
+            return Found(id, await ledger.record(id), None, None, False)
+    raise NotFoundError(f"there is no branch, tag or commit {text!r} in {ledger.unit.space!r}")
+
+
+async def _ids(ledger: Ledger, text: str) -> list[bytes]:
+    """Returns two ids at most that begin with some digits."""
+    prefix = layout.COMMITS + bytes.fromhex(text[: len(text) // 2 * 2])
+    ids: list[bytes] = []
+    after: bytes | None = None
+    while True:
+        page = await ledger.unit.store.scan(ledger.unit.space, prefix, after=after)
+        names = [entry.key[len(layout.COMMITS) :] for entry in page.entries]
+        ids += [name for name in names if name.hex().startswith(text)]
+        after = page.next
+        if len(ids) > 1 or after is None:
+            return ids[:2]
+
+
+async def _before(ledger: Ledger, found: Found, steps: int, revision: object) -> Found:
+    if steps >= 0:
+        left = steps
+        async for id, record in first_parents(ledger, found.id):
+            if left == 0:
+                number = None if found.number is None else found.number - steps
+                return Found(id, record, number, found.branch, found.is_held)
+            left -= 1
+    raise NotFoundError(f"{revision!r} is outside of its line of commits")
+
+
+async def _at_time(ledger: Ledger, found: Found, moment: datetime) -> Found:
+    if moment.tzinfo is None:
+        raise InvalidError(f"{moment!r} says no time zone; give an aware datetime")
+    steps = 0
+    async for id, record in first_parents(ledger, found.id):
+        if record.created_ms <= milliseconds_of(moment):
+            number = None if found.number is None else found.number - steps
+            return Found(id, record, number, found.branch, found.is_held)
+        steps += 1
+    raise NotFoundError(f"there was no commit yet at {moment.isoformat()}")
+
+
+def _time(text: str) -> datetime:
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidError(f"{text!r} is no time; write it as 2026-11-21T10:00:00+00:00") from error

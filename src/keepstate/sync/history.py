@@ -1,0 +1,236 @@
+"""Blocking twins of `keepstate.engine.history.history`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from keepstate._finish import finish, finish_each
+from keepstate.engine.history import history as engine
+from keepstate.engine.history.commits import Branch, Commit, Difference, Tag
+from keepstate.engine.history.committing import OnConflict
+from keepstate.engine.history.heads import MAIN
+from keepstate.engine.history.loading import Load
+from keepstate.engine.history.merging import MergeRules
+from keepstate.engine.history.paths import Path
+from keepstate.engine.history.revisions import Revision
+from keepstate.sync.checkout import Checkout
+from keepstate.sync.draft import Draft
+from keepstate.sync.twin import Twin
+
+
+class History(Twin[engine.History]):
+    """The commits of a space, or of a transaction on it.
+
+    A commit's state is a dict with str keys. Where a commit is asked for, a branch, a tag, an id or its
+    beginning, `main~3`, `main#37`, a time or a `Commit` will do.
+    """
+
+    def commit(
+        self,
+        state: Mapping[str, Any],
+        *,
+        branch: str = MAIN,
+        message: str = "",
+        author: str | None = None,
+        expected_head: str | Commit | None = None,
+        on_conflict: OnConflict = "raise",
+        rules: MergeRules | None = None,
+    ) -> Commit:
+        """Commits a whole state to a branch, which is made if it is not there.
+
+        Without `expected_head` the state stands in place of whatever the branch has. To change a state that
+        others change as well, `begin` a draft.
+
+        Args:
+            state: The state; its keys are str.
+            branch: The branch.
+            message: What for; at most 64 KiB of UTF-8.
+            author: Who commits, if not the author of the space.
+            expected_head: The id of the commit that the state was made from; "" if the branch is new.
+            on_conflict: What to do if the branch is elsewhere: raise, or merge what was changed since.
+            rules: How to merge, by path; see `merge`.
+
+        Raises:
+            ConflictError: The branch is not at `expected_head`; nothing was committed.
+            MergeConflictError: Both sides changed the same, and no rule decides.
+            InvalidError: A value would not come back equal; its path is named.
+        """
+        return finish(
+            self._inner.commit(
+                state,
+                branch=branch,
+                message=message,
+                author=author,
+                expected_head=expected_head,
+                on_conflict=on_conflict,
+                rules=rules,
+            )
+        )
+
+    def append(
+        self, path: Path, *items: object, branch: str = MAIN, message: str = "", author: str | None = None
+    ) -> Commit:
+        """Commits items at the end of a list, whoever else appends; costs the same however long the list is.
+
+        Args:
+            path: Where the list is; a key that is not there becomes a list.
+            items: What to append, in order.
+            branch: The branch.
+            message: What for.
+            author: Who commits, if not the author of the space.
+
+        Raises:
+            InvalidError: There is no list at the path.
+            NotFoundError: What should hold the list is not there.
+        """
+        return finish(self._inner.append(path, *items, branch=branch, message=message, author=author))
+
+    def begin(self, branch: str = MAIN, *, load: Load = True) -> Draft:
+        """Returns a draft of a branch's next state.
+
+        Args:
+            branch: The branch; if it is not there, the draft is empty and its commit makes it.
+            load: True for all of the state, False for nothing yet, or paths whose keys are to be loaded.
+        """
+        return Draft(finish(self._inner.begin(branch, load=load)))
+
+    def checkout(self, ref: Revision = MAIN, *, load: Load = True) -> Checkout:
+        """Returns the state of a commit.
+
+        Args:
+            ref: The commit.
+            load: True for all of the state, False for nothing yet, or paths whose keys are to be loaded.
+
+        Raises:
+            NotFoundError: There is no such commit, or no such key.
+        """
+        return Checkout(finish(self._inner.checkout(ref, load=load)))
+
+    def find(self, ref: Revision = MAIN) -> Commit:
+        """Returns the commit that something stands for.
+
+        Raises:
+            NotFoundError: There is no such commit.
+            InvalidError: It stands for none, or for more than one.
+        """
+        return finish(self._inner.find(ref))
+
+    def log(self, ref: Revision = MAIN, *, limit: int | None = None) -> Iterator[Commit]:
+        """Yields a commit and all before it, those of merged branches too; each before its parents.
+
+        Args:
+            ref: The commit.
+            limit: At most so many.
+        """
+        return finish_each(self._inner.log(ref, limit=limit))
+
+    def diff(self, a: Revision, b: Revision) -> list[Difference]:
+        """Returns what leads from one commit's state to another's, reading only what differs."""
+        return finish(self._inner.diff(a, b))
+
+    def merge(
+        self,
+        source: Revision,
+        *,
+        into: str = MAIN,
+        rules: MergeRules | None = None,
+        message: str = "",
+        author: str | None = None,
+    ) -> Commit:
+        """Commits to a branch what another commit has changed since both were one.
+
+        Args:
+            source: The commit to merge.
+            into: The branch that gets a commit of two parents; nothing is done if it has all of it.
+            rules: What to do where both changed the same, by path: `refuse` (the default), `ours`, `theirs`,
+                `counter`, `maximum`, `minimum`, `append`, `union`, `last_writer`, or a function of base,
+                ours and theirs. A path is as elsewhere, None in it stands for any step; `()` is for all.
+            message: What for; it says what was merged if it is not given.
+            author: Who commits.
+
+        Raises:
+            MergeConflictError: Both changed the same and no rule decides; nothing was committed.
+        """
+        return finish(self._inner.merge(source, into=into, rules=rules, message=message, author=author))
+
+    def merge_base(self, a: Revision, b: Revision) -> Commit | None:
+        """Returns the latest commit that both descend from, one of them if there are several, or None."""
+        return finish(self._inner.merge_base(a, b))
+
+    def rollback(
+        self,
+        branch: str = MAIN,
+        *,
+        to: Revision | None = None,
+        steps: int | None = None,
+        message: str = "",
+        author: str | None = None,
+    ) -> Commit:
+        """Commits an earlier state to a branch again; nothing is erased.
+
+        Args:
+            branch: The branch.
+            to: The commit whose state it gets.
+            steps: Instead: so many commits back.
+            message: What for; it says which commit if it is not given.
+            author: Who commits.
+
+        Raises:
+            NotFoundError: There is no such commit, or no branch or tag leads to it.
+        """
+        return finish(self._inner.rollback(branch, to=to, steps=steps, message=message, author=author))
+
+    def revert(
+        self,
+        ref: Revision,
+        *,
+        branch: str = MAIN,
+        rules: MergeRules | None = None,
+        message: str = "",
+        author: str | None = None,
+    ) -> Commit:
+        """Commits to a branch the undoing of what one commit changed, and keeps what came after.
+
+        Raises:
+            MergeConflictError: What it changed was changed again since, and no rule decides.
+            NotFoundError: The commit is not one of the branch.
+        """
+        return finish(self._inner.revert(ref, branch=branch, rules=rules, message=message, author=author))
+
+    def branch(self, name: str, at: Revision = MAIN) -> Branch:
+        """Makes a branch that begins at a commit.
+
+        Raises:
+            AlreadyExistsError: There is one of this name.
+            NotFoundError: There is no such commit, or no branch or tag leads to it.
+        """
+        return finish(self._inner.branch(name, at))
+
+    def branches(self) -> Iterator[Branch]:
+        """Yields all branches by name."""
+        return finish_each(self._inner.branches())
+
+    def delete_branch(self, name: str) -> bool:
+        """Removes a branch, and returns whether it existed; what no other leads to will be collected."""
+        return finish(self._inner.delete_branch(name))
+
+    def tag(self, name: str, at: Revision = MAIN) -> Tag:
+        """Gives a commit a name that stays on it.
+
+        Raises:
+            AlreadyExistsError: There is one of this name.
+            NotFoundError: There is no such commit, or no branch or tag leads to it.
+        """
+        return finish(self._inner.tag(name, at))
+
+    def tags(self) -> Iterator[Tag]:
+        """Yields all tags by name."""
+        return finish_each(self._inner.tags())
+
+    def delete_tag(self, name: str) -> bool:
+        """Removes a tag, and returns whether it existed."""
+        return finish(self._inner.delete_tag(name))

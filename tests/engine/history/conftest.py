@@ -1,0 +1,38 @@
+"""Histories for tests: on every backend, and in memory where the store makes no difference."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import keepstate
+from keepstate.engine.history.history import History
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.scope import SpaceScope
+from keepstate.engine.space import Space
+from keepstate.sync.history import History as BlockingHistory
+
+
+def history_of(space: Space) -> History:
+    """Returns the history of a space."""
+    return History(SpaceScope(space._home, space.name, space.author))
+
+
+def blocking_history(ks: keepstate.sync.Keepstate, name: str = "run/1") -> BlockingHistory:
+    """Returns the history of a space in blocking use."""
+    return BlockingHistory(history_of(ks.space(name)._inner))
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+def history(request: pytest.FixtureRequest, tmp_path: Path, opened: list[Keepstate]) -> History:
+    """A history that opens with its first operation."""
+    url = f"memory://{tmp_path.name}" if request.param == "memory" else f"sqlite:///{tmp_path}/keepstate.db"
+    opened.append(keepstate.open(url))
+    return history_of(opened[-1].space("run/1"))
+
+
+@pytest.fixture
+def everywhere(space: Space) -> History:
+    """A history on every backend."""
+    return history_of(space)

@@ -1,0 +1,91 @@
+"""Branches and tags: names for commits, and what keeps them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keepstate.engine import layout
+from keepstate.engine.history.history import History
+from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
+
+
+async def test_a_branch_goes_its_own_way(history: History) -> None:
+    await history.commit({"n": 1})
+    branch = await history.branch("try/1")
+    await history.commit({"n": 2}, branch="try/1")
+
+    assert branch.number == 1
+    assert (await history.checkout("main"))["n"] == 1
+    assert (await history.checkout("try/1"))["n"] == 2
+    assert [(b.name, b.number) async for b in history.branches()] == [("main", 1), ("try/1", 2)]
+
+
+async def test_a_branch_from_an_earlier_commit_counts_from_there(history: History) -> None:
+    for number in range(5):
+        await history.commit({"n": number})
+
+    branch = await history.branch("old", (await history.find("main#2")).id)
+    commit = await history.commit({"n": "other"}, branch="old")
+
+    assert (branch.number, commit.number) == (2, 3)
+
+
+async def test_a_tag_stays(history: History) -> None:
+    first = await history.commit({"n": 1})
+    await history.tag("v1")
+    await history.commit({"n": 2})
+
+    assert (await history.find("v1")).id == first.id
+    assert [(t.name, t.commit) async for t in history.tags()] == [("v1", first.id)]
+    assert (await history.delete_tag("v1"), await history.delete_tag("v1")) == (True, False)
+
+
+async def test_a_name_is_given_once(history: History) -> None:
+    await history.commit({})
+    await history.tag("a")
+
+    with pytest.raises(AlreadyExistsError, match="branch 'main'"):
+        await history.branch("main")
+    with pytest.raises(AlreadyExistsError, match="tag 'a'"):
+        await history.tag("a")
+
+
+@pytest.mark.parametrize("name", ["", "a~1", "a#1", "a@b", "a\nb", "x" * 201, "\ud800", 1])
+async def test_a_name_that_reads_as_something_else_is_refused(history: History, name: Any) -> None:
+    await history.commit({})
+
+    with pytest.raises(InvalidError):
+        await history.branch(name)
+
+
+async def test_a_deleted_branch_is_gone_and_its_commits_are_told_to_be_held_by_none(history: History) -> None:
+    await history.commit({"n": 1})
+    await history.branch("side")
+    lost = await history.commit({"n": 2}, branch="side")
+
+    assert await history.delete_branch("side") is True
+    assert await history.delete_branch("side") is False
+    assert (await history.checkout(lost.id))["n"] == 2
+    for use in (
+        lambda: history.branch("again", lost.id),
+        lambda: history.tag("again", lost.id),
+        lambda: history.rollback(to=lost.id),
+        lambda: history.merge(lost.id),
+    ):
+        with pytest.raises(NotFoundError, match="leads to"):
+            await use()
+
+
+async def test_what_reuses_objects_stands_on_the_branch_that_leads_to_them(history: History) -> None:
+    await history.commit({"n": 1})
+    await history.branch("side")
+    await history.commit({"big": ["x" * 3_000, "y" * 3_000]}, branch="side")
+    store, space = await history._scope.store(), history._scope.stored_name
+    revision = (await store.read(space, [])).revision
+
+    await history.merge("side")
+
+    changed = (await store.changes(space, revision)).items
+    assert [change.key for change in changed] == [layout.named_key(layout.BRANCHES, "main")]
