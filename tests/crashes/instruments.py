@@ -15,16 +15,19 @@ import pytest
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
-from keepstate.errors import CorruptError, HistoryLostError
+from keepstate.errors import CorruptError, HistoryLostError, StorageError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.file import FileStore
 from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head
 from keepstate.stores.protocol import Batch, Put
 from keepstate.stores.redis import RedisStore
+from keepstate.stores.sqlite import SqliteStore
 from keepstate.stores.urls import StoreUrl
+from keepstate.stores.wrappers.encrypted.ring import KeyRing
+from keepstate.stores.wrappers.encrypted.sealing import Sealer
 from keepstate.testing.clocks import ManualClock
-from keepstate.testing.faults.disk import Call, Disk, DiskFiles
-from keepstate.testing.faults.power import images
+from keepstate.testing.faults.disk import Call, Disk, DiskFiles, FailingDisk
+from keepstate.testing.faults.power import PAGE_BYTES, images
 from keepstate.testing.simulation import Dials, simulate
 from keepstate.testing.simulation.workloads.every import EVERY
 from keepstate.testing.simulation.workloads.workload import Workload
@@ -137,6 +140,67 @@ def _flipped_bits(place: Path, _request: pytest.FixtureRequest) -> None:
         )
 
 
+def _failing_syncs(place: Path, _request: pytest.FixtureRequest) -> None:
+    """Fails one sync: what it was for is in doubt, and nothing is written after it."""
+    disk = FailingDisk()
+    store = FileStore(place / "journal", runner=ThreadRunner(), files=DiskFiles(disk))
+    finish(store.open())
+    try:
+        disk.fail("sync", ends="journal")
+        outcomes = [finish(store.apply([Batch(SPACE, [Put(KEY, b"")])]))[0] for _ in range(2)]
+        assert all(isinstance(outcome, StorageError) for outcome in outcomes), outcomes
+    finally:
+        finish(store.close())
+
+
+def _flipped_tables(place: Path, _request: pytest.FixtureRequest) -> None:
+    """Flips bits where a database's pages say how many rows they hold: none may be missing without a word."""
+    path, count = place / "keepstate.db", 40
+    keys = [b"\x01%d" % number for number in range(count)]
+    store = _database(path)
+    for key in keys:
+        finish(store.apply([Batch(SPACE, [Put(key, key * 40)])]))
+    finish(store.close())
+    sound = path.read_bytes()
+    for page in range(1, len(sound) // PAGE_BYTES):
+        for bit in range(24, 40):
+            damaged = bytearray(sound)
+            damaged[page * PAGE_BYTES + bit // 8] ^= 1 << bit % 8
+            path.write_bytes(damaged)
+            found = _found(path, keys)
+            assert found in (None, count), f"{count - (found or 0)} rows of page {page} went, nobody was told"
+
+
+def _found(path: Path, keys: list[bytes]) -> int | None:
+    """Returns how many entries are there, None if the damage was told."""
+    store: SqliteStore | None = None
+    try:
+        store = _database(path)
+        read = finish(store.read(SPACE, keys))
+        listed = finish(store.scan(SPACE, b"\x01"))
+    except StorageError:
+        return None
+    finally:
+        if store is not None:
+            finish(store.close())
+    return min(sum(entry is not None for entry in read.entries), len(listed.entries))
+
+
+def _database(path: Path) -> SqliteStore:
+    return finish(SqliteStore(path, durability="normal", runner=ThreadRunner()).open())
+
+
+def _moved_values(_place: Path, _request: pytest.FixtureRequest) -> None:
+    """Moves a sealed value to another key, and to another space."""
+    sealer = Sealer(KeyRing(bytes(32)), bytes(16), ManualClock())
+    sealed = sealer.seal(SPACE, KEY, b"secret")
+    assert sealer.open(SPACE, KEY, sealed).value == b"secret"
+    for space, key in ((SPACE, KEY + b"2"), (SPACE + "2", KEY)):
+        with pytest.raises(CorruptError):
+            sealer.open(space, key, sealed)
+            raise AssertionError(f"a value of {KEY!r} was opened at {key!r} of {space!r}")
+
+
 def _revision_of(path: Path) -> int | None:
     try:
         store = finish(FileStore(path, runner=ThreadRunner(), clock=ManualClock()).open())
@@ -172,5 +236,8 @@ def _redis(url: str) -> RedisStore:
 
 
 READ_DURING_SYNCS = Instrument("reads during syncs", _read_during_syncs)
+FAILING_SYNCS = Instrument("failing syncs", _failing_syncs)
+FLIPPED_TABLES = Instrument("flipped bits in a database", _flipped_tables)
+MOVED_VALUES = Instrument("moved values", _moved_values)
 FLIPPED_BITS = Instrument("flipped bits in a journal", _flipped_bits)
 LOST_HISTORY = Instrument("a Redis that forgets", _lost_history)

@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import apsw
 import msgspec
 
 from keepstate.engine import large_values, tasks
@@ -27,8 +28,9 @@ from keepstate.stores.marks import Marks
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Check, Durability, Outcome, Reading
 from keepstate.stores.space_state import Record, SpaceState
-from keepstate.stores.sqlite import connection, writer
+from keepstate.stores.sqlite import connection, pages, writer
 from keepstate.stores.sqlite.revision import Revision
+from keepstate.stores.wrappers.encrypted.sealing import Sealer
 
 Planted = Generator[None]
 Bug = Callable[[], AbstractContextManager[None]]
@@ -387,6 +389,39 @@ def length_trusted() -> Planted:
         return None if found is None else int(found[1], 16)
 
     with patch.object(Head, "_length", length):
+        yield
+
+
+@contextmanager
+def failed_sync_tried_again() -> Planted:
+    """Asks a disk once more after a failed sync, which the system then answers with a lie."""
+
+    def sync(self: Journal) -> None:
+        try:
+            self._files.sync(self._descriptor)
+        except OSError:
+            self._files.sync(self._descriptor)
+
+    with patch.object(Journal, "_sync", sync):
+        yield
+
+
+@contextmanager
+def pages_not_checked() -> Planted:
+    """Makes a database without checksums, as SQLite does."""
+    plain = apsw.vfs_names()[0]
+    with (
+        patch.object(pages, "file_system", lambda: plain),
+        patch.object(pages, "reserve", lambda connection: None),
+        patch.object(pages, "refuse_unchecked", lambda execute, path: None),
+    ):
+        yield
+
+
+@contextmanager
+def sealed_for_any_place() -> Planted:
+    """Seals a value so that it opens wherever it is moved to."""
+    with patch.object(Sealer, "_bound", lambda self, head, space, key, index: head):
         yield
 
 

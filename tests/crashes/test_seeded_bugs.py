@@ -15,8 +15,11 @@ from keepstate.testing.simulation.workloads.limiting import Limiting
 from keepstate.testing.simulation.workloads.playing import Playing
 from tests.crashes import seeded_bugs
 from tests.crashes.instruments import (
+    FAILING_SYNCS,
     FLIPPED_BITS,
+    FLIPPED_TABLES,
     LOST_HISTORY,
+    MOVED_VALUES,
     READ_DURING_SYNCS,
     Instrument,
     power_cuts,
@@ -60,6 +63,9 @@ BUGS: list[tuple[Bug, Instrument]] = [
     (seeded_bugs.length_trusted, FLIPPED_BITS),
     (seeded_bugs.database_not_synced, FULL),
     (seeded_bugs.half_a_batch_committed, FULL),
+    (seeded_bugs.failed_sync_tried_again, FAILING_SYNCS),
+    (seeded_bugs.pages_not_checked, FLIPPED_TABLES),
+    (seeded_bugs.sealed_for_any_place, MOVED_VALUES),
     (seeded_bugs.mark_not_verified, LOST_HISTORY),
 ]
 INSTRUMENTS = [one for one in dict.fromkeys(instrument for _, instrument in BUGS) if one is not WORLDS]

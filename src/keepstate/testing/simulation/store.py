@@ -39,6 +39,7 @@ class SimulatedStore(StoreBase):
         )
         self._process, self._server, self._network, self._witness = name, server, network, witness
         self._changed: dict[str, None] = {}
+        self._heard: Collection[str] = ()
 
     async def _open(self) -> Capabilities:
         self._server.tell_of_changes(self._hint)
@@ -125,10 +126,12 @@ class SimulatedStore(StoreBase):
         self._network.hint(self._told, space)
 
     def _told(self, space: str) -> None:
-        self._changed[space] = None
-        self._nudge.set()
+        if space in self._heard:
+            self._changed[space] = None
+            self._nudge.set()
 
     async def _wait(self, spaces: Collection[str], timeout_s: float) -> Collection[str]:
+        self._heard = spaces
         await self._nudge.wait(timeout_s)
         changed, self._changed = list(self._changed), {}
         return changed
