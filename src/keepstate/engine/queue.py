@@ -184,8 +184,8 @@ class Queue:
         limits.admit_count("count", count)
         if match is not None:
             self._scope.refuse_coroutine(match)
-        claimed = await self._claims.claim(worker, lease_ms, count, wait_s, match)
         losses = Losses(await self._scope.store(), self._scope.stored_name)
+        claimed = await self._claims.claim(worker, lease_ms, count, wait_s, match)
         return [Task(self, record, payload, lease_s, losses) for record, payload in claimed]
 
     async def work(
@@ -293,9 +293,9 @@ class Queue:
         key = tasks.task_key(task.id)
 
         async def work(unit: Unit) -> None:
-            entry = await unit.get(key)
             if isinstance(task, Task) and not task.is_known_to(unit):
                 raise self._lost(task, None)
+            entry = await unit.get(key)
             record = None if entry is None else self._record(entry)
             if record is None or record.token != task.token or record.state != "claimed":
                 again = record is not None and record.state == "done" and record.token == task.token
