@@ -14,6 +14,7 @@ from keepstate.errors import InvalidError, OutcomeUnknownError, StoreFullError, 
 from keepstate.opening import source_of
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Check, Outcome, Put
+from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.testing.proof import (
     History,
     RecordedStore,
@@ -120,8 +121,8 @@ class Silent(MemoryStore):
     applies = True
     silent = True
 
-    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        outcomes = await super().apply(batches) if self.applies else []
+    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+        outcomes = await super().apply_admitted(batches, sizes) if self.applies else []
         if not self.silent:
             return outcomes
         return [OutcomeUnknownError("the reply was lost", token=batch.token) for batch in batches]
@@ -149,8 +150,8 @@ class Failing(MemoryStore):
 
     failure: StoreUnavailableError | StoreFullError
 
-    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        await super().apply(batches)
+    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+        await super().apply_admitted(batches, sizes)
         return [self.failure for _ in batches]
 
 
@@ -188,6 +189,14 @@ def test_each_of_several_batches_is_one_operation(store: MemoryStore, path: Path
 
     assert len({attempt.token for attempt in history.attempts}) == len(KEYS)
     assert witness(history, finish(read_end(store, SPACE))).found == []
+
+
+def test_what_another_wrapper_hands_on_is_written_down(store: MemoryStore, path: Path) -> None:
+    outer = StoreWrapper(recorded(store, path))
+    batches = [Batch(SPACE, [Put(KEYS[0], b"")])]
+    finish(outer.apply_admitted(batches, outer.admit(batches)))
+
+    assert len(history_of(path).attempts) == 1
 
 
 def test_a_recorded_space_is_not_dropped(store: MemoryStore, path: Path) -> None:

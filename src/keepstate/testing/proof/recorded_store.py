@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Sequence
-from typing import Final, Literal
+from collections.abc import Sequence
+from typing import Final
 
 import msgspec
 
@@ -16,12 +16,10 @@ from keepstate.errors import (
     StoreUnavailableError,
 )
 from keepstate.stores.base import StoreBase
-from keepstate.stores.hints import HintListener
 from keepstate.stores.protocol import (
     TOKEN_RANDOM_BYTES,
     Applied,
     Batch,
-    Capabilities,
     Changes,
     Conflict,
     Outcome,
@@ -29,6 +27,7 @@ from keepstate.stores.protocol import (
     Reading,
     token_after,
 )
+from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.testing.proof import recorder as records
 from keepstate.testing.proof.operations import (
     Demand,
@@ -48,41 +47,32 @@ _LAUNCH_BYTES: Final = TOKEN_RANDOM_BYTES - 8
 _SURELY_NOT: Final = (StoreUnavailableError, StoreFullError, InvalidError)
 
 
-class RecordedStore:
+class RecordedStore(StoreWrapper):
     """Hands everything on to a store, and each batch, read, scan and page of the log to a recorder.
 
     Each batch gets a token, by which its outcome can be asked for after its sender has died.
 
     Args:
-        store: An opened store; closing this one closes it.
+        store: What is recorded.
         recorder: Where to write.
         launch: What no other recorded store on these spaces has; up to 8 bytes.
     """
 
-    def __init__(self, store: StoreBase, recorder: Recorder, launch: int) -> None:
-        self._store, self._recorder, self._launch = store, recorder, launch
+    def __init__(self, store: StoreBase | StoreWrapper, recorder: Recorder, launch: int) -> None:
+        super().__init__(store)
+        self._recorder, self._launch = recorder, launch
         self.revisions: dict[str, int] = {}
 
-    def __repr__(self) -> str:
-        return f"<RecordedStore around {self._store!r}>"
-
-    @property
-    def url(self) -> str:
-        """Returns what names the store, without a password."""
-        return self._store.url
-
-    @property
-    def colour(self) -> Literal["async", "blocking"]:
-        """Returns the colour of code that it works in."""
-        return self._store.colour
-
-    @property
-    def capabilities(self) -> Capabilities:
-        """Returns what the store offers."""
-        return self._store.capabilities
+    def around(self, store: StoreBase | StoreWrapper) -> RecordedStore:
+        """Returns one that writes to the same recorder."""
+        return RecordedStore(store, self._recorder, self._launch)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies the batches."""
+        return await self.apply_admitted(batches, self.admit(batches))
+
+    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+        """Applies what is admitted."""
         numbers = [self._recorder.number() for _ in batches]
         named = [
             batch if batch.token else msgspec.structs.replace(batch, token=self._token(batch.space, number))
@@ -95,7 +85,7 @@ class RecordedStore:
             checks = [Demand(check.key, check.version, check.created) for check in batch.checks]
             begun.append(Began(number, batch.space, began_ns, writes, checks, batch.at, batch.token or b""))
         self._recorder.write(*begun)
-        outcomes = await self._store.apply(named)
+        outcomes = await self._store.apply_admitted(named, sizes)
         ended_ns, wall_ms = time.monotonic_ns(), _wall_ms()
         ended: list[Record] = []
         for number, batch, outcome in zip(numbers, named, outcomes, strict=True):
@@ -157,29 +147,9 @@ class RecordedStore:
         self._recorder.write(Followed(page))
         return changes
 
-    def listen(self, spaces: Collection[str]) -> HintListener:
-        """Returns a listener that hears every hint from now on."""
-        return self._store.listen(spaces)
-
-    async def wait(self, spaces: Collection[str], timeout_s: float) -> None:
-        """Waits for a hint."""
-        await self._store.wait(spaces, timeout_s)
-
-    async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
-        """Lists spaces."""
-        return await self._store.spaces(prefix, after=after, limit=limit)
-
     async def drop(self, space: str) -> None:
         """Refuses: a dropped space has no log that tells what it was."""
         raise InvalidError(f"{space!r} is recorded and cannot be dropped; take another space")
-
-    async def sweep(self, *, limit: int = 256) -> int:
-        """Removes expired entries."""
-        return await self._store.sweep(limit=limit)
-
-    async def close(self) -> None:
-        """Closes the store."""
-        await self._store.close()
 
 
 def _wall_ms() -> int:
