@@ -215,8 +215,10 @@ class TestLostReplies(LossyStage):
         assert isinstance(outcome, OutcomeUnknownError)
         assert outcome.token is not None
         assert (outcome.space, took_s < 0.5 + SLACK_S) == (space, True)
-        assert await space_in(direct, space).outcome(outcome.token) == 2
-        assert await value_of(direct, space, A) == b"2"
+        # Where everything falls silent, the call that goes before a handle's first batch may do so.
+        settled = await space_in(direct, space).outcome(outcome.token)
+        assert settled == 2 or (settled is None and chosen is not WRITES)
+        assert await value_of(direct, space, A) == (b"2" if settled else b"1")
 
     @only_async
     @pytest.mark.deep
