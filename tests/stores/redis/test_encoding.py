@@ -16,6 +16,7 @@ from keepstate.stores.redis.encoding import (
     SLOTS,
     State,
     decode_changes,
+    decode_entry,
     decode_state,
     has_lost,
     lex_range,
@@ -120,3 +121,11 @@ def test_changes_come_back_from_their_bytes() -> None:
         Change(7, b"\x02b", deleted=False, old=b"x", new=b""),
         Change(7, b"\x02", deleted=False, new=b"y"),
     ]
+
+
+@pytest.mark.parametrize(("head", "value"), [(bytes(28), None), (None, b"v"), (bytes(27), b"v")])
+def test_an_entry_of_which_a_part_is_missing_is_damaged_and_not_absent(
+    head: bytes | None, value: bytes | None
+) -> None:
+    with pytest.raises(CorruptError, match="a part of it is missing"):
+        decode_entry(b"\x01k", head, value, 0)

@@ -45,9 +45,8 @@ def outcome(batch: Batch, told: list[Reply], url: str) -> Outcome:
         return InvalidError(f"a batch on {space!r} writes a key that one of its stamped keys becomes")
     if kind == LARGE:
         return replaces_too_much(space)
-    error = unfit(space, told, url)
-    assert error is not None, told
-    return error
+    damage = f"what space {space!r} at {url} keeps of a retry is damaged: it is no answer"
+    return unfit(space, told, url) or CorruptError(damage, url=url, space=space)
 
 
 def mark_of(told: list[Reply], nonce: bytes) -> tuple[int, bytes]:

@@ -197,22 +197,24 @@ def has_lost(state: State, mark: Mark, record: bytes | None) -> bool:
 
 def decode_entry(key: bytes, head: bytes | None, value: bytes | None, now_ms: int) -> Entry | None:
     """Returns an entry, or None if it is absent or expired."""
-    if head is None or value is None:
+    if head is None and value is None:
         return None
-    if len(head) != _HEAD.size:
-        raise CorruptError(f"the head of {key!r} has {len(head)} bytes: it is damaged", place=repr(key))
+    if head is None or value is None or len(head) != _HEAD.size:
+        raise CorruptError(f"the entry of {key!r} is damaged: a part of it is missing", place=repr(key))
     version, created, expires_at_ms, _ = _HEAD.unpack(head)
     if 0 < expires_at_ms <= now_ms:
         return None
     return Entry(key, value, version, created, expires_at_ms or None)
 
 
-def decode_changes(revision: int, body: bytes) -> Iterator[Change]:
+def decode_changes(revision: int, body: bytes | None) -> Iterator[Change]:
     """Yields the changes of a record.
 
     Raises:
-        CorruptError: It ends within one.
+        CorruptError: It ends within one, or is not there.
     """
+    if body is None:
+        raise _cut_off(revision)
     try:
         yield from _changes_in(revision, body)
     except struct.error as error:

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Callable, Iterable
 from typing import cast
 
-from keepstate.errors import StorageError
+from keepstate.errors import CorruptError, StorageError
 from keepstate.stores.redis.client import Answer, Client, Unit
 from keepstate.stores.redis.encoding import (
     REGISTRY_SHARDS,
@@ -89,7 +89,7 @@ class Registry:
         found: list[bytes] = []
         for answer in await self._client.run(asked):
             found += cast("list[bytes]", self._reply(answer))
-        names = [name.decode() for name in sorted(found)[: int(count)]]
+        names = [_text(name) for name in sorted(found)[: int(count)]]
         places = [self._place(name) for name in names]
         states = await self._client.run(
             [Unit(place.slot, [(b"HGET", place.keys[0], STATE_FIELD)]) for place in places]
@@ -106,3 +106,11 @@ class Registry:
         if isinstance(reply, Refusal):
             raise refused(reply, self._client.access.url, space)
         return reply
+
+
+def _text(name: bytes) -> str:
+    try:
+        return name.decode()
+    except UnicodeDecodeError as error:
+        place = f"the name {name!r} in the list of spaces"
+        raise CorruptError(f"{place} is damaged: it is no UTF-8", place=place) from error

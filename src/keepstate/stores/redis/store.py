@@ -317,7 +317,7 @@ class RedisStore(StoreBase):
             )
         items: list[Change] = []
         for revision, body in zip(reply[3::2], reply[4::2], strict=True):
-            items += decode_changes(cast("int", revision), cast("bytes", body))
+            items += decode_changes(cast("int", revision), cast("bytes | None", body))
         return Changes(items, cast("int", reply[2]), state.floor)
 
     async def _ask(self, name: str, space: str, mark: Mark | None, arguments: Sequence[bytes]) -> list[Reply]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from keepstate.errors import CorruptError
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.statements import Execute
 from keepstate.values import limits
@@ -40,6 +41,9 @@ class Head:
         row: Any = execute(_NEWEST, (name,)).get
         if row is None:
             number: Any = execute("SELECT id FROM spaces WHERE name = ?", (name,)).get
+            if number is not None and not 0 < number <= schema.LAST_SPACE:
+                place = f"the row of space {name!r} in the table of spaces"
+                raise CorruptError(f"{place} is damaged: its number is {number}", place=place)
             return cls(name, -1 if number is None else number)
         row_id, now_ms, floor, kept_bytes, expiry_ms = row
         head = cls(name, row_id >> schema.REVISION_BITS)

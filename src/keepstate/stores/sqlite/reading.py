@@ -151,12 +151,12 @@ def spaces(execute: Execute, prefix: str, after: str | None, limit: int) -> list
     """Returns names of spaces that hold something."""
     start = prefix.encode()
     names = execute(_SPACES, (start, (after or "").encode(), start + b"\xff", limit))
-    return [name.decode() for (name,) in names]
+    return [schema.name_in(name) for (name,) in names]
 
 
 def expired_spaces(execute: Execute, clock_ms: int, limit: int) -> list[str]:
     """Returns up to `limit` names of spaces with an expired entry, jumping from space to space."""
-    return [name.decode() for (name,) in execute(_EXPIRED, (clock_ms, limit))]
+    return [schema.name_in(name) for (name,) in execute(_EXPIRED, (clock_ms, limit))]
 
 
 def has_garbage(execute: Execute) -> bool:

@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from keepstate.errors import InvalidError, OutcomeUnknownError
+from keepstate.errors import CorruptError, InvalidError, OutcomeUnknownError
 from keepstate.stores.protocol import Applied, Conflict, Outcome
 from keepstate.stores.sqlite.statements import Execute
 
@@ -45,13 +45,21 @@ def forget(execute: Execute, space: int, now_ms: int) -> None:
 
 
 def find(execute: Execute, space: int, name: str, token: bytes, now_ms: int) -> Outcome | None:
-    """Returns the outcome kept under a token, if there is one."""
+    """Returns the outcome kept under a token, if there is one.
+
+    Raises:
+        CorruptError: What is kept is no outcome.
+    """
     encoded: Any = execute(
         "SELECT answer FROM retries WHERE space = ? AND token = ? AND until_ms > ?", (space, token, now_ms)
     ).get
     if encoded is None:
         return None
-    kind, key, number, at_ms, message = _decoder.decode(encoded)
+    try:
+        kind, key, number, at_ms, message = _decoder.decode(encoded)
+    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+        place = f"the answer kept for token {token!r} of space {name!r}"
+        raise CorruptError(f"{place} is damaged: {error}", place=place, space=name) from error
     if kind == "applied":
         return Applied(number, at_ms)
     if kind == "conflict":

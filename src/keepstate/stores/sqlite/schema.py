@@ -116,6 +116,19 @@ def log_range(space: int) -> tuple[int, int]:
     return first, first | LAST_REVISION
 
 
+def name_in(stored: bytes) -> str:
+    """Returns the name of a space as its row has it.
+
+    Raises:
+        CorruptError: It is no name.
+    """
+    try:
+        return stored.decode()
+    except UnicodeDecodeError as error:
+        place = f"the name {stored!r} in the table of spaces"
+        raise CorruptError(f"{place} is damaged: it is no UTF-8", place=place) from error
+
+
 def entry_seal(key: bytes, value: bytes, version: int, expires_at_ms: int | None) -> int:
     """Returns the checksum of an entry's row."""
     return crc32(value, crc32(key, (version ^ (expires_at_ms or 0)) & 0xFFFFFFFF))
