@@ -17,14 +17,13 @@ from typing import Any, Final
 import msgspec
 
 from keepstate.engine import layout
-from keepstate.engine.admission import LAST_REVISION
 from keepstate.engine.describing import describe
 from keepstate.engine.hearing import hear
 from keepstate.engine.scope import ATTEMPTS, Scope
 from keepstate.engine.stored import StoredMs, damaged, opened
 from keepstate.engine.unit import Unit
 from keepstate.errors import ConflictError, CorruptError, HistoryLostError, InvalidError
-from keepstate.stores.protocol import ABSENT, Entry
+from keepstate.stores.protocol import ABSENT, LAST_REVISION, Entry
 from keepstate.values import limits
 from keepstate.values.key import Stamp, stamp_suffix, unpack
 
