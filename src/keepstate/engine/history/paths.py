@@ -26,11 +26,10 @@ def steps_of(path: Path) -> Steps:
     Raises:
         InvalidError: It is none.
     """
-    steps: Steps = (path,) if isinstance(path, str) else path
-    given: object = steps
-    if not isinstance(given, tuple) or not steps:
-        raise InvalidError(f"{path!r} is no path; give a key, or a tuple of keys and places")
-    return steps
+    given: object = path
+    if not isinstance(given, str | tuple) or given == ():
+        raise InvalidError(f"{given!r} is no path; give a key, or a tuple of keys and places")
+    return (path,) if isinstance(path, str) else path
 
 
 def shown(steps: Sequence[object]) -> str:

@@ -1,0 +1,27 @@
+"""A process that commits fifty times to one branch: `python committing.py URL NAME append|draft`."""
+
+import asyncio
+import sys
+
+import keepstate
+from keepstate.engine.history.history import History
+from keepstate.engine.scope import SpaceScope
+
+COMMITS = 50
+
+
+async def main(url: str, name: str, how: str) -> None:
+    async with keepstate.open(url) as ks:
+        history = History(SpaceScope(ks.space("run/1")._home, "run/1", name))
+        if how == "append":
+            for number in range(COMMITS):
+                await history.append("messages", f"{name} {number}")
+            return
+        draft = await history.begin()
+        draft[name] = []
+        for number in range(COMMITS):
+            draft[name].append(number)
+            await draft.commit(f"{name} {number}", on_conflict="merge")
+
+
+asyncio.run(main(*sys.argv[1:]))
