@@ -31,8 +31,8 @@ from tests.tally import Tally
 WORLDS = worlds("worlds", 50)
 RANGES = worlds("worlds of ranges", 5, Dials(delayed=0.8), [Limiting])
 CALM = worlds("calm worlds", 5, Dials(delayed=0.8), [Playing, Dropping])
-IMPATIENT = worlds("worlds whose callers give up", 3, Dials(delayed=0.5, cancelled=0.3), [Counting])
-LARGE = worlds("worlds of large values", 3, Dials(delayed=0.5), [Keeping])
+IMPATIENT = worlds("worlds whose callers give up", 2, Dials(delayed=0.5, cancelled=0.3), [Counting])
+LARGE = worlds("worlds of large values", 2, Dials(delayed=0.5), [Keeping])
 FILE = power_cuts("file-msgpack", 25)
 FULL = power_cuts("sqlite-full", 25)
 

@@ -19,8 +19,9 @@ from keepstate.testing.simulation.workloads.workload import Workload
 from keepstate.testing.simulation.world import Actor, World
 from keepstate.values import limits
 
-_LONGEST_RUN_S = 400.0
-_LONGEST_ENDING_S = 400.0
+_LONGEST_STEP_S = 1.0
+_LONGEST_PAUSES_S = 200.0
+_LONGEST_ENDING_S = 300.0
 _CLOSED_WITHIN_S = 60.0
 _LIMITS_SCALED_BY = 64
 _SHOWN = 30
@@ -154,7 +155,11 @@ async def _live(world: World, workloads: Sequence[Workload]) -> None:
         tasks += [
             asyncio.create_task(_act(world, actor, workloads), name=actor.name) for actor in world.actors
         ]
-        await _ended(tasks[len(listeners) :], _LONGEST_RUN_S, watched=listeners)
+        await _ended(
+            tasks[len(listeners) :],
+            _LONGEST_PAUSES_S + _LONGEST_STEP_S * world.steps / len(world.actors),
+            watched=listeners,
+        )
         await world.heal()
         tasks.append(asyncio.create_task(_end(world, workloads), name="the end"))
         await _ended(tasks[-1:], _LONGEST_ENDING_S, watched=listeners)
