@@ -8,32 +8,71 @@ the lock file still notes its newest row; only then is a database written anew, 
 from __future__ import annotations
 
 import logging
-from typing import Any
+from collections.abc import Generator
+from contextlib import contextmanager
+from typing import Any, Literal
 
 import apsw
 
 from keepstate.stores.sqlite import pages, schema
+from keepstate.stores.sqlite.newest import Newest, refuse_cut_off
 from keepstate.stores.sqlite.statements import Execute, execute_on
 
 _log = logging.getLogger("keepstate.stores")
 
 
-def renew(path: str) -> None:
-    """Gives all pages their checksums, if the tree and every row are what was written; else does nothing.
+@contextmanager
+def settled(path: str, newest: Newest, wait_s: float) -> Generator[None]:
+    """Makes sure of what stands before it is opened, and that meanwhile nobody else is the last to close it.
 
-    Takes as long as reading the whole file, and writing it; the caller holds the lock file.
+    The caller holds the lock file. Takes long only where another program moved the log.
+
+    Raises:
+        CorruptError: Something that was acknowledged is not there.
     """
+    if refuse_cut_off(path):
+        newest.note(0)
+        yield
+        return
+    held = _hold(path, wait_s)
+    try:
+        if newest.has_lost_its_log():
+            _renew(held, path)
+        newest.check(execute_on(held))
+        yield
+    finally:
+        held.close()
+
+
+def _hold(path: str, wait_s: float) -> apsw.Connection:
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=pages.file_system())
     try:
+        connection.set_busy_timeout(int(wait_s * 1000))
+        connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)
         execute = execute_on(connection)
-        if _is_whole(execute):
-            return
-        execute("PRAGMA checksum_verification = OFF").fetchall()
-        if _is_whole(execute):
-            _log.warning("another program moved the log of %s: it was checked and is written anew", path)
-            execute("VACUUM").fetchall()
-    finally:
+        _verify(execute, "OFF")
+        execute("SELECT count(*) FROM sqlite_schema").fetchall()
+        _verify(execute, "ON")
+    except BaseException:
         connection.close()
+        raise
+    return connection
+
+
+def _verify(execute: Execute, switch: Literal["ON", "OFF"]) -> None:
+    execute(f"PRAGMA checksum_verification = {switch}").fetchall()
+
+
+def _renew(held: apsw.Connection, path: str) -> None:
+    """Gives all pages their checksums, if the tree and every row are what was written; else does nothing."""
+    execute = execute_on(held)
+    if _is_whole(execute):
+        return
+    _verify(execute, "OFF")
+    if _is_whole(execute):
+        _log.warning("another program moved the log of %s: it was checked and is written anew", path)
+        execute("VACUUM").fetchall()
+    _verify(execute, "ON")
 
 
 def _is_whole(execute: Execute) -> bool:

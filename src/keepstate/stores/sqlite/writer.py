@@ -25,8 +25,8 @@ from keepstate.stores.sqlite.connection import connect, prepare
 from keepstate.stores.sqlite.files import Files
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.lock import FileLock
-from keepstate.stores.sqlite.newest import Newest, refuse_cut_off
-from keepstate.stores.sqlite.renewal import renew
+from keepstate.stores.sqlite.newest import Newest
+from keepstate.stores.sqlite.renewal import settled
 from keepstate.stores.sqlite.statements import execute_on
 
 T = TypeVar("T")
@@ -64,17 +64,11 @@ class Writer:
         connections: list[apsw.Connection] = []
         try:
             self._lock.acquire(self._wait_s)
-            is_new = refuse_cut_off(self._path)
-            if not is_new and self._newest.has_lost_its_log():
-                renew(self._path)
-            connections.append(connect(self._path, durability, self._wait_s, creates=True))
-            if is_new:
-                self._newest.note(0)
-            else:
-                self._newest.check(execute_on(connections[0]))
-            prepare(connections[0], self._path)
-            connections.append(connect(self._path, durability, self._wait_s))
-            checkpoint.open_log(connections[1])
+            with settled(self._path, self._newest, self._wait_s):
+                connections.append(connect(self._path, durability, self._wait_s, creates=True))
+                prepare(connections[0], self._path)
+                connections.append(connect(self._path, durability, self._wait_s))
+                checkpoint.open_log(connections[1])
             self.files = Files(self._path)
         except BaseException:
             for connection in connections:
