@@ -315,3 +315,27 @@ def test_rows_of_a_dropped_space_stay_dropped(tmp_path: Path) -> None:
     assert remains.damages == []
     assert [entry.key for entry in remains.entries("run")] == [b"\x01new"]
     remains.close()
+
+
+@pytest.mark.slow
+@settings(max_examples=60)
+@given(data=st.data())
+def test_much_damage_at_once_brings_nothing_back_that_was_replaced_or_deleted(
+    closed: Whole, logged: Whole, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    before = data.draw(st.sampled_from([closed, logged]))
+    database = bytearray(before.database)
+    for _ in range(data.draw(st.integers(1, 8))):
+        at = data.draw(st.integers(0, len(database) - 1))
+        size = data.draw(st.sampled_from([1, 300, PAGE_BYTES, 3 * PAGE_BYTES]))
+        database[at : at + size] = data.draw(st.sampled_from([b"\0", b"\xa5"])) * len(
+            database[at : at + size]
+        )
+    if data.draw(st.booleans()):
+        del database[data.draw(st.integers(PAGE_BYTES, len(database) - 1)) :]
+
+    remains = read(tmp_path_factory.mktemp("much"), bytes(database), before.log)
+
+    named = {row for row in held(remains) if not row[0].startswith("recovered/")}
+    assert named <= before.rows
+    remains.close()

@@ -256,7 +256,7 @@ class DatabaseRemains:
 
     def _compare(self) -> None:
         """Holds rows, index and log against one another: the newest that any of them has is what counts."""
-        self._is_indexed_whole = _KEYS not in self._trees.damaged.values()
+        self._is_indexed_whole, self._is_log_whole = self._trees.is_whole(_KEYS), self._trees.is_whole("log")
         for number in {space for space, _ in self._rows} - set(self._names):
             self._names[number] = b"recovered/%d" % number
             self.damages.append(
@@ -282,24 +282,26 @@ class DatabaseRemains:
         row = self._rows.get(key)
         if self._names.get(key[0]) is None or (row is not None and row.version >= change.revision):
             return
-        if row is None and key not in self._indexed and not change.deleted:
-            head = self._heads[key[0]]
-            knows_later = head.logged.issuperset(range(change.revision + 1, head.revision + 1))
-            if self._is_indexed_whole or not knows_later:
-                return  # deleted, by a revision that the log has lost
         if change.deleted:
             if row is not None:
                 del self._rows[key]
                 self._lose(key, f"the entry was deleted at revision {change.revision}, and its page is older")
-        elif change.new is not None:
+            return
+        is_last = self._is_last(key[0], change.revision)
+        if row is None and key not in self._indexed and (self._is_indexed_whole or not is_last):
+            return  # deleted, by a revision that the log has lost
+        self._rows.pop(key, None)
+        if change.new is not None and is_last:
             self._from_log[key] = Entry(key[1], change.new, change.revision, change.revision)
-            self._rows.pop(key, None)
-            self._lose(
-                key, f"the entry is lost; its value was read from the log's revision {change.revision}"
-            )
+            what = f"the entry is lost; its value was read from the log's revision {change.revision}"
         else:
-            self._rows.pop(key, None)
-            self._lose(key, f"the entry as of revision {change.revision} is lost")
+            what = f"the entry as of revision {change.revision} or later is lost"
+        self._lose(key, what)
+
+    def _is_last(self, number: int, revision: int) -> bool:
+        """Whether the log has all that a space came to behind this revision."""
+        head = self._heads[number]
+        return self._is_log_whole and head.logged.issuperset(range(revision + 1, head.revision + 1))
 
     def _refuse_lost_end(self) -> None:
         """Names the end of the log that is gone, if the note of the newest revision tells of it."""

@@ -40,11 +40,11 @@ class Trees:
         self.damaged: dict[int, str] = {}
         self._pages: dict[str, list[int]] = {}
         self._reached: set[int] = set()
-        self._is_broken = False
+        self._broken: set[str] = set()
         roots = self._roots()
         for name, root in roots.items():
             self._pages[name] = self._walk(name, root)
-        if self._is_broken:
+        if self._broken:
             self._adopt()
 
     # ---- what stands in them
@@ -66,6 +66,10 @@ class Trees:
     def record(self, number: int, place: int) -> Record | None:
         """Returns one record of a page."""
         return list(self._tree(number).records(self._file.page))[place]
+
+    def is_whole(self, name: str) -> bool:
+        """Whether all pages of a table or index are known, and what was written."""
+        return name not in self._broken and name not in self.damaged.values()
 
     def _records(self, number: int, name: str) -> Iterator[Record | None]:
         for record in self._tree(number).records(self._file.page):
@@ -98,18 +102,18 @@ class Trees:
         while ahead:
             number = ahead.pop()
             if number in self._reached or not 0 < number <= self._file.count:
-                self._is_broken = True
+                self._broken.add(name)
                 continue
             tree = self._tree(number)
             is_sound = self._judge(number, name)
             if tree.kind not in wanted:
-                self._is_broken = True
+                self._broken.add(name)
                 self.damaged.setdefault(number, name)
                 self._reached.add(number)
                 continue
             if not is_sound and tree.kind in (INDEX_INNER, TABLE_INNER):
                 # Where it leads is not certain: what is below is found as what nothing else has.
-                self._is_broken = True
+                self._broken.add(name)
                 self._reached.add(number)
                 continue
             self._reached.add(number)
