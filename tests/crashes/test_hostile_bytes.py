@@ -341,10 +341,11 @@ def test_a_bent_head_of_a_journal_is_told(size: Size, tally: Tally) -> None:
         )
 
 
-def test_an_encrypted_space_with_bent_rows_gives_values_or_errors(rows: list[Row]) -> None:
-    store = store_of(rows)
+def test_rows_without_encryption_are_refused_wherever_they_stand(rows: list[Row]) -> None:
+    store = store_of([])
     assert store is not None
     sealed = finish(EncryptedStore(store, KeyRing(bytes(32))).open())
+    finish(store.apply([Batch("s", [Put(key, value) for key, value in rows])]))
 
     for use in every_use(sync.open(sealed)):
         survives(use, 0)
