@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import time
 from collections import Counter
-from typing import Protocol
+from typing import Any, Protocol
 
 import pytest
 
@@ -35,10 +35,9 @@ class Gathering:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if report.when != "call":
             return
-        for name, value in report.user_properties:
-            if name == PROPERTY:
-                subject, counts = value  # type: ignore[misc]  # a property is any JSON value
-                self.rows.setdefault(subject, Counter()).update(counts)
+        told: list[Any] = [value for name, value in report.user_properties if name == PROPERTY]
+        for subject, counts in told:
+            self.rows.setdefault(subject, Counter()).update(counts)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if self.rows and exitstatus == 0 and session.config.getoption("--record"):
