@@ -51,6 +51,10 @@ class FailingFiles(Files):
         self._fail("replace")
         super().replace(path, by)
 
+    def remove(self, path: str) -> None:
+        self._fail("remove")
+        super().remove(path)
+
     def sync_folder(self, path: str) -> None:
         self._fail("sync_folder")
         super().sync_folder(path)

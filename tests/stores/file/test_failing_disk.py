@@ -241,3 +241,16 @@ def test_a_journal_that_cannot_be_made_says_why(
     assert not path.exists()
     files.failing.clear()
     finish(opened(path, files).close())
+
+
+def test_what_a_crash_left_and_cannot_be_removed_is_named(path: Path, files: FailingFiles) -> None:
+    finish(opened(path).close())
+    path.with_name("journal.new").touch()
+    files.failing["remove"] = errno.EIO
+
+    with pytest.raises(StoreUnavailableError, match=str(path)):
+        opened(path, files)
+
+    files.failing.clear()
+    finish(opened(path, files).close())
+    assert not path.with_name("journal.new").exists()

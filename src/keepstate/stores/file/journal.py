@@ -62,9 +62,9 @@ class Journal:
             CorruptError: The file is damaged or no journal; it was not touched.
             UnsupportedError: A later keepstate wrote it.
         """
-        with suppress(FileNotFoundError):
-            self._files.remove(self._next_path)  # left by a crash; it never was the journal
         try:
+            with suppress(FileNotFoundError):
+                self._files.remove(self._next_path)  # left by a crash; it never was the journal
             data = self._read()
             if not data:
                 self.rewrite([], form)
