@@ -81,7 +81,8 @@ def test_the_demo_ends_with_what_a_worker_says_when_it_fails(keepstate: Keepstat
         ended = keepstate("demo", "--url", f"{server.url}?retry_for_s=0", "--workers", "3", "--most", "400")
 
     assert ended.code == 3
-    assert re.search(r"keepstate: worker \d failed: .*max number of clients", ended.err)
+    # Whether its reason is still read before the connection is gone is a matter of luck.
+    assert re.search(r"^keepstate: worker \d failed: .*127\.0\.0\.1", ended.err, re.MULTILINE)
     assert "Traceback" not in ended.err
 
 

@@ -112,6 +112,6 @@ def test_help_names_every_command_and_the_exit_codes(keepstate: Keepstate) -> No
     told = keepstate("--help")
 
     assert told.code == 0
-    for command in ("demo", "spaces", "ls", "get", "put", "watch", "queue", "sweep", "doctor"):
+    for command in ["demo", "spaces", "ls", "get", "put", "watch", "queue", "sweep", "doctor", "repair"]:
         assert command in told.out
     assert "Exit codes" in told.out
