@@ -251,7 +251,7 @@ NO_STORE = (
     None,
     b"sqlite:///a",
     [],
-    object(),
+    Ellipsis,
     MemoryStore,
     "",
     "a.db",
