@@ -17,6 +17,7 @@ from keepstate.engine.once import entered_once
 from keepstate.engine.scope import ATTEMPTS, Scope, called
 from keepstate.engine.times import admit_wait, milliseconds
 from keepstate.engine.unit import Unit
+from keepstate.engine.updating import changed
 from keepstate.engine.watch import Watch
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.stores.protocol import Entry
@@ -139,7 +140,8 @@ class Documents:
         Args:
             key: Its name.
             patch: Top-level keys to merge into a dict, or a function that is given a copy and returns the new
-                value, which may be None. It may be called several times.
+                value, which may be None. It may be called several times, and may write other documents, but
+                not this one.
             default: What to change if the document is absent.
 
         Returns:
@@ -147,8 +149,9 @@ class Documents:
 
         Raises:
             NotFoundError: It is absent, and there is no default.
-            InvalidError: A dict patch meets a value that is no dict, or the function changed its copy and
-                returned None, as one does that has forgotten its `return`.
+            InvalidError: A dict patch meets a value that is no dict; or the function changed its copy and
+                returned None, as one does that has forgotten its `return`, or wrote this document itself.
+            AttemptsExhaustedError: It was changed by others 1,000 times and more, for a minute and more.
         """
         if callable(patch):
             self._scope.refuse_coroutine(patch)
@@ -191,7 +194,7 @@ class Documents:
         async def work(unit: Unit) -> Any:
             entry = await unit.get(place)
             old = await before(unit, entry)
-            new = await called(change, old)
+            new = await changed(unit.store, unit.space, place, change, old)
             if new is None and self._has_changed(place, old, await before(unit, entry)):
                 raise InvalidError(
                     f"what updates document {key!r} of {self._scope.name!r} changed its copy and returned "

@@ -29,6 +29,9 @@ ATTEMPTS = 64
 """How often one operation of a part is tried when others keep changing what it works on."""
 
 _FIRST_PAUSE_S, _SHARED_PAUSE_S = 0.001, 0.2
+_HOPELESS_ATTEMPTS, _HOPELESS_S = 1000, 60.0
+"""What is tried until it succeeds has lost so often, and for so long, that something is wrong: a function
+that writes what it is asked to change, in a thread of its own."""
 
 
 class Home(Protocol):
@@ -147,8 +150,8 @@ class SpaceScope(Scope):
         return await self.repeated(once, attempts)
 
     async def repeated(self, once: Callable[[], Awaitable[T]], attempts: int | None) -> T:
-        """Calls until there is no conflict, at most so many times; None tries for ever."""
-        attempt = 0
+        """Calls until there is no conflict, at most so many times; None tries until that is hopeless."""
+        attempt, since_s = 0, self.clock.monotonic_s() if attempts is None else 0.0
         while True:
             attempt += 1
             try:
@@ -156,7 +159,7 @@ class SpaceScope(Scope):
             except ConflictError as conflict:
                 if not conflict.retryable or attempts == 1:
                     raise
-                if attempts is not None and attempt >= attempts:
+                if self._is_enough(attempt, attempts, since_s):
                     raise AttemptsExhaustedError(
                         f"space {self.name!r} had a conflict {attempt} times, the last one: {conflict}; "
                         "let fewer write at once, or allow more attempts",
@@ -167,6 +170,11 @@ class SpaceScope(Scope):
             if attempt > 1:
                 longest_s = min(_FIRST_PAUSE_S * 2 ** min(attempt, 10), _SHARED_PAUSE_S / attempt)
                 await self.runner.sleep(longest_s * self.clock.spread())
+
+    def _is_enough(self, attempt: int, attempts: int | None, since_s: float) -> bool:
+        if attempts is not None:
+            return attempt >= attempts
+        return attempt >= _HOPELESS_ATTEMPTS and self.clock.monotonic_s() - since_s >= _HOPELESS_S
 
     async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
         """Yields the entries under a prefix in order; each page is of a revision of its own."""

@@ -14,6 +14,7 @@ from typing import Final, cast
 from keepstate.engine import large_values
 from keepstate.engine.describing import describe
 from keepstate.engine.losses import Losses
+from keepstate.engine.updating import updated_among
 from keepstate.errors import ConflictError, InvalidError, KeepstateError
 from keepstate.stores.protocol import (
     Applied,
@@ -266,9 +267,15 @@ class Unit:
 
         Raises:
             ConflictError: What it had read or was told to check has changed; nothing was applied.
+            InvalidError: It writes a document that the caller is just computing, inside `update`.
         """
         if not self.writes and not self._checks:
             return None
+        if (own := updated_among(self.store, self.space, self._writes)) is not None:
+            raise InvalidError(
+                f"{describe(own)} of {self.space!r} is written inside the function that updates it; "
+                "let the function return the new value"
+            )
         outcome = await large_values.apply_with_parts(self.store, self.batch(), self._needed_parts())
         if isinstance(outcome, Applied):
             return outcome

@@ -71,7 +71,8 @@ class Documents(Twin[engine.Documents]):
         Args:
             key: Its name.
             patch: Top-level keys to merge into a dict, or a function that is given a copy and returns the new
-                value, which may be None. It may be called several times.
+                value, which may be None. It may be called several times, and may write other documents, but
+                not this one.
             default: What to change if the document is absent.
 
         Returns:
@@ -79,8 +80,9 @@ class Documents(Twin[engine.Documents]):
 
         Raises:
             NotFoundError: It is absent, and there is no default.
-            InvalidError: A dict patch meets a value that is no dict, or the function changed its copy and
-                returned None, as one does that has forgotten its `return`.
+            InvalidError: A dict patch meets a value that is no dict; or the function changed its copy and
+                returned None, as one does that has forgotten its `return`, or wrote this document itself.
+            AttemptsExhaustedError: It was changed by others 1,000 times and more, for a minute and more.
         """
         return finish(self._inner.update(key, patch, default=default))
 
