@@ -69,7 +69,7 @@ def test_each_risky_setting_of_redis_is_listed_until_it_is_mended(keepstate: Kee
 
 def test_a_policy_that_throws_state_away_is_listed(keepstate: Keepstate) -> None:
     with Redis(settings={"maxmemory-policy": "allkeys-lru"}) as server:
-        risks = _risks(keepstate("doctor", "--json", "--url", f"{server.url}?unsafe_policy=1"))
+        risks = _risks(keepstate("doctor", "--json", "--url", server.url))
 
     assert risks["maxmemory-policy"]["value"] == "allkeys-lru"
     assert "CONFIG SET maxmemory-policy noeviction" in risks["maxmemory-policy"]["mend"]

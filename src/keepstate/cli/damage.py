@@ -20,7 +20,7 @@ from keepstate.cli.remains import (
     StoreSource,
     remains_of,
 )
-from keepstate.cli.session import Session, plain, said, shown, write_json
+from keepstate.cli.session import Session, checked, plain, refuse_memory, said, shown, write_json
 from keepstate.engine.describing import describe
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.restoring import Apply, Restoring, skip
@@ -52,7 +52,7 @@ class _Report(msgspec.Struct):
 
 async def verify(session: Session) -> int:
     """Reads every record of a store and lists what is damaged; exit 5 if something is."""
-    parsed = StoreUrl.parse(session.chosen_url())
+    parsed = checked(session.chosen_url())
     report = _Report()
     with _progress("verifying") as (bar, task):
         if parsed.scheme in FILES:
@@ -92,8 +92,10 @@ async def repair(source: str, target: str, *, session: Session = _PLAIN) -> int:
         source: The URL of the damaged store, which is not touched.
         target: The URL of the new one: a file that is not there yet, or a server's store without a space.
     """
-    parsed = StoreUrl.parse(source)
-    _refuse_present(StoreUrl.parse(target))
+    parsed = checked(source)
+    new = checked(target)
+    refuse_memory(new)
+    _refuse_present(new)
     report = _Report()
     async with _source(parsed, source) as remains, open_store(target, author="repair") as ks:
         if [name async for name in ks.spaces()]:

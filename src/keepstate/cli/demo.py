@@ -19,14 +19,13 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from keepstate.cli import exits
-from keepstate.cli.session import Session, said, shown, write_json
+from keepstate.cli.session import said, shown, write_json
 from keepstate.cli.survey import NOTHING, Totals, added, modules, survey
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError, KeepstateError
 from keepstate.opening import open as open_store
 
-_PLAIN = Session()
 _BY_BATCH = 100
 _LOOK_EVERY_S = 0.1
 _AIM_EVERY_S = 0.02
@@ -79,7 +78,11 @@ async def demo(
     workers: Annotated[int, Parameter(help="How many processes.")] = 4,
     kill: Annotated[int, Parameter(help="How many of them to kill in mid-run.")] = 1,
     most: Annotated[int | None, Parameter(help="Only the first so many modules.")] = None,
-    session: Session = _PLAIN,
+    url: Annotated[
+        str | None,
+        Parameter(help="A store that processes can share; default: a database in a temporary folder."),
+    ] = None,
+    json: Annotated[bool, Parameter(negative="", help="Print JSON, one document.")] = False,
 ) -> int:
     """Survey Python's own library with several processes on one store, and kill one of them.
 
@@ -87,11 +90,10 @@ async def demo(
     appends an event, adds to the shared counters and completes the task. At the end everything is counted
     again, one module after the other: exit code 0 if the counters are equal, to the last one.
     """
-    if workers < 1 or not 0 <= kill < workers:
-        raise InvalidError(f"{kill} of {workers} workers cannot be killed; one has to stay alive")
+    _refuse_numbers(workers, kill, most)
     names = modules(most)
     async with AsyncExitStack() as stack:
-        url = session.url or f"sqlite:///{stack.enter_context(TemporaryDirectory())}/demo.db"
+        url = url or f"sqlite:///{stack.enter_context(TemporaryDirectory())}/demo.db"
         ks = await stack.enter_async_context(open_store(url, author="demo"))
         if not ks.store.capabilities.shared:
             raise InvalidError(
@@ -107,8 +109,16 @@ async def demo(
             return failure.code
         finally:
             await ks.drop(name)
-    _show(outcome, session)
+    _show(outcome, as_json=json)
     return exits.OK if outcome.is_whole else exits.FAILED
+
+
+def _refuse_numbers(workers: int, kill: int, most: int | None) -> None:
+    for option, given, least in (("workers", workers, 1), ("kill", kill, 0), ("most", most, 1)):
+        if given is not None and given < least:
+            raise InvalidError(f"--{option} {given} is too few; give {least} or more")
+    if kill >= workers:
+        raise InvalidError(f"--kill {kill} of --workers {workers} leaves nobody; one has to stay alive")
 
 
 async def _run(run: Space, url: str, workers: int, kill: int, names: Sequence[str], outcome: Outcome) -> None:
@@ -217,14 +227,14 @@ async def _count(run: Space, outcome: Outcome) -> None:
         cursor = done[-1].cursor
 
 
-def _show(outcome: Outcome, session: Session) -> None:
+def _show(outcome: Outcome, *, as_json: bool) -> None:
     if not outcome.has_killed:
         said().print(
             f"{outcome.kills} of {outcome.wanted_kills} workers were killed before all was done: "
             "take more modules"
         )
     by_second = outcome.transactions / outcome.seconds
-    if session.json:
+    if as_json:
         write_json(
             {
                 "modules": outcome.modules,

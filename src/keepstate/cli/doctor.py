@@ -13,12 +13,14 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from keepstate.cli import damage, exits
-from keepstate.cli.session import Session, plain, shown, write_json
+from keepstate.cli.session import Session, checked, plain, shown, write_json
 from keepstate.stores.protocol import Capabilities, Durability, Inspected, Setting, Store
 from keepstate.stores.urls import StoreUrl
 
 _PLAIN = Session()
 _PACKAGES = ("keepstate", "apsw", "redis", "psycopg", "msgspec", "ormsgpack")
+
+_SERVERS_THAT_EVICT = ("redis", "rediss", "redis+cluster")
 
 _SURVIVES = {
     Durability.NONE: "nothing: acknowledged writes are gone when the process or server ends",
@@ -65,8 +67,9 @@ async def doctor(
         session = replace(session, url=url)
     if verify:
         return await damage.verify(session)
-    async with session.opened() as ks:
-        findings = [*_of_machine(), *await _of_store(ks.url, ks.store)]
+    shown_url = checked(session.chosen_url())
+    async with replace(session, url=_opened_in_any_case(session.chosen_url())).opened() as ks:
+        findings = [*_of_machine(), *await _of_store(shown_url, ks.store)]
     well = all(finding.well for finding in findings)
     if session.json:
         write_json({"well": well, "findings": msgspec.to_builtins(findings)})
@@ -87,10 +90,18 @@ def _of_machine() -> list[Finding]:
     return found
 
 
-async def _of_store(url: str, store: Store) -> list[Finding]:
-    offers, scheme = store.capabilities, StoreUrl.parse(url).scheme
+def _opened_in_any_case(url: str) -> str:
+    """Returns the URL with the option that lets a server be looked at whose settings a store refuses."""
+    parsed = StoreUrl.parse(url)
+    if parsed.scheme not in _SERVERS_THAT_EVICT or "unsafe_policy" in parsed.options:
+        return url
+    return f"{url}{'&' if '?' in url else '?'}unsafe_policy=1"
+
+
+async def _of_store(url: StoreUrl, store: Store) -> list[Finding]:
+    offers, scheme = store.capabilities, url.scheme
     found = [
-        Finding("store", True, url),
+        Finding("store", True, str(url)),
         _of_durability(offers, scheme),
         Finding("processes", True, "several may share it" if offers.shared else "one at a time"),
     ]

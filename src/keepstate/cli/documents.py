@@ -88,7 +88,7 @@ async def put(
     Args:
         space: The space.
         key: The document's name.
-        value: JSON, or - to read JSON from standard input.
+        value: Plain JSON, or - to read it from standard input. What get shows as a dict with "@type" is none.
     """
     async with session.opened(makes=True) as ks:
         version = await ks.space(space).documents.put(

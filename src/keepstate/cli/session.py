@@ -16,12 +16,13 @@ from cyclopts import Parameter
 from rich.console import Console
 from rich.text import Text
 
+from keepstate._runner import runner_of
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.opening import DEFAULT_URL, source_of
-from keepstate.stores.urls import StoreUrl
+from keepstate.stores.urls import StoreUrl, store_class
 from keepstate.values import codec
-from keepstate.values.builtin import json_form
+from keepstate.values.builtin import TYPE, json_form
 
 URL_VARIABLE = "KEEPSTATE_URL"
 _FILES = ("sqlite", "file")
@@ -47,13 +48,15 @@ class Session:
         """Yields the store, opened, with values in builtin form.
 
         Args:
-            makes: Whether the command may make a store where there is none. Otherwise a slip of the pen in a
-                URL would look like an empty store.
+            makes: Whether the command may make a store where there is none, which then has to outlive it.
+                Otherwise a slip of the pen in a URL would look like an empty store.
         """
         self.load()
         url = self.chosen_url()
-        parsed = StoreUrl.parse(url)
-        if not makes and parsed.scheme in _FILES and not Path(parsed.path).exists():
+        parsed = checked(url)
+        if makes:
+            refuse_memory(parsed)
+        elif parsed.scheme in _FILES and not Path(parsed.path).exists():
             raise NotFoundError(f"there is no store at {parsed}; `keepstate put` would make one")
         read = codec.to_builtin if self.app is None else _brought_up_to_date
         async with Keepstate(source_of(url, "async"), read=read) as ks:
@@ -70,6 +73,21 @@ class Session:
             raise InvalidError(
                 f"--app {self.app} cannot be imported: {type(error).__name__}: {error}"
             ) from error
+
+
+def checked(url: str) -> StoreUrl:
+    """Returns the parts of a URL whose scheme and options are right, whether or not anything is there."""
+    parsed = StoreUrl.parse(url)
+    store_class(parsed.scheme).from_url(parsed, runner=runner_of("async"))
+    return parsed
+
+
+def refuse_memory(url: StoreUrl) -> None:
+    """Raises `InvalidError` for a store that ends with this process, where something is to be kept."""
+    if url.scheme == "memory":
+        raise InvalidError(
+            f"{url} ends with this command, and what it wrote too; give {DEFAULT_URL} or a server"
+        )
 
 
 def _brought_up_to_date(encoded: bytes) -> Any:
@@ -119,8 +137,25 @@ def read_value(text: str) -> Any:
     """Returns what a user has typed: JSON, or `-` for JSON on standard input."""
     given = sys.stdin.read() if text == "-" else text
     try:
-        return msgspec.json.decode(given)
+        value = msgspec.json.decode(given)
     except msgspec.DecodeError as error:
         raise InvalidError(
             f"{given[:40]!r} is no JSON ({error}); text needs quotes: '\"like this\"'"
         ) from error
+    _refuse_forms(value)
+    return value
+
+
+def _refuse_forms(value: Any) -> None:
+    """Raises `InvalidError` for what `get` shows in place of a type that JSON does not have."""
+    if isinstance(value, dict):
+        if TYPE in value:
+            raise InvalidError(
+                f"a {value[TYPE]!r} would be stored as the dict that shows it: put takes plain JSON, without "
+                f"{TYPE!r}; write such a value from Python"
+            )
+        value = value.values()
+    elif not isinstance(value, list):
+        return
+    for part in value:
+        _refuse_forms(part)

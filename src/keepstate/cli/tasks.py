@@ -10,9 +10,12 @@ from rich.table import Table
 
 from keepstate.cli import exits
 from keepstate.cli.session import Session, plain, shown, text_of, write_json
+from keepstate.engine.queue import Queue
 from keepstate.engine.tasks import TaskInfo, TaskState
+from keepstate.errors import InvalidError, NotFoundError
 
 _PLAIN = Session()
+_LIMIT = 100
 
 
 async def queue(
@@ -20,7 +23,7 @@ async def queue(
     state: TaskState | None = None,
     *,
     after: Annotated[str | None, Parameter(help="Go on behind the task with this cursor.")] = None,
-    limit: Annotated[int, Parameter(help="How many tasks at the most.")] = 100,
+    limit: Annotated[int | None, Parameter(help="How many tasks at the most; 100 if not given.")] = None,
     requeue: Annotated[str | None, Parameter(help="Give the dead task of this id another chance.")] = None,
     session: Session = _PLAIN,
 ) -> int:
@@ -30,10 +33,16 @@ async def queue(
         space: The space.
         state: ready, waiting, claimed, done or dead; without it they are counted.
     """
+    if state is None and (after is not None or limit is not None):
+        raise InvalidError(
+            "--after and --limit are for a list; name a state: ready, waiting, claimed, done or dead"
+        )
+    if state is not None and requeue is not None:
+        raise InvalidError(f"--requeue is not for a list; leave out {state!r}")
     async with session.opened() as ks:
         tasks = ks.space(space).queue
         if requeue is not None:
-            await tasks.requeue(requeue)
+            await _requeue(tasks, requeue, space)
         if state is None:
             counts = await tasks.counts()
             if session.json:
@@ -42,8 +51,17 @@ async def queue(
                 for name, count in counts.items():
                     shown().print(f"{name:<8} {count:>8}")
             return exits.OK
-        _show(await tasks.list(state, after=after, limit=limit), session)
+        _show(await tasks.list(state, after=after, limit=_LIMIT if limit is None else limit), session)
     return exits.OK
+
+
+async def _requeue(tasks: Queue, id: str, space: str) -> None:
+    try:
+        await tasks.requeue(id)
+    except NotFoundError as error:
+        raise NotFoundError(
+            f"no dead task of {space!r} has the id {id!r}; see: keepstate queue {space} dead"
+        ) from error
 
 
 def _show(found: Sequence[TaskInfo], session: Session) -> None:

@@ -1,0 +1,97 @@
+"""What makes no sense is refused by name, with code 2, before anything is opened."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+import pytest
+
+from tests.cli.conftest import Keepstate, Started
+
+
+@pytest.mark.parametrize("words", [("put", "run", "plan", "1"), ("watch", "run", "--timeout-s", "0.1")])
+@pytest.mark.parametrize("url", ["memory://", "memory://shared"])
+def test_what_would_be_gone_with_the_command_is_not_written(
+    keepstate: Keepstate, words: Sequence[str], url: str
+) -> None:
+    ended = keepstate(*words, "--url", url)
+
+    assert (ended.code, ended.out) == (2, "")
+    assert f"{url} ends with this command" in ended.err
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("--workers", "0"), ("--kill", "-1"), ("--most", "0"), ("--most", "-5")],
+    ids=" ".join,
+)
+def test_a_number_that_the_demo_cannot_use_is_refused_by_its_option(
+    keepstate: Keepstate, words: Sequence[str]
+) -> None:
+    ended = keepstate("demo", *words)
+
+    assert (ended.code, ended.out) == (2, "")
+    assert f"{' '.join(words)} is too few" in ended.err
+
+
+def test_the_demo_says_where_it_runs_without_a_url(keepstate: Keepstate) -> None:
+    told = keepstate("demo", "--help").out
+
+    assert "temporary folder" in told
+    assert "KEEPSTATE_URL" not in told
+
+
+@pytest.mark.parametrize("command", [("spaces",), ("doctor",), ("doctor", "--verify")], ids=" ".join)
+def test_a_wrong_option_is_told_also_where_there_is_no_file(
+    keepstate: Keepstate, command: Sequence[str]
+) -> None:
+    ended = keepstate(*command, "--url", "sqlite:///absent.db?foo=1")
+
+    assert ended.code == 2
+    assert "no option 'foo'" in ended.err
+
+
+def test_a_task_that_is_not_dead_is_answered_with_the_command_that_lists_them(keepstate: Keepstate) -> None:
+    keepstate("put", "run", "plan", "1")
+
+    ended = keepstate("queue", "run", "--requeue", "nope")
+
+    assert ended.code == 1
+    assert "see: keepstate queue run dead" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("--after", "x"), "--after and --limit are for a list"),
+        (("--limit", "5"), "--after and --limit are for a list"),
+        (("done", "--requeue", "x"), "--requeue is not for a list"),
+    ],
+)
+def test_an_option_that_would_have_no_effect_is_refused(
+    keepstate: Keepstate, words: Sequence[str], told: str
+) -> None:
+    ended = keepstate("queue", "run", *words)
+
+    assert (ended.code, ended.out) == (2, "")
+    assert told in ended.err
+
+
+@pytest.mark.parametrize(
+    "form", ['{"@type": "tuple", "items": [1]}', '[{"deep": {"@type": "map", "items": []}}]']
+)
+def test_the_form_that_shows_another_type_is_not_stored_as_a_dict(keepstate: Keepstate, form: str) -> None:
+    ended = keepstate("put", "run", "plan", form)
+
+    assert ended.code == 2
+    assert "takes plain JSON" in ended.err
+    assert keepstate("get", "run", "plan").code == 1
+
+
+def test_the_package_runs_as_the_command(keepstate: Keepstate, started: Started) -> None:
+    keepstate("put", "run", "plan", "1")
+
+    out, err = started("spaces", command=(sys.executable, "-m", "keepstate")).communicate(timeout=30)
+
+    assert (out, err) == ("run\n", "")
