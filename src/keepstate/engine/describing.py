@@ -17,11 +17,14 @@ _WORDS: Final = {
 
 
 def describe(key: bytes) -> str:
-    """Returns `document 'plan'` for a known key, and its path for any other."""
+    """Returns `document 'plan'` for what has a name, and the path of any other key."""
     for part, word in _WORDS.items():
         if key.startswith(part):
             return f"{word} {key[len(part) :].decode('utf-8', 'replace')!r}"
     try:
-        return "/".join(str(segment) for segment in unpack(key[1:]))
+        segments = unpack(key[1:])
     except CorruptError:
         return f"key {key.hex()}"
+    if len(segments) == 2 and key.startswith((layout.HEADS, layout.TASKS)):
+        return f"{segments[0]!s} {segments[1]!r}"
+    return "/".join(str(segment) for segment in segments)

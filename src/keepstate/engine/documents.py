@@ -128,7 +128,7 @@ class Documents:
 
         async def work(unit: Unit) -> None:
             if expected_version is not None:
-                unit.check(place, version=expected_version)
+                unit.check(place, version=expected_version, asked=f"expected_version={expected_version}")
             unit.put(place, stored, ttl_ms=ttl_ms)
 
         _, version = await self._scope.run(work, attempts=1 if expected_version is not None else ATTEMPTS)

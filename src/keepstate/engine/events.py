@@ -137,21 +137,23 @@ class Events:
         if expected is ANY:
             return
         if expected is NO_STREAM and not unit.knows(head):
-            unit.check(head, version=ABSENT)
+            unit.check(head, version=ABSENT, asked="expected=NO_STREAM")
             return
         was_known = unit.knows(head)
         last = await self._last(unit, stream)
         if not _is_as(expected, last):
-            found = "is empty" if last is None else f"ends at {last}"
+            found = "is absent" if last is None else f"ends at {last}"
+            asked = expected.name if isinstance(expected, Expected) else expected
             raise ConflictError(
-                f"stream {stream!r} of {self._scope.name!r} {found}, not as expected ({expected}); read it",
+                f"stream {stream!r} of {self._scope.name!r} {found}, and expected={asked} was asked; "
+                "read it again",
                 space=self._scope.name,
                 key=head,
                 actual=last or 0,
             )
         if expected is EXISTS and not was_known:  # else a stricter check may stand already
             entry = await unit.get(head)
-            unit.check(head, created=entry.created if entry else 0)
+            unit.check(head, created=entry.created if entry else 0, asked="expected=EXISTS")
 
     async def _last(self, unit: Unit, stream: str) -> int | None:
         entry = await unit.get(_head(stream))

@@ -186,7 +186,7 @@ class Leases:
         async with hear(store, self._scope.stored_name) as hints:
             while True:
                 since_s = self._scope.clock.awake_or_asleep_s()
-                losses = Losses(store, self._scope.stored_name)
+                losses = Losses(store, self._scope.stored_name, self._scope.name)
                 held = await self._try(name, ttl_ms)
                 if isinstance(held, int):
                     return Lease(self._scope, name, held, ttl_s, since_s=since_s, losses=losses)

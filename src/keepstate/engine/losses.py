@@ -17,13 +17,14 @@ class Losses:
     Args:
         store: Where the space is.
         space: The name of the space in the store.
+        name: What messages call it.
     """
 
-    __slots__ = ("_space", "_store", "known")
+    __slots__ = ("_name", "_space", "_store", "known")
 
-    def __init__(self, store: Store, space: str) -> None:
+    def __init__(self, store: Store, space: str, name: str) -> None:
         self._store = store if isinstance(store, NoticesLosses) else None
-        self._space = space
+        self._space, self._name = space, name
         self.known = self._told()
 
     def _told(self) -> int | None:
@@ -38,6 +39,6 @@ class Losses:
         """Raises `HistoryLostError` if what was read is void."""
         if self.is_void:
             raise HistoryLostError(
-                f"space {self._space!r} lost acknowledged writes since this was read; begin again",
-                space=self._space,
+                f"space {self._name!r} lost acknowledged writes since this was read; begin again",
+                space=self._name,
             )

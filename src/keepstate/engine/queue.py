@@ -184,7 +184,7 @@ class Queue:
         limits.admit_count("count", count)
         if match is not None:
             self._scope.refuse_coroutine(match)
-        losses = Losses(await self._scope.store(), self._scope.stored_name)
+        losses = Losses(await self._scope.store(), self._scope.stored_name, self._scope.name)
         claimed = await self._claims.claim(worker, lease_ms, count, wait_s, match)
         return [Task(self, record, payload, lease_s, losses) for record, payload in claimed]
 

@@ -142,7 +142,7 @@ class SpaceScope(Scope):
         store = await self.home.opened()
 
         async def once() -> tuple[T, int]:
-            unit = Unit(store, self.stored_name)
+            unit = Unit(store, self.stored_name, self.name)
             answer = await work(unit)
             applied = await unit.commit()
             return answer, applied.revision if applied is not None and unit.writes else 0
@@ -181,7 +181,7 @@ class SpaceScope(Scope):
         store = await self.home.opened()
         while True:
             page = await store.scan(self.stored_name, prefix, after=after)
-            unit = Unit(store, self.stored_name)
+            unit = Unit(store, self.stored_name, self.name)
             for entry in page.entries:
                 yield unit, entry
             if page.next is None:

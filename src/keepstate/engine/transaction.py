@@ -46,7 +46,7 @@ async def gathering(
     message = admit_text("message", message)
     if lease is not None:
         admit_instance("lease", lease, Lease)
-    scope = TransactionScope(outer, Unit(await outer.store(), outer.stored_name))
+    scope = TransactionScope(outer, Unit(await outer.store(), outer.stored_name, outer.name))
     if lease is not None:
         if not await lease.guards(outer):
             raise InvalidError(f"{lease!r} is of another space and cannot guard {outer.name!r}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import Final, cast
 
-from keepstate.engine import large_values
+from keepstate.engine import large_values, layout
 from keepstate.engine.describing import describe
 from keepstate.engine.losses import Losses
 from keepstate.engine.updating import updated_among
@@ -40,17 +40,20 @@ class Unit:
     Args:
         store: Where the space is.
         space: The name of the space in the store.
+        name: What messages call it: its name within the namespace.
     """
 
-    def __init__(self, store: Store, space: str) -> None:
+    def __init__(self, store: Store, space: str, name: str | None = None) -> None:
         self.store, self.space = store, space
-        self._losses = Losses(store, space)
+        self.name = space if name is None else name
+        self._losses = Losses(store, space, self.name)
         self.revision: int | None = None
         self._now_ms: int | None = None
         self._found: dict[bytes, Entry | None] = {}
         self._writes: dict[bytes, Put | Delete] = {}
         self._stamped: list[Put] = []
         self._checks: list[Check] = []
+        self._asked: dict[bytes, str] = {}
         self._guarded = False
         self._parts: dict[bytes, bytes] = {}
         self._objects: dict[bytes, bytes] = {}
@@ -102,7 +105,7 @@ class Unit:
         batch = self.batch()
         outcome = (await self.store.apply([Batch(self.space, (), batch.checks, batch.at)]))[0]
         if isinstance(outcome, Conflict):
-            raise conflict_error(self.space, outcome)
+            raise self._refused(outcome)
 
     async def _find(self, keys: Sequence[bytes]) -> None:
         if not keys:
@@ -132,10 +135,10 @@ class Unit:
         return reading
 
     def _moved(self, key: bytes | None, actual: int) -> ConflictError:
-        what = f"{describe(key)} of {self.space!r}" if key is not None else f"space {self.space!r}"
+        what = f"{describe(key)} of {self.name!r}" if key is not None else f"space {self.name!r}"
         return ConflictError(
             f"{what} changed while a transaction was reading; try again",
-            space=self.space,
+            space=self.name,
             key=key,
             actual=actual,
         )
@@ -218,16 +221,22 @@ class Unit:
         self._whole.pop(key, None)
         self._writes[key] = Delete(key)
 
-    def check(self, key: bytes, *, version: int | None = None, created: int | None = None) -> None:
-        """Lets the unit commit only if the entry is still at this version, or still the one created then."""
+    def check(
+        self, key: bytes, *, version: int | None = None, created: int | None = None, asked: str | None = None
+    ) -> None:
+        """Lets the unit commit only if the entry is still at this version, or still the one created then.
+
+        Args:
+            key: Of the entry.
+            version: The version; 0 for absent.
+            created: The version that it was created with.
+            asked: The argument by which the caller has asked for just this, to be named in a refusal.
+        """
+        if asked is not None:
+            self._asked[key] = asked
         known = self._found.get(key)
         if version is not None and key in self._found and version != (found := known.version if known else 0):
-            raise ConflictError(
-                f"{describe(key)} of {self.space!r} is at version {found}, not {version}; read it again",
-                space=self.space,
-                key=key,
-                actual=found,
-            )
+            raise self._refused(Conflict(key, found))
         check = Check(key, version=version, created=created)
         if check not in self._checks:
             self._checks.append(check)
@@ -273,7 +282,7 @@ class Unit:
             return None
         if (own := updated_among(self.store, self.space, self._writes)) is not None:
             raise InvalidError(
-                f"{describe(own)} of {self.space!r} is written inside the function that updates it; "
+                f"{describe(own)} of {self.name!r} is written inside the function that updates it; "
                 "let the function return the new value"
             )
         outcome = await large_values.apply_with_parts(self.store, self.batch(), self._needed_parts())
@@ -281,7 +290,7 @@ class Unit:
             return outcome
         if isinstance(outcome, KeepstateError):
             raise outcome
-        raise conflict_error(self.space, outcome)
+        raise self._refused(outcome)
 
     def _needed_parts(self) -> dict[bytes, bytes]:
         if not self._parts:
@@ -290,12 +299,18 @@ class Unit:
         named = large_values.names_in([*values, *self._objects.values()])
         return {key: part for key, part in self._parts.items() if key in named} | self._objects
 
-
-def conflict_error(space: str, conflict: Conflict) -> ConflictError:
-    """Returns the exception that tells of a refused batch."""
-    if conflict.key is None:
-        message = f"space {space!r} moved on to revision {conflict.actual}; read again and try again"
-    else:
-        found = f"is at version {conflict.actual}" if conflict.actual else "is absent"
-        message = f"{describe(conflict.key)} of {space!r} was changed by somebody else and {found}; try again"
-    return ConflictError(message, space=space, key=conflict.key, actual=conflict.actual)
+    def _refused(self, conflict: Conflict) -> ConflictError:
+        """Returns the exception that tells of a refused batch."""
+        key, actual = conflict.key, conflict.actual
+        if key is None:
+            message = f"space {self.name!r} moved on to revision {actual}; read again and try again"
+        else:
+            what = f"{describe(key)} of {self.name!r}"
+            # Of a stream's head users know neither key nor version: they know streams and positions.
+            present = "has events" if key.startswith(layout.HEADS) else f"is at version {actual}"
+            found = present if actual else "is absent"
+            if key in self._asked:
+                message = f"{what} {found}, and {self._asked[key]} was asked; read it again"
+            else:
+                message = f"{what} was changed by somebody else and now {found}; try again"
+        return ConflictError(message, space=self.name, key=key, actual=actual)

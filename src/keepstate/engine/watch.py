@@ -51,7 +51,7 @@ class Watch:
         self, store: Store, scope: Scope, glob: Glob, hints: Listener, after: int, timeout_s: float | None
     ) -> None:
         self._store, self._scope, self._glob, self._hints = store, scope, glob, hints
-        self._timeout_s, self._losses = timeout_s, Losses(store, scope.stored_name)
+        self._timeout_s, self._losses = timeout_s, Losses(store, scope.stored_name, scope.name)
         self._ready: deque[Change] = deque()
         self._asked_to = self.revision = after
 
