@@ -31,6 +31,7 @@ from keepstate.errors import (
 from keepstate.stores import admission
 from keepstate.stores.combiner import FLUSH_BATCHES, FLUSH_BYTES, Combiner
 from keepstate.stores.hints import HintBoard, HintListener
+from keepstate.stores.outage import Outage
 from keepstate.stores.patience import Patience
 from keepstate.stores.protocol import (
     TOKEN_RANDOM_BYTES,
@@ -91,6 +92,7 @@ class StoreBase(ABC):
         self.url = url
         self._runner = runner_of(runner) if isinstance(runner, str) else runner
         self._clock, self._retry_for_s = clock, retry_for_s
+        self._outage = Outage(url, retry_for_s, clock)
         self._combiner = Combiner(self._runner, self._flush)
         self._board = HintBoard(self._runner)
         self._capabilities: Capabilities | None = None
@@ -255,7 +257,7 @@ class StoreBase(ABC):
             places = [place for place, outcome in enumerate(outcomes) if _is_retryable(outcome)]
             if not places or not await patience.again():
                 break
-            _log.warning("%s left %d batches unanswered, sending them again", self.url, len(places))
+            self._outage.goes_on(outcomes[places[0]])
             again = [
                 msgspec.structs.replace(batches[place], retry_of=known[place])
                 if place in unknown
@@ -299,6 +301,7 @@ class StoreBase(ABC):
         _log.debug("%s: a flush of %d batches", self.url, len(batches))
         for batch, outcome in zip(batches, outcomes, strict=True):
             if type(outcome) is Applied and batch.writes:
+                self._outage.ends()
                 self._seen(batch.space, outcome.revision)
                 self._board.hint(batch.space)
         return outcomes
@@ -370,12 +373,14 @@ class StoreBase(ABC):
         patience = self._patience()
         while True:
             try:
-                return await call()
+                answer = await call()
+                self._outage.ends()
+                return answer
             except StoreUnavailableError as error:
                 known = twice or not isinstance(error, OutcomeUnknownError)
                 if not known or not await patience.again():
                     raise
-                _log.warning("%s is away, asking again: %s", self.url, error)
+                self._outage.goes_on(error)
 
     # ---- hints
 
@@ -420,7 +425,8 @@ class StoreBase(ABC):
                 changed = await self._wait(spaces, _WAIT_ROUND_S)
                 attempt = 0
             except StorageError as error:
-                _log.warning("%s gives no hints for now: %s", self.url, error)
+                level = logging.DEBUG if attempt else logging.WARNING
+                _log.log(level, "changes by others are seen later for now: %s", error)
                 changed = spaces
                 await ended.wait(min(0.05 * 2 ** min(attempt, 10), 1.0))
                 attempt += 1
