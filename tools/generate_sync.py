@@ -30,6 +30,7 @@ MODULES = {
     "history.draft": ("Draft",),
     "history.history": ("History",),
     "history.loading": ("Loaded",),
+    "history.upkeep": ("Upkeep",),
     "keepstate": ("Keepstate",),
     "lease": ("Lease", "Leases"),
     "parts": ("Parts",),
@@ -232,7 +233,7 @@ def twin_of(source: Source, cls: ast.ClassDef) -> str:
 
 def is_parent(name: str) -> bool:
     """Says whether other twins inherit from it, and so hold an inner object of another class."""
-    return name in {"Loaded", "Parts"}
+    return name in {"Loaded", "Parts", "Upkeep"}
 
 
 def is_offered(cls: str, name: str) -> bool:

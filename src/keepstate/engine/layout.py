@@ -5,6 +5,7 @@
 00 "object" digest                   a part of a state in a history, named by its content
 00 "commit" digest                   a commit of a history
 01 "gc" "epoch"                      when what nothing names was last collected
+01 "grafts"                          which commits come before those that lost theirs to pruning
 01 "event" stream STAMP              an event
 01 "stream" stream                   the head of a stream: the index of its last event; its version is the
 revision 01 "task" id                         a task's record
@@ -42,6 +43,7 @@ PARTS: Final = stored_key(OBJECTS, "part")
 STATES: Final = stored_key(OBJECTS, "object")
 COMMITS: Final = stored_key(OBJECTS, "commit")
 EPOCH: Final = stored_key(BY_KEY, "gc", "epoch")
+GRAFTS: Final = stored_key(BY_KEY, "grafts")
 EVENTS: Final = stored_key(BY_KEY, "event")
 HEADS: Final = stored_key(BY_KEY, "stream")
 TASKS: Final = stored_key(BY_KEY, "task")
@@ -56,7 +58,7 @@ RESULTS: Final = stored_key(BY_KEY, "result")
 INDEXES: Final = {"ready": READY, "waiting": WAITING, "claimed": CLAIMED, "done": DONE, "dead": DEAD}
 """The index of each state of a task."""
 
-NAME_PARTS: Final = (DOCUMENTS, EVENTS, PAYLOADS, RESULTS, STATES)
+NAME_PARTS: Final = (DOCUMENTS, EVENTS, PAYLOADS, RESULTS, STATES, GRAFTS)
 """Where values stand that may be too large for one entry."""
 
 _LONGEST_NAME = 440

@@ -10,7 +10,7 @@ from typing import Any
 
 from keepstate._finish import finish, finish_each
 from keepstate.engine.history import history as engine
-from keepstate.engine.history.commits import Branch, Commit, Difference, Tag
+from keepstate.engine.history.commits import Blame, Branch, Commit, Difference, Tag
 from keepstate.engine.history.committing import OnConflict
 from keepstate.engine.history.heads import MAIN
 from keepstate.engine.history.loading import Load
@@ -19,10 +19,10 @@ from keepstate.engine.history.paths import Path
 from keepstate.engine.history.revisions import Revision
 from keepstate.sync.checkout import Checkout
 from keepstate.sync.draft import Draft
-from keepstate.sync.twin import Twin
+from keepstate.sync.upkeep import Upkeep
 
 
-class History(Twin[engine.History]):
+class History(Upkeep[engine.History]):
     """The commits of a space, or of a transaction on it.
 
     A commit's state is a dict with str keys. Where a commit is asked for, a branch, a tag, an id or its
@@ -131,6 +131,14 @@ class History(Twin[engine.History]):
     def diff(self, a: Revision, b: Revision) -> list[Difference]:
         """Returns what leads from one commit's state to another's, reading only what differs."""
         return finish(self._inner.diff(a, b))
+
+    def blame(self, path: Path, ref: Revision = MAIN) -> Blame:
+        """Returns the commit that gave what lies at a path its value; an item is followed through its list.
+
+        Raises:
+            NotFoundError: The path leads nowhere, or there is no such commit.
+        """
+        return finish(self._inner.blame(path, ref))
 
     def merge(
         self,

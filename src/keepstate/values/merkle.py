@@ -115,12 +115,45 @@ def gather(encodings: Iterable[bytes], *, verify: bool = False) -> Fetching[dict
         found: list[tuple[Ref, int]] = []
         for name, (ref, level) in wanted.items():
             data = fetched[name]
-            if verify and name_of(ref.kind, data) != name:
-                raise CorruptError(f"object {name.hex()} is damaged: its bytes have another name")
+            if verify:
+                _verify(ref, data)
             gathered[name] = data
             found += _below(ref, level, data)
         wanted = {ref.name: (ref, level) for ref, level in found if ref.name not in gathered}
     return gathered
+
+
+def reach(encodings: Iterable[bytes], known: set[bytes], *, verify: bool = False) -> Fetching[None]:
+    """Adds the names of all objects that encodings refer to, at any depth, to those that are known.
+
+    What is known already is passed over, and all that lies below it.
+
+    Args:
+        encodings: Where to begin.
+        known: The names.
+        verify: Fetches each object that is new, and compares it with its name; else only what refers to more.
+
+    Raises:
+        CorruptError: An object is not what its name says, or damaged.
+    """
+    wanted = {
+        ref.name: (ref, 0) for encoding in encodings for ref in _refs(encoding) if ref.name not in known
+    }
+    while wanted:
+        known.update(wanted)
+        refs = [ref for ref, _ in wanted.values() if verify or _has_below(ref)]
+        fetched: Mapping[bytes, bytes] = (yield refs) if refs else {}
+        found: list[tuple[Ref, int]] = []
+        for ref in refs:
+            if verify:
+                _verify(ref, fetched[ref.name])
+            found += _below(ref, wanted[ref.name][1], fetched[ref.name])
+        wanted = {ref.name: (ref, level) for ref, level in found if ref.name not in known}
+
+
+def _verify(ref: Ref, data: bytes) -> None:
+    if name_of(ref.kind, data) != ref.name:
+        raise CorruptError(f"object {ref.name.hex()} is damaged: its bytes have another name")
 
 
 def shared(encodings: Iterable[bytes], objects: Mapping[bytes, bytes]) -> Fetching[set[bytes]]:

@@ -14,18 +14,18 @@ _OURS, _THEIRS, _BELOW = 1, 2, 4
 async def first_parents(ledger: Ledger, id: bytes) -> AsyncIterator[tuple[bytes, CommitRecord]]:
     """Yields a commit, its first parent, the first parent of that, and so on."""
     while True:
-        record = await ledger.record(id)
-        yield id, record
-        if not record.parents:
+        yield id, await ledger.record(id)
+        parents = await ledger.parents(id)
+        if not parents:
             return
-        id = record.parents[0]
+        id = parents[0]
 
 
 async def depth(ledger: Ledger, id: bytes) -> int:
     """Returns how many commits lead to one by first parents, itself included."""
     count = 0
-    async for _ in first_parents(ledger, id):
-        count += 1
+    async for at, _ in first_parents(ledger, id):
+        count += 1 + await ledger.skipped(at)
     return count
 
 
@@ -47,19 +47,20 @@ class Walk:
         while self._heap and len(taken) < count:
             _, id = heappop(self._heap)
             record = await ledger.record(id)
-            taken.append((id, record, self._number_of(id, record)))
-            for parent in record.parents:
+            parents = await ledger.parents(id)
+            taken.append((id, record, self._number_of(id, parents, await ledger.skipped(id))))
+            for parent in parents:
                 if parent not in self._seen:
                     self._seen.add(parent)
                     heappush(self._heap, (-(await ledger.record(parent)).generation, parent))
         return taken
 
-    def _number_of(self, id: bytes, record: CommitRecord) -> int | None:
+    def _number_of(self, id: bytes, parents: list[bytes], skipped: int) -> int | None:
         if id != self._next or self._number is None:
             return None
         number = self._number
-        self._number -= 1
-        self._next = record.parents[0] if record.parents else b""
+        self._number -= 1 + skipped
+        self._next = parents[0] if parents else b""
         return number
 
 
@@ -74,7 +75,7 @@ async def is_ancestor(ledger: Ledger, id: bytes, head: bytes) -> bool:
         record = await ledger.record(at)
         if record.generation <= generation:
             continue
-        for parent in record.parents:
+        for parent in await ledger.parents(at):
             if parent not in seen:
                 seen.add(parent)
                 todo.append(parent)
@@ -95,7 +96,7 @@ async def merge_bases(ledger: Ledger, ours: bytes, theirs: bytes) -> list[bytes]
         if mark == _OURS | _THEIRS:
             bases.append(id)
             mark |= _BELOW
-        for parent in (await ledger.record(id)).parents:
+        for parent in await ledger.parents(id):
             if parent not in marks:
                 heappush(heap, (-(await ledger.record(parent)).generation, parent))
                 marks[parent] = 0

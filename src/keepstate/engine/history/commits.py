@@ -100,6 +100,66 @@ class Tag:
     commit: str
 
 
+@dataclass(frozen=True, slots=True)
+class Blame:
+    """Who gave a part of a state the value that it has.
+
+    Attributes:
+        commit: The commit that did.
+        is_exact: Whether that is sure; else an earlier one may have, which was pruned.
+    """
+
+    commit: Commit
+    is_exact: bool
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryStats:
+    """How large a history is.
+
+    Attributes:
+        branches: How many branches there are.
+        tags: How many tags.
+        commits: How many commits are kept, those that nothing leads to included.
+        objects: How many objects their states share.
+        size_bytes: Of commits and objects as they are stored, but for parts of objects over 1 MiB.
+    """
+
+    branches: int
+    tags: int
+    commits: int
+    objects: int
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """What was found when every byte of a history was compared with its name.
+
+    Attributes:
+        commits: How many commits branches and tags lead to.
+        objects: How many objects those have.
+        problems: What is damaged or missing, in words; empty if all is as it was written.
+    """
+
+    commits: int
+    objects: int
+    problems: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pruned:
+    """What pruning did.
+
+    Attributes:
+        commits: How many commits were let go of.
+        removed: How many commits and objects were deleted, those included that nothing had led to before.
+    """
+
+    commits: int
+    removed: int
+
+
 def commit_of(
     id: bytes, record: CommitRecord, number: int | None = None, branch: str | None = None
 ) -> Commit:

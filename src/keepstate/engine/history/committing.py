@@ -9,14 +9,14 @@ import msgspec
 
 from keepstate.engine import layout
 from keepstate.engine.admission import admit_author, admit_text
-from keepstate.engine.history.ancestry import is_ancestor
+from keepstate.engine.history.ancestry import first_parents, is_ancestor
 from keepstate.engine.history.heads import Head, admit_ref_name
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.merging import MergeRules, merged
 from keepstate.engine.history.record import MESSAGE_BYTES, CommitRecord
 from keepstate.engine.history.revisions import Found, held
 from keepstate.engine.scope import Scope
-from keepstate.errors import ConflictError, InvalidError
+from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.values.merkle import Planted
 
 OnConflict: TypeAlias = Literal["raise", "merge"]
@@ -139,6 +139,37 @@ async def join(
     )
     ledger.move(order.branch, Head(id, head.number + 1))
     return Outcome(id, record, head.number + 1, other[1].root)
+
+
+async def squash(ledger: Ledger, order: Order, since: Found) -> Outcome:
+    """Commits a branch's state right after one of its first parents.
+
+    Raises:
+        NotFoundError: It is none of them.
+    """
+    head = await ledger.there(order.branch)
+    passed = 0
+    number = head.number
+    async for id, _ in first_parents(ledger, head.commit):
+        if id == since.id:
+            break
+        passed += 1
+        number -= 1 + await ledger.skipped(id)
+    else:
+        raise NotFoundError(f"commit {since.id.hex()} is none of the first parents of {order.branch!r}")
+    before = await ledger.record(head.commit)
+    if not passed:
+        return Outcome(head.commit, before, head.number, before.root)
+    id, record = await ledger.write(
+        before.root,
+        {},
+        parents=[since.id],
+        sources=[before],
+        author=order.author,
+        message=order.message or f"squash {passed} commits",
+    )
+    ledger.move(order.branch, Head(id, number + 1))
+    return Outcome(id, record, number + 1, before.root)
 
 
 def _moved(ledger: Ledger, branch: str, base: bytes | None, head: Head | None) -> ConflictError:

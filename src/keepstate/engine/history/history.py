@@ -2,27 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
 from keepstate.engine import layout
 from keepstate.engine.history import comparing, naming
 from keepstate.engine.history.ancestry import Walk, is_ancestor, merge_bases
+from keepstate.engine.history.blaming import blame
 from keepstate.engine.history.checkout import Checkout
-from keepstate.engine.history.commits import Branch, Commit, Difference, Tag, commit_of
-from keepstate.engine.history.committing import OnConflict, Order, Outcome, admit_order, commit_onto, join
+from keepstate.engine.history.commits import (
+    Blame,
+    Branch,
+    Commit,
+    Difference,
+    Tag,
+    commit_of,
+)
+from keepstate.engine.history.committing import (
+    OnConflict,
+    Order,
+    Outcome,
+    admit_order,
+    commit_onto,
+    join,
+)
 from keepstate.engine.history.draft import Draft
 from keepstate.engine.history.heads import MAIN, admit_ref_name
-from keepstate.engine.history.ledger import Ledger, Records
+from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.loading import Load, State
 from keepstate.engine.history.merging import MergeRules, merged, reverted
 from keepstate.engine.history.paths import CODEC, Path, steps_of
 from keepstate.engine.history.record import EMPTY_STATE
 from keepstate.engine.history.revisions import Found, Revision, find_commit, held
+from keepstate.engine.history.upkeep import Upkeep
 from keepstate.engine.history.writing import Appending, planted
 from keepstate.engine.scope import ATTEMPTS, Scope
-from keepstate.engine.unit import Unit
 from keepstate.errors import InvalidError
 from keepstate.values import limits
 from keepstate.values.merkle import Planted
@@ -32,7 +47,7 @@ T = TypeVar("T")
 _PAGE = 64
 
 
-class History:
+class History(Upkeep):
     """The commits of a space, or of a transaction on it.
 
     A commit's state is a dict with str keys. Where a commit is asked for, a branch, a tag, an id or its
@@ -40,7 +55,8 @@ class History:
     """
 
     def __init__(self, scope: Scope) -> None:
-        self._scope, self._records, self._appending = scope, Records(), Appending()
+        super().__init__(scope)
+        self._appending = Appending()
 
     def __repr__(self) -> str:
         return f"<History of {self._scope.name!r}>"
@@ -202,6 +218,20 @@ class History:
         async def work(ledger: Ledger) -> list[Difference]:
             old, new = await find_commit(ledger, a), await find_commit(ledger, b)
             return await comparing.differences(ledger, old.record.root, new.record.root)
+
+        return await self._run(work)
+
+    async def blame(self, path: Path, ref: Revision = MAIN) -> Blame:
+        """Returns the commit that gave what lies at a path its value; an item is followed through its list.
+
+        Raises:
+            NotFoundError: The path leads nowhere, or there is no such commit.
+        """
+        steps = steps_of(path)
+
+        async def work(ledger: Ledger) -> Blame:
+            found, is_exact = await blame(ledger, await find_commit(ledger, ref), steps)
+            return Blame(found.told(), is_exact)
 
         return await self._run(work)
 
@@ -380,23 +410,6 @@ class History:
             return existed
 
         return await self._run(work)
-
-    # ---- running
-
-    async def _run(self, work: Callable[[Ledger], Awaitable[T]]) -> T:
-        async def joined(unit: Unit) -> T:
-            return await work(Ledger(unit, self._records))
-
-        return (await self._scope.run(joined))[0]
-
-    async def _moved(
-        self, work: Callable[[Ledger], Awaitable[Outcome]], order: Order, *, attempts: int = ATTEMPTS
-    ) -> Commit:
-        async def joined(unit: Unit) -> Outcome:
-            return await work(Ledger(unit, self._records))
-
-        outcome, _ = await self._scope.run(joined, attempts=attempts)
-        return commit_of(outcome.id, outcome.record, outcome.number, order.branch)
 
 
 def _admitted(state: Mapping[Any, Any]) -> dict[str, Any]:

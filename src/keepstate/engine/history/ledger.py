@@ -6,12 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from keepstate.engine import layout
+from keepstate.engine.history.grafts import Grafts, read_grafts
 from keepstate.engine.history.heads import Head, put_head, read_head
-from keepstate.engine.history.objects import Known, UnitObjects
+from keepstate.engine.history.objects import Known, UnitObjects, unpacked
 from keepstate.engine.history.record import CommitRecord, carried, id_of, read_record
 from keepstate.engine.unit import Unit
-from keepstate.errors import CorruptError, NotFoundError
-from keepstate.values.codec import body_of, packed
+from keepstate.errors import CorruptError, NotFoundError, PrunedError
+from keepstate.values.codec import packed
 from keepstate.values.refs import Fetching
 
 T = TypeVar("T")
@@ -42,12 +43,13 @@ class Ledger:
     def __init__(self, unit: Unit, records: Records) -> None:
         self.unit = unit
         self._records = records
+        self._grafts: Grafts | None = None
         self._objects = UnitObjects(unit)
         self.known = Known(self._objects)
 
-    async def serve(self, work: Fetching[T]) -> T:
-        """Returns the result of work that asks for objects."""
-        return await self.known.serve(work)
+    async def serve(self, work: Fetching[T], *, keep: bool = True) -> T:
+        """Returns the result of work that asks for objects; without `keep` they are not kept at hand."""
+        return await self.known.serve(work, keep=keep)
 
     # ---- reading
 
@@ -69,17 +71,41 @@ class Ledger:
         record = self._records.get(id) or await self.stored_record(id)
         if record is None:
             await self.unit.verify()
+            if self._objects.loose is not None:
+                raise PrunedError(
+                    f"commit {id.hex()} of {self.unit.space!r} was collected; nothing led to it"
+                )
             place = f"commit {id.hex()} of {self.unit.space!r}"
             raise CorruptError(f"{place} is missing; restore it from a copy", place=place)
         self.known.add(record.roots())
         return record
+
+    async def grafts(self) -> Grafts:
+        """Returns the grafts of commits whose parents were pruned."""
+        if self._grafts is None:
+            self._grafts = await read_grafts(self.unit)
+        return self._grafts
+
+    async def parents(self, id: bytes) -> list[bytes]:
+        """Returns the commits before one, or what pruning has left of them."""
+        graft = (await self.grafts()).get(id)
+        return (await self.record(id)).parents if graft is None else graft.parents
+
+    async def skipped(self, id: bytes) -> int:
+        """Returns how many commits were pruned between one and its first parent."""
+        graft = (await self.grafts()).get(id)
+        return graft.skipped if graft else 0
+
+    def read_loosely(self, id: bytes) -> None:
+        """Notes that no branch or tag led to the commit that is read, so that it may have been collected."""
+        self._objects.loose = id
 
     async def stored_record(self, id: bytes) -> CommitRecord | None:
         """Returns a commit if it is there."""
         (entry,) = await self.unit.objects([layout.COMMITS + id])
         if entry is None:
             return None
-        record = read_record(body_of(await self.unit.value(entry)), id)
+        record = read_record(unpacked(await self.unit.value(entry), f"commit {id.hex()}"), id)
         self._records.add(id, record)
         return record
 

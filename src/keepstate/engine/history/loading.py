@@ -43,6 +43,7 @@ class State:
         """Returns a ledger that has at hand what the commit carries."""
         ledger = Ledger(unit, self._records)
         if self.id is not None:
+            ledger.read_loosely(self.id)
             await ledger.record(self.id)
         return ledger
 

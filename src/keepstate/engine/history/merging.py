@@ -112,7 +112,8 @@ async def reverted(ledger: Ledger, head: bytes, undone: bytes, rules: MergeRules
     if not await is_ancestor(ledger, undone, head):
         raise NotFoundError(f"commit {undone.hex()} is not one of the branch, and cannot be undone there")
     mine, record = await ledger.record(head), await ledger.record(undone)
-    before = await ledger.record(record.parents[0]) if record.parents else None
+    parents = await ledger.parents(undone)
+    before = await ledger.record(parents[0]) if parents else None
     root = before.root if before else EMPTY_STATE
     made = await ledger.serve(merge(record.root, mine.root, root, Rules(patterns(rules)), CODEC))
     if made.conflicts:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Protocol, TypeVar
 
 from keepstate.engine import layout
+from keepstate.engine.stored import damaged
 from keepstate.engine.unit import Unit
-from keepstate.errors import CorruptError
+from keepstate.errors import CorruptError, InvalidError, KeepstateError, PrunedError
 from keepstate.stores.protocol import NamesObjects
 from keepstate.values import limits
 from keepstate.values.codec import body_of, packed
@@ -41,8 +42,9 @@ class UnitObjects:
 
     def __init__(self, unit: Unit) -> None:
         self._unit = unit
-        store = unit.store
-        self._names = store if isinstance(store, NamesObjects) else None
+        self.loose: bytes | None = None
+        """The commit that is read, if no branch or tag led to it."""
+        self._key = key_maker(unit)
 
     async def get(self, refs: Collection[Ref]) -> Mapping[bytes, bytes]:
         """Returns objects by name."""
@@ -52,24 +54,38 @@ class UnitObjects:
             for ref, entry in zip(group, entries, strict=True):
                 if entry is None:
                     raise await self._missing(ref.name)
-                found[ref.name] = body_of(await self._unit.value(entry))
+                found[ref.name] = unpacked(await self._unit.value(entry), f"object {ref.name.hex()}")
         return found
 
     def put(self, name: bytes, encoding: bytes) -> None:
         """Writes an object."""
         self._unit.put_object(self._key(name), packed(encoding))
 
-    async def _missing(self, name: bytes) -> CorruptError:
+    async def _missing(self, name: bytes) -> KeepstateError:
         await self._unit.verify()  # else the branch moved on meanwhile, and what it had was collected
         space = self._unit.space
+        # Commits are collected before what they refer to.
+        if self.loose and (await self._unit.objects([layout.COMMITS + self.loose]))[0] is None:
+            return PrunedError(f"object {name.hex()} of {space!r} was collected; no branch or tag led to it")
         return CorruptError(
             f"object {name.hex()} of {space!r} is missing; restore it from a copy", space=space
         )
 
-    def _key(self, name: bytes) -> bytes:
-        if self._names is not None:
-            name = self._names.object_name(self._unit.space, name)
-        return layout.STATES + name
+
+def unpacked(stored: bytes, place: str) -> bytes:
+    """Returns the encoding in a stored object or commit; neither ever holds a pickle."""
+    try:
+        return body_of(stored)
+    except (CorruptError, InvalidError) as error:
+        raise damaged(place, error) from error
+
+
+def key_maker(unit: Unit) -> Callable[[bytes], bytes]:
+    """Returns what makes an object's key of its name; an encrypted store hides the name."""
+    store, space = unit.store, unit.space
+    if isinstance(store, NamesObjects):
+        return lambda name: layout.STATES + store.object_name(space, name)
+    return lambda name: layout.STATES + name
 
 
 def _groups(refs: Collection[Ref]) -> Iterator[list[Ref]]:
@@ -98,15 +114,18 @@ class Known:
         """Takes objects that were made, or came along with a commit."""
         self._here.update(objects)
 
-    async def serve(self, work: Fetching[T]) -> T:
+    async def serve(self, work: Fetching[T], *, keep: bool = True) -> T:
         """Returns the work's result, giving it the objects that it asks for."""
         try:
             wanted = next(work)
             while True:
                 missing = [ref for ref in wanted if ref.name not in self._here]
-                if missing:
-                    self._here.update(await self._objects.get(missing))
-                wanted = work.send({ref.name: self._here[ref.name] for ref in wanted})
+                fetched: Mapping[bytes, bytes] = await self._objects.get(missing) if missing else {}
+                if keep:
+                    self._here.update(fetched)
+                wanted = work.send(
+                    {ref.name: fetched.get(ref.name) or self._here[ref.name] for ref in wanted}
+                )
         except StopIteration as end:
             result: T = end.value
             return result

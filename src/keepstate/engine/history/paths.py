@@ -26,10 +26,13 @@ def steps_of(path: Path) -> Steps:
     Raises:
         InvalidError: It is none.
     """
-    given: object = path
-    if not isinstance(given, str | tuple) or given == ():
-        raise InvalidError(f"{given!r} is no path; give a key, or a tuple of keys and places")
+    _admit(path)
     return (path,) if isinstance(path, str) else path
+
+
+def _admit(path: object) -> None:
+    if not isinstance(path, str | tuple) or path == ():
+        raise InvalidError(f"{path!r} is no path; give a key, or a tuple of keys and places")
 
 
 def shown(steps: Sequence[object]) -> str:

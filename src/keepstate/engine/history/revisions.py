@@ -12,6 +12,7 @@ main@2026-11-21T10:00:00+00:00   the last one at that time; so does a datetime, 
 from __future__ import annotations
 
 import re
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import Final, TypeAlias
 
@@ -23,7 +24,7 @@ from keepstate.engine.history.commits import Branch, Commit, Tag, commit_of, mil
 from keepstate.engine.history.heads import MAIN, heads, read_head
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.record import CommitRecord
-from keepstate.errors import InvalidError, NotFoundError
+from keepstate.errors import InvalidError, NotFoundError, PrunedError
 from keepstate.values.digest import DIGEST_SIZE
 
 Revision: TypeAlias = str | Commit | Branch | Tag | datetime
@@ -76,8 +77,7 @@ async def find_commit(ledger: Ledger, revision: object) -> Found:
     if form[4] is not None:
         return await _at_time(ledger, found, _time(form[4]))
     if form[3] is not None:
-        number = found.number or await depth(ledger, found.id)
-        return await _before(ledger, found, number - int(form[3]), revision)
+        return await _numbered(ledger, found, int(form[3]), revision)
     if form[0] != form[1]:
         return await _before(ledger, found, int(form[2] or 1), revision)
     return found
@@ -123,6 +123,7 @@ async def _by_id(ledger: Ledger, text: str) -> Found:
     for id in ids:
         record = await ledger.stored_record(id)
         if record is not None:
+            ledger.read_loosely(id)
             return Found(id, await ledger.record(id), None, None, False)
     raise NotFoundError(f"there is no branch, tag or commit {text!r} in {ledger.unit.space!r}")
 
@@ -141,26 +142,42 @@ async def _ids(ledger: Ledger, text: str) -> list[bytes]:
             return ids[:2]
 
 
+async def _line(ledger: Ledger, found: Found) -> AsyncIterator[Found]:
+    """Yields a commit, its first parent, and so on."""
+    number = found.number
+    async for id, record in first_parents(ledger, found.id):
+        yield Found(id, record, number, found.branch, found.is_held)
+        if number is not None:
+            number -= 1 + await ledger.skipped(id)
+
+
 async def _before(ledger: Ledger, found: Found, steps: int, revision: object) -> Found:
-    if steps >= 0:
-        left = steps
-        async for id, record in first_parents(ledger, found.id):
-            if left == 0:
-                number = None if found.number is None else found.number - steps
-                return Found(id, record, number, found.branch, found.is_held)
-            left -= 1
+    async for before in _line(ledger, found):
+        if steps == 0:
+            return before
+        steps -= 1
     raise NotFoundError(f"{revision!r} is outside of its line of commits")
+
+
+async def _numbered(ledger: Ledger, found: Found, wanted: int, revision: object) -> Found:
+    number = await number_of(ledger, found)
+    if not 0 < wanted <= number:
+        raise NotFoundError(f"{revision!r} is outside of its line of {number} commits")
+    async for before in _line(ledger, msgspec.structs.replace(found, number=number)):
+        if before.number is None or before.number <= wanted:
+            found = before
+            break
+    if found.number != wanted:
+        raise PrunedError(f"{revision!r} of {ledger.unit.space!r} was pruned")
+    return found
 
 
 async def _at_time(ledger: Ledger, found: Found, moment: datetime) -> Found:
     if moment.tzinfo is None:
         raise InvalidError(f"{moment!r} says no time zone; give an aware datetime")
-    steps = 0
-    async for id, record in first_parents(ledger, found.id):
-        if record.created_ms <= milliseconds_of(moment):
-            number = None if found.number is None else found.number - steps
-            return Found(id, record, number, found.branch, found.is_held)
-        steps += 1
+    async for before in _line(ledger, found):
+        if before.record.created_ms <= milliseconds_of(moment):
+            return before
     raise NotFoundError(f"there was no commit yet at {moment.isoformat()}")
 
 

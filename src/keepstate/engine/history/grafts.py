@@ -1,0 +1,47 @@
+"""What comes before a commit whose parents were pruned: its nearest kept ancestors.
+
+A commit names its parents and never changes. So the grafts of all commits stand in one entry. What walks from
+commit to commit reads it, and so is refused if something was pruned meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import msgspec
+
+from keepstate.engine import layout
+from keepstate.engine.describing import describe
+from keepstate.engine.stored import opened
+from keepstate.engine.unit import Unit
+
+
+class Graft(msgspec.Struct, array_like=True, frozen=True):
+    """What stands in place of a commit's parents.
+
+    Attributes:
+        parents: Its nearest kept ancestors.
+        skipped: How many first parents were pruned between it and the first of them, or the beginning.
+    """
+
+    parents: list[bytes]
+    skipped: Annotated[int, msgspec.Meta(ge=0)]
+
+
+Grafts: TypeAlias = dict[bytes, Graft]
+
+
+async def read_grafts(unit: Unit) -> Grafts:
+    """Returns all grafts by commit; the unit's batch applies only if they are still the same."""
+    entry = await unit.get(layout.GRAFTS)
+    return {} if entry is None else decoded(await unit.value(entry))
+
+
+def put_grafts(unit: Unit, grafts: Grafts) -> None:
+    """Writes all grafts."""
+    unit.put(layout.GRAFTS, msgspec.msgpack.encode(grafts))
+
+
+def decoded(stored: bytes) -> Grafts:
+    """Returns grafts as they are stored."""
+    return opened(stored, Grafts, describe(layout.GRAFTS))

@@ -1,0 +1,115 @@
+"""Lets go of old commits. Each kept one that loses a parent gets its nearest kept ancestors in its place.
+
+Nothing is deleted here: what no branch or tag leads to any more is collected. So a branch that somebody makes
+or moves meanwhile, and that leads to what is let go of here, keeps it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Set
+
+import msgspec
+
+from keepstate.engine import layout
+from keepstate.engine.history.ancestry import first_parents
+from keepstate.engine.history.grafts import Graft, Grafts, put_grafts
+from keepstate.engine.history.heads import heads, read_head
+from keepstate.engine.history.ledger import Ledger
+
+
+class Keeping(msgspec.Struct, frozen=True):
+    """What is kept.
+
+    Attributes:
+        last: So many commits of each branch, by first parents; None keeps none for their number.
+        since_ms: What was made from then on; None keeps none for their time.
+        tagged: Whether what has a tag is kept; else the tags go with their commits.
+    """
+
+    last: int | None
+    since_ms: int | None
+    tagged: bool
+
+
+async def prune(ledger: Ledger, keeping: Keeping) -> int:
+    """Grafts over all that is not kept, and returns how many commits that is."""
+    unit = ledger.unit
+    kept: set[bytes] = set()
+    async for _, head in heads(unit, layout.BRANCHES):
+        kept |= await _last(ledger, head.commit, keeping.last or 1)
+    tagged = {name: head.commit async for name, head in heads(unit, layout.TAGS)}
+    if keeping.tagged:
+        kept.update(tagged.values())
+    there = await _all(ledger, kept | set(tagged.values()))
+    if keeping.since_ms is not None:
+        kept |= {id for id in there if (await ledger.record(id)).created_ms >= keeping.since_ms}
+    for name, commit in tagged.items():
+        now = None if commit in kept else await read_head(unit, layout.TAGS, name)
+        if now is not None and now.commit == commit:
+            unit.delete(layout.named_key(layout.TAGS, name))
+    if len(kept) < len(there):
+        put_grafts(unit, await _grafts(ledger, kept))
+    return len(there) - len(kept)
+
+
+async def _last(ledger: Ledger, head: bytes, count: int) -> set[bytes]:
+    ids: set[bytes] = set()
+    async for id, _ in first_parents(ledger, head):
+        ids.add(id)
+        if len(ids) == count:
+            break
+    return ids
+
+
+async def _all(ledger: Ledger, ids: Set[bytes]) -> set[bytes]:
+    """Returns commits and all before them."""
+    todo, seen = list(ids), set(ids)
+    while todo:
+        for parent in await ledger.parents(todo.pop()):
+            if parent not in seen:
+                seen.add(parent)
+                todo.append(parent)
+    return seen
+
+
+async def _grafts(ledger: Ledger, kept: set[bytes]) -> Grafts:
+    before = await ledger.grafts()
+    grafts: Grafts = {}
+    for id in kept:
+        parents = await ledger.parents(id)
+        if all(parent in kept for parent in parents):
+            if id in before:
+                grafts[id] = before[id]
+            continue
+        first, skipped = await _first_kept(ledger, id, kept)
+        others = [near for parent in parents for near in await _nearest(ledger, parent, kept)]
+        grafts[id] = Graft(list(dict.fromkeys([*first, *others])), skipped)
+    return grafts
+
+
+async def _first_kept(ledger: Ledger, id: bytes, kept: set[bytes]) -> tuple[list[bytes], int]:
+    """Returns the nearest kept first parent, if there is one, and how many were passed over."""
+    skipped = 0
+    async for at, _ in first_parents(ledger, id):
+        if at != id:
+            if at in kept:
+                return [at], skipped
+            skipped += 1
+        skipped += await ledger.skipped(at)
+    return [], skipped
+
+
+async def _nearest(ledger: Ledger, id: bytes, kept: set[bytes]) -> list[bytes]:
+    """Returns the kept commits that are met first on every way back."""
+    found: list[bytes] = []
+    todo, seen = [id], {id}
+    while todo:
+        at = todo.pop()
+        if at in kept:
+            found.append(at)
+            continue
+        for parent in reversed(await ledger.parents(at)):
+            if parent not in seen:
+                seen.add(parent)
+                todo.append(parent)
+    return found

@@ -1,0 +1,61 @@
+"""Looks at all of a history: how large it is, and whether it is what was written."""
+
+from __future__ import annotations
+
+from keepstate.engine import layout
+from keepstate.engine.history.ancestry import depth
+from keepstate.engine.history.commits import HistoryStats, Verified
+from keepstate.engine.history.heads import heads
+from keepstate.engine.history.ledger import Ledger, Records
+from keepstate.engine.unit import Unit
+from keepstate.errors import CorruptError
+from keepstate.stores.protocol import Store
+from keepstate.values.merkle import reach
+
+
+async def survey(store: Store, space: str) -> HistoryStats:
+    """Returns how large a history is; what is written meanwhile may be counted or not."""
+    counts: dict[bytes, int] = {}
+    size_bytes = 0
+    for part in (layout.BRANCHES, layout.TAGS, layout.COMMITS, layout.STATES):
+        counts[part] = 0
+        after: bytes | None = None
+        while True:
+            page = await store.scan(space, part, after=after)
+            counts[part] += len(page.entries)
+            if part in (layout.COMMITS, layout.STATES):
+                size_bytes += sum(len(entry.key) + len(entry.value) for entry in page.entries)
+            after = page.next
+            if after is None:
+                break
+    branches, tags, commits, objects = counts.values()
+    return HistoryStats(branches, tags, commits, objects, size_bytes)
+
+
+async def verify(unit: Unit) -> Verified:
+    """Returns what is damaged in all that branches and tags lead to."""
+    ledger = Ledger(unit, Records())
+    problems: list[str] = []
+    todo: list[bytes] = []
+    for part, what in ((layout.BRANCHES, "branch"), (layout.TAGS, "tag")):
+        try:
+            async for name, head in heads(unit, part):
+                todo.append(head.commit)
+                number = await depth(ledger, head.commit)
+                if number != head.number:
+                    problems.append(f"{what} {name!r} counts {head.number} commits, and there are {number}")
+        except CorruptError as error:
+            problems.append(str(error))
+    commits, objects = set(todo), set[bytes]()
+    while todo:
+        id = todo.pop()
+        try:
+            record = await ledger.record(id)
+            await ledger.serve(reach([record.root], objects, verify=True), keep=False)
+            for parent in await ledger.parents(id):
+                if parent not in commits:
+                    commits.add(parent)
+                    todo.append(parent)
+        except CorruptError as error:
+            problems.append(f"commit {id.hex()}: {error}")
+    return Verified(len(commits), len(objects), tuple(dict.fromkeys(problems)))

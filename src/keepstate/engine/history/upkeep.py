@@ -1,0 +1,139 @@
+"""What keeps a history in order: its size, its soundness, and letting go of what is old."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from keepstate.engine.admission import admit_instance
+from keepstate.engine.history.collecting import collect_history
+from keepstate.engine.history.commits import (
+    Commit,
+    HistoryStats,
+    Pruned,
+    Verified,
+    commit_of,
+    milliseconds_of,
+)
+from keepstate.engine.history.committing import Order, Outcome, admit_order, squash
+from keepstate.engine.history.heads import MAIN
+from keepstate.engine.history.ledger import Ledger, Records
+from keepstate.engine.history.pruning import Keeping, prune
+from keepstate.engine.history.revisions import Revision, find_commit
+from keepstate.engine.history.surveying import survey, verify
+from keepstate.engine.scope import ATTEMPTS, Scope
+from keepstate.engine.unit import Unit
+from keepstate.errors import InvalidError
+from keepstate.values import limits
+
+T = TypeVar("T")
+
+
+class Upkeep:
+    """The part of a history that concerns all of it."""
+
+    def __init__(self, scope: Scope) -> None:
+        self._scope, self._records = scope, Records()
+
+    async def stats(self) -> HistoryStats:
+        """Returns how large the history is; what is written meanwhile may be counted or not."""
+        return await survey(await self._scope.store(), self._scope.stored_name)
+
+    async def verify(self) -> Verified:
+        """Compares every byte that branches and tags lead to with its name, and returns what is damaged."""
+        store = await self._scope.store()
+        return await verify(Unit(store, self._scope.stored_name))
+
+    async def squash(
+        self, branch: str = MAIN, *, since: Revision, message: str = "", author: str | None = None
+    ) -> Commit:
+        """Puts one commit in place of all on a branch that come after another; its state stays.
+
+        The commits are left to whoever else leads to them, and else collected.
+
+        Args:
+            branch: The branch.
+            since: The last commit to be left as it is; one of the branch's first parents.
+            message: What for; it says how many there were if it is not given.
+            author: Who commits.
+
+        Raises:
+            NotFoundError: `since` is none of the branch's first parents.
+        """
+        order = admit_order(self._scope, branch, message, author)
+
+        async def work(ledger: Ledger) -> Outcome:
+            return await squash(ledger, order, await find_commit(ledger, since))
+
+        return await self._moved(work, order)
+
+    # ---- retention
+
+    async def prune(
+        self,
+        *,
+        keep_last: int | None = None,
+        older_than: datetime | timedelta | None = None,
+        keep_tagged: bool = True,
+    ) -> Pruned:
+        """Lets go of old commits, and deletes what nothing leads to any more. It may run beside writers.
+
+        What is kept goes on to say who came before it: its nearest kept ancestors. `main#37` stays the same
+        commit, or raises `PrunedError`. The heads of branches are always kept.
+
+        Args:
+            keep_last: Keeps so many commits of each branch, by first parents.
+            older_than: Keeps what was made since then, or within that time from now.
+            keep_tagged: Keeps what has a tag; else tags of what is let go of are removed.
+
+        Raises:
+            InvalidError: Neither `keep_last` nor `older_than` is given.
+        """
+        self._scope.refuse_inside("pruning")
+        if keep_last is None and older_than is None:
+            raise InvalidError("pruning needs `keep_last` or `older_than`, what is to be kept")
+        if keep_last is not None:
+            limits.admit_count("keep_last", keep_last)
+
+        async def work(ledger: Ledger) -> int:
+            since_ms = None if older_than is None else await _since(ledger, older_than)
+            return await prune(ledger, Keeping(keep_last, since_ms, keep_tagged))
+
+        commits = await self._run(work)
+        return Pruned(commits, await self.collect())
+
+    async def collect(self) -> int:
+        """Deletes what no branch or tag leads to, and returns how many commits and objects that were.
+
+        It may run beside writers, and beside another one of its kind.
+        """
+        self._scope.refuse_inside("collecting")
+        self._records = Records()
+        return await collect_history(await self._scope.store(), self._scope.stored_name)
+
+    # ---- running
+
+    async def _run(self, work: Callable[[Ledger], Awaitable[T]]) -> T:
+        async def joined(unit: Unit) -> T:
+            return await work(Ledger(unit, self._records))
+
+        return (await self._scope.run(joined))[0]
+
+    async def _moved(
+        self, work: Callable[[Ledger], Awaitable[Outcome]], order: Order, *, attempts: int = ATTEMPTS
+    ) -> Commit:
+        async def joined(unit: Unit) -> Outcome:
+            return await work(Ledger(unit, self._records))
+
+        outcome, _ = await self._scope.run(joined, attempts=attempts)
+        return commit_of(outcome.id, outcome.record, outcome.number, order.branch)
+
+
+async def _since(ledger: Ledger, older_than: datetime | timedelta) -> int:
+    if isinstance(older_than, timedelta):
+        return await ledger.unit.now_ms() - older_than // timedelta(milliseconds=1)
+    admit_instance("older_than", older_than, datetime, timedelta)
+    if older_than.tzinfo is None:
+        raise InvalidError(f"`older_than` is {older_than!r}; give an aware datetime or a timedelta")
+    return milliseconds_of(older_than)

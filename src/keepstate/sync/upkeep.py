@@ -1,0 +1,77 @@
+"""Blocking twins of `keepstate.engine.history.upkeep`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from keepstate._finish import finish
+from keepstate.engine.history import upkeep as engine
+from keepstate.engine.history.commits import Commit, HistoryStats, Pruned, Verified
+from keepstate.engine.history.heads import MAIN
+from keepstate.engine.history.revisions import Revision
+from keepstate.sync.twin import Twin
+
+Inner = TypeVar("Inner", bound=engine.Upkeep)
+
+
+class Upkeep(Twin[Inner]):
+    """The part of a history that concerns all of it."""
+
+    def stats(self) -> HistoryStats:
+        """Returns how large the history is; what is written meanwhile may be counted or not."""
+        return finish(self._inner.stats())
+
+    def verify(self) -> Verified:
+        """Compares every byte that branches and tags lead to with its name, and returns what is damaged."""
+        return finish(self._inner.verify())
+
+    def squash(
+        self, branch: str = MAIN, *, since: Revision, message: str = "", author: str | None = None
+    ) -> Commit:
+        """Puts one commit in place of all on a branch that come after another; its state stays.
+
+        The commits are left to whoever else leads to them, and else collected.
+
+        Args:
+            branch: The branch.
+            since: The last commit to be left as it is; one of the branch's first parents.
+            message: What for; it says how many there were if it is not given.
+            author: Who commits.
+
+        Raises:
+            NotFoundError: `since` is none of the branch's first parents.
+        """
+        return finish(self._inner.squash(branch, since=since, message=message, author=author))
+
+    def prune(
+        self,
+        *,
+        keep_last: int | None = None,
+        older_than: datetime | timedelta | None = None,
+        keep_tagged: bool = True,
+    ) -> Pruned:
+        """Lets go of old commits, and deletes what nothing leads to any more. It may run beside writers.
+
+        What is kept goes on to say who came before it: its nearest kept ancestors. `main#37` stays the same
+        commit, or raises `PrunedError`. The heads of branches are always kept.
+
+        Args:
+            keep_last: Keeps so many commits of each branch, by first parents.
+            older_than: Keeps what was made since then, or within that time from now.
+            keep_tagged: Keeps what has a tag; else tags of what is let go of are removed.
+
+        Raises:
+            InvalidError: Neither `keep_last` nor `older_than` is given.
+        """
+        return finish(self._inner.prune(keep_last=keep_last, older_than=older_than, keep_tagged=keep_tagged))
+
+    def collect(self) -> int:
+        """Deletes what no branch or tag leads to, and returns how many commits and objects that were.
+
+        It may run beside writers, and beside another one of its kind.
+        """
+        return finish(self._inner.collect())
