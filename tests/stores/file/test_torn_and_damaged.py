@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from zlib import crc32
 
@@ -45,6 +46,20 @@ def test_a_journal_cut_anywhere_opens_to_a_prefix_of_its_revisions(tmp_path: Pat
 
     assert seen == sorted(seen)
     assert set(seen) == {0, 1, 2, 3, 4, 5}
+
+
+def test_what_is_cut_off_is_told_with_its_place(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "journal"
+    journal = filled(path)
+    torn = last_frame(journal)
+    path.write_bytes(journal[:-3])
+
+    with caplog.at_level(logging.WARNING, "keepstate.stores"):
+        finish(opened(path).close())
+        finish(opened(path).close())
+
+    (said,) = [record.getMessage() for record in caplog.records]
+    assert said.startswith(f"{path} ended at byte {torn} with {len(journal) - 3 - torn} bytes")
 
 
 def test_what_was_cut_off_stays_away(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ is not touched; after a failed sync nothing is written any more, for what the di
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
@@ -25,6 +26,7 @@ _SEED_BYTES: Final = 8
 _FRAME_BYTES: Final = 64 << 10
 """What damage to one place of a rewritten journal costs at the most, but for a larger value."""
 _LEAST_GROWTH_BYTES: Final = 4 << 20
+_log = logging.getLogger("keepstate.stores")
 
 
 _NONSENSE: Final = (msgspec.MsgspecError, ValueError, LookupError, TypeError, RecursionError, AssertionError)
@@ -101,6 +103,12 @@ class Journal:
             self._replay(payload, replay, end)
             self._size_bytes = end
         if self._size_bytes < len(data):
+            _log.warning(
+                "%s ended at byte %d with %d bytes of a write that a crash cut short; they are cut off",
+                self.path,
+                self._size_bytes,
+                len(data) - self._size_bytes,
+            )
             self._files.truncate(self._descriptor, self._size_bytes)
         self._files.sync(self._descriptor)
 
