@@ -203,7 +203,10 @@ class StoreUnavailableError(StorageError):
 
 
 class OutcomeUnknownError(StoreUnavailableError):
-    """The store may have applied the batch or not; `space.outcome(token)` answers it and settles it."""
+    """The store may have applied the batch or not; `space.outcome(token)` answers it and settles it.
+
+    Without a token, which an embedded store has only if the caller gave one, opening it again shows it.
+    """
 
     code = "outcome_unknown"
     retryable = False

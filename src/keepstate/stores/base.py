@@ -283,9 +283,11 @@ class StoreBase(ABC):
         return isinstance(answer, Conflict)
 
     def _unknown(self, batch: Batch, cause: Outcome) -> OutcomeUnknownError:
+        settles = f"ask outcome({batch.token!r}) of its space once {self.url} is back"
+        if batch.token is None:
+            settles = f"open {self.url} again and read the space"
         error = OutcomeUnknownError(
-            f"whether a batch on {batch.space!r} applied is not known: {cause}; "
-            f"ask outcome({batch.token!r}) of its space once {self.url} is back",
+            f"whether a batch on {batch.space!r} applied is not known: {cause}; {settles}",
             token=batch.token,
             space=batch.space,
             url=self.url,

@@ -80,9 +80,21 @@ def test_a_failed_sync_leaves_the_outcome_unknown_and_the_store_read_only(
 
     assert isinstance(unknown, OutcomeUnknownError)
     assert (unknown.token, unknown.space) == (b"t", "s")
+    assert "ask outcome(b't')" in str(unknown)
     assert type(refused) is StorageError
     assert "takes no more writes" in str(refused)
     assert value_of(store, A) == b"1"
+
+
+def test_without_a_token_the_outcome_shows_when_it_is_opened_again(disk: FailingDisk, opened: Opens) -> None:
+    store = opened()
+    disk.fail("sync", ends="-wal", times=None)
+
+    [unknown] = put(store, A, value=b"2")
+
+    assert isinstance(unknown, OutcomeUnknownError)
+    assert unknown.token is None
+    assert str(unknown).endswith(f"open {store.url} again and read the space")
 
 
 def test_a_store_that_turned_read_only_writes_again_when_opened_anew(
