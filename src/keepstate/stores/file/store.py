@@ -26,6 +26,7 @@ from keepstate.stores.file import shared as registry
 from keepstate.stores.file.frames import Format
 from keepstate.stores.file.io import SYSTEM_FILES, Files
 from keepstate.stores.file.shared import SharedJournal
+from keepstate.stores.places import refuse_irregular
 from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Outcome, Page, Reading
 from keepstate.stores.urls import StoreUrl
 
@@ -126,6 +127,7 @@ class FileStore(StoreBase):
             raise StoreUnavailableError(
                 f"the folder {folder} of {self.url} is not there; make it", url=self.url
             )
+        refuse_irregular(path)
         return path
 
     async def _close(self) -> None:

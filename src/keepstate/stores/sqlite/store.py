@@ -24,6 +24,7 @@ from keepstate.errors import (
     StoreUnavailableError,
 )
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
+from keepstate.stores.places import refuse_irregular
 from keepstate.stores.protocol import (
     Batch,
     Capabilities,
@@ -151,6 +152,7 @@ class SqliteStore(StoreBase):
             raise StoreUnavailableError(
                 f"the folder {folder} of {self.url} is not there; make it", url=self.url
             )
+        refuse_irregular(path)
         if not self._unsafe_fs:
             filesystem.refuse_unsafe(folder)
         try:
