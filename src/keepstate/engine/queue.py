@@ -70,6 +70,12 @@ class Task:
     def __repr__(self) -> str:
         return f"<Task {self.id!r} attempt {self.attempt} of {self.worker!r}>"
 
+    def __reduce__(self) -> str | tuple[object, ...]:
+        raise TypeError(
+            f"{self!r} cannot be pickled: it is held by one process; send Claim(task.id, task.token), which "
+            "the methods of a queue take in its place"
+        )
+
     def is_known_to(self, unit: Unit) -> bool:
         """Whether the store has not forgotten the claim; the unit then commits only if it still has not."""
         if self._losses.is_void:
