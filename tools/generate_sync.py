@@ -435,6 +435,8 @@ def handed(argument: ast.arg) -> str:
     if kind.startswith("Callable[["):
         (only,) = twins
         return f"receiving({only}, {argument.arg})"
+    if kind in HOMES:
+        return f"inner_of({argument.arg})"
     kinds = twins[0] if len(twins) == 1 else f"({', '.join(twins)})"
     return f"inner_of({argument.arg}) if isinstance({argument.arg}, {kinds}) else {argument.arg}"
 

@@ -19,6 +19,7 @@ from keepstate.engine.history.paths import Path
 from keepstate.engine.history.revisions import Revision
 from keepstate.sync.checkout import Checkout
 from keepstate.sync.draft import Draft
+from keepstate.sync.twin import inner_of
 from keepstate.sync.upkeep import Upkeep
 
 
@@ -139,6 +140,14 @@ class History(Upkeep[engine.History]):
             NotFoundError: The path leads nowhere, or there is no such commit.
         """
         return finish(self._inner.blame(path, ref))
+
+    def fork(self, to: History) -> int:
+        """Copies the whole history to that of another space, in any store, and returns its commits.
+
+        Raises:
+            AlreadyExistsError: A branch or tag of the same name stands on another commit there.
+        """
+        return finish(self._inner.fork(inner_of(to)))
 
     def merge(
         self,

@@ -6,6 +6,7 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from os import PathLike
 from typing import TypeVar
 
 from keepstate._finish import finish
@@ -75,3 +76,20 @@ class Upkeep(Twin[Inner]):
         It may run beside writers, and beside another one of its kind.
         """
         return finish(self._inner.collect())
+
+    def export_bundle(self, path: str | PathLike[str]) -> int:
+        """Writes the whole history into one file, and returns how many commits it has.
+
+        The file is written whole or not at all; one that is there is replaced. Memory is used for all of it.
+        """
+        return finish(self._inner.export_bundle(path))
+
+    def import_bundle(self, path: str | PathLike[str]) -> int:
+        """Brings the history of a file in, compared byte by byte with its names, and returns its commits.
+
+        Raises:
+            InvalidError: There is no such file, or it is no bundle.
+            CorruptError: It is damaged, or lacks something; nothing was written.
+            AlreadyExistsError: A branch or tag of the same name stands on another commit.
+        """
+        return finish(self._inner.import_bundle(path))

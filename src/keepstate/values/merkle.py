@@ -116,14 +116,16 @@ def gather(encodings: Iterable[bytes], *, verify: bool = False) -> Fetching[dict
         for name, (ref, level) in wanted.items():
             data = fetched[name]
             if verify:
-                _verify(ref, data)
+                admit_object(ref, data)
             gathered[name] = data
             found += _below(ref, level, data)
         wanted = {ref.name: (ref, level) for ref, level in found if ref.name not in gathered}
     return gathered
 
 
-def reach(encodings: Iterable[bytes], known: set[bytes], *, verify: bool = False) -> Fetching[None]:
+def reach(
+    encodings: Iterable[bytes], known: set[bytes], look: Callable[[Ref, bytes], None] | None = None
+) -> Fetching[None]:
     """Adds the names of all objects that encodings refer to, at any depth, to those that are known.
 
     What is known already is passed over, and all that lies below it.
@@ -131,27 +133,28 @@ def reach(encodings: Iterable[bytes], known: set[bytes], *, verify: bool = False
     Args:
         encodings: Where to begin.
         known: The names.
-        verify: Fetches each object that is new, and compares it with its name; else only what refers to more.
+        look: Is given each object that is new; without it only what refers to more is fetched.
 
     Raises:
-        CorruptError: An object is not what its name says, or damaged.
+        CorruptError: An object is damaged.
     """
     wanted = {
         ref.name: (ref, 0) for encoding in encodings for ref in _refs(encoding) if ref.name not in known
     }
     while wanted:
         known.update(wanted)
-        refs = [ref for ref, _ in wanted.values() if verify or _has_below(ref)]
+        refs = [ref for ref, _ in wanted.values() if look is not None or _has_below(ref)]
         fetched: Mapping[bytes, bytes] = (yield refs) if refs else {}
         found: list[tuple[Ref, int]] = []
         for ref in refs:
-            if verify:
-                _verify(ref, fetched[ref.name])
+            if look is not None:
+                look(ref, fetched[ref.name])
             found += _below(ref, wanted[ref.name][1], fetched[ref.name])
         wanted = {ref.name: (ref, level) for ref, level in found if ref.name not in known}
 
 
-def _verify(ref: Ref, data: bytes) -> None:
+def admit_object(ref: Ref, data: bytes) -> None:
+    """Raises `CorruptError` if an object is not what its name says."""
     if name_of(ref.kind, data) != ref.name:
         raise CorruptError(f"object {ref.name.hex()} is damaged: its bytes have another name")
 

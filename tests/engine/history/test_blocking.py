@@ -58,3 +58,18 @@ def test_what_is_not_there_is_told_so(url: str) -> None:
             checkout["a"] = 2
         del draft["a"]
         assert (len(draft), list(draft)) == (0, [])
+
+
+def test_a_history_goes_into_a_file_and_another_space_without_await(url: str, tmp_path: Path) -> None:
+    with keepstate.sync.open(url) as ks:
+        history, fork, other = (blocking_history(ks, name) for name in ("a", "b", "c"))
+        history.append("messages", "one")
+        history.fork(fork)
+        history.export_bundle(tmp_path / "a.bundle")
+        other.import_bundle(tmp_path / "a.bundle")
+
+        assert dict(fork.checkout()) == dict(other.checkout()) == {"messages": ["one"]}
+        assert history.verify().problems == ()
+        assert history.prune(keep_last=1).commits == 0
+        with pytest.raises(InvalidError, match="`to`"):
+            history.fork("b")  # type: ignore[arg-type]

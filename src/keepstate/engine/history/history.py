@@ -7,6 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from keepstate.engine import layout
+from keepstate.engine.admission import admit_instance
 from keepstate.engine.history import comparing, naming
 from keepstate.engine.history.ancestry import Walk, is_ancestor, merge_bases
 from keepstate.engine.history.blaming import blame
@@ -35,6 +36,7 @@ from keepstate.engine.history.merging import MergeRules, merged, reverted
 from keepstate.engine.history.paths import CODEC, Path, steps_of
 from keepstate.engine.history.record import EMPTY_STATE
 from keepstate.engine.history.revisions import Found, Revision, find_commit, held
+from keepstate.engine.history.sharing import brought_in, taken_out
 from keepstate.engine.history.upkeep import Upkeep
 from keepstate.engine.history.writing import Appending, planted
 from keepstate.engine.scope import ATTEMPTS, Scope
@@ -234,6 +236,16 @@ class History(Upkeep):
             return Blame(found.told(), is_exact)
 
         return await self._run(work)
+
+    async def fork(self, to: History) -> int:
+        """Copies the whole history to that of another space, in any store, and returns its commits.
+
+        Raises:
+            AlreadyExistsError: A branch or tag of the same name stands on another commit there.
+        """
+        admit_instance("to", to, History)
+        bundle = await self._run(taken_out)
+        return await to._run(lambda ledger: brought_in(ledger, bundle))
 
     # ---- merging
 

@@ -10,7 +10,7 @@ from keepstate.engine.history.ledger import Ledger, Records
 from keepstate.engine.unit import Unit
 from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Store
-from keepstate.values.merkle import reach
+from keepstate.values.merkle import admit_object, reach
 
 
 async def survey(store: Store, space: str) -> HistoryStats:
@@ -51,7 +51,8 @@ async def verify(unit: Unit) -> Verified:
         id = todo.pop()
         try:
             record = await ledger.record(id)
-            await ledger.serve(reach([record.root], objects, verify=True), keep=False)
+            await ledger.serve(reach([record.root], objects, admit_object), keep=False)
+            objects.difference_update(record.roots())  # another commit may not carry them
             for parent in await ledger.parents(id):
                 if parent not in commits:
                     commits.add(parent)

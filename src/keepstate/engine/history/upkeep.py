@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
+from os import PathLike, fspath
 from typing import TypeVar
 
 from keepstate.engine.admission import admit_instance
+from keepstate.engine.history.bundle import read_bundle, write_bundle
 from keepstate.engine.history.collecting import collect_history
 from keepstate.engine.history.commits import (
     Commit,
@@ -21,6 +23,7 @@ from keepstate.engine.history.heads import MAIN
 from keepstate.engine.history.ledger import Ledger, Records
 from keepstate.engine.history.pruning import Keeping, prune
 from keepstate.engine.history.revisions import Revision, find_commit
+from keepstate.engine.history.sharing import brought_in, taken_out
 from keepstate.engine.history.surveying import survey, verify
 from keepstate.engine.scope import ATTEMPTS, Scope
 from keepstate.engine.unit import Unit
@@ -111,6 +114,28 @@ class Upkeep:
         self._scope.refuse_inside("collecting")
         self._records = Records()
         return await collect_history(await self._scope.store(), self._scope.stored_name)
+
+    # ---- in and out
+
+    async def export_bundle(self, path: str | PathLike[str]) -> int:
+        """Writes the whole history into one file, and returns how many commits it has.
+
+        The file is written whole or not at all; one that is there is replaced. Memory is used for all of it.
+        """
+        bundle = await self._run(taken_out)
+        await self._scope.runner.call(write_bundle, bundle, fspath(path))
+        return len(bundle.commits)
+
+    async def import_bundle(self, path: str | PathLike[str]) -> int:
+        """Brings the history of a file in, compared byte by byte with its names, and returns its commits.
+
+        Raises:
+            InvalidError: There is no such file, or it is no bundle.
+            CorruptError: It is damaged, or lacks something; nothing was written.
+            AlreadyExistsError: A branch or tag of the same name stands on another commit.
+        """
+        bundle = await self._scope.runner.call(read_bundle, fspath(path))
+        return await self._run(lambda ledger: brought_in(ledger, bundle))
 
     # ---- running
 

@@ -1,0 +1,190 @@
+"""A whole history as one value, and as one file: all that branches and tags lead to, each thing once.
+
+```
+"keepstate history 1", a line feed
+"B" name head, "T" name head        a branch, a tag
+"G" commit graft                    what comes before a commit that lost its parents
+"C" record                          a commit
+"O" kind object                     a part of a state
+```
+
+Each of these lines is an array in MessagePack behind its length of four bytes. The file ends with the SHA-256
+of all before. What is read is compared with its name, and must be whole: a bundle that lacks something is
+refused before anything is written.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from keepstate.engine.history.grafts import Graft, Grafts
+from keepstate.engine.history.heads import Head, admit_ref_name
+from keepstate.engine.history.objects import unpacked
+from keepstate.engine.history.record import id_of, read_record
+from keepstate.errors import CorruptError, InvalidError
+from keepstate.values.codec import packed
+from keepstate.values.merkle import reach
+from keepstate.values.refs import Kind, Ref, name_of
+
+_MAGIC: Final = b"keepstate history 1\n"
+_DIGEST_BYTES: Final = 32
+_LENGTH_BYTES: Final = 4
+
+
+class Bundle(msgspec.Struct):
+    """A history.
+
+    Attributes:
+        branches: Heads by name.
+        tags: Likewise.
+        grafts: By commit.
+        commits: Their canonical bytes by id.
+        objects: Kind and bytes by name, but for roots that commits carry.
+    """
+
+    branches: dict[str, Head] = msgspec.field(default_factory=dict[str, Head])
+    tags: dict[str, Head] = msgspec.field(default_factory=dict[str, Head])
+    grafts: Grafts = msgspec.field(default_factory=dict[bytes, Graft])
+    commits: dict[bytes, bytes] = msgspec.field(default_factory=dict[bytes, bytes])
+    objects: dict[bytes, tuple[Kind, bytes]] = msgspec.field(default_factory=dict[bytes, tuple[Kind, bytes]])
+
+    def verify(self) -> None:
+        """Raises `CorruptError` unless it holds all that its branches and tags lead to."""
+        todo = [head.commit for head in (*self.branches.values(), *self.tags.values())]
+        seen, known = set(todo), set[bytes]()
+        while todo:
+            id = todo.pop()
+            if id not in self.commits:
+                raise CorruptError(f"the bundle lacks commit {id.hex()}; export it again")
+            record = read_record(self.commits[id], id)
+            roots = record.roots()
+            _serve(reach([record.root], known, _ignore), self, roots)
+            known.difference_update(roots)  # another commit may not carry them
+            graft = self.grafts.get(id)
+            for parent in record.parents if graft is None else graft.parents:
+                if parent not in seen:
+                    seen.add(parent)
+                    todo.append(parent)
+
+
+def _ignore(_ref: Ref, _data: bytes) -> None:
+    """Lets every object be asked for."""
+
+
+def _serve(work: Any, bundle: Bundle, roots: dict[bytes, bytes]) -> None:
+    try:
+        wanted = next(work)
+        while True:
+            found: dict[bytes, bytes] = {}
+            for ref in wanted:
+                if ref.name in roots:
+                    found[ref.name] = roots[ref.name]
+                elif ref.name in bundle.objects:
+                    found[ref.name] = bundle.objects[ref.name][1]
+                else:
+                    raise CorruptError(f"the bundle lacks object {ref.name.hex()}; export it again")
+            wanted = work.send(found)
+    except StopIteration:
+        return
+
+
+# ---- as a file
+
+
+def write_bundle(bundle: Bundle, path: str) -> None:
+    """Writes a file, whole or not at all; one that is there is replaced."""
+    target = Path(path)
+    half = target.with_name(f".{target.name}.{os.getpid()}.half")
+    seen = sha256()
+    try:
+        with half.open("wb") as file:
+            for line in _lines(bundle):
+                file.write(line)
+                seen.update(line)
+            file.write(seen.digest())
+            file.flush()
+            os.fsync(file.fileno())
+        half.replace(target)
+    finally:
+        half.unlink(missing_ok=True)
+
+
+def _lines(bundle: Bundle) -> Iterator[bytes]:
+    yield _MAGIC
+    for name, head in bundle.branches.items():
+        yield _line("B", name, head)
+    for name, head in bundle.tags.items():
+        yield _line("T", name, head)
+    for id, graft in bundle.grafts.items():
+        yield _line("G", id, graft)
+    for record in bundle.commits.values():
+        yield _line("C", packed(record))
+    for kind, data in bundle.objects.values():
+        yield _line("O", int(kind), packed(data))
+
+
+def _line(*parts: object) -> bytes:
+    line = msgspec.msgpack.encode(parts)
+    return len(line).to_bytes(_LENGTH_BYTES) + line
+
+
+def read_bundle(path: str) -> Bundle:
+    """Returns the history in a file, verified.
+
+    Raises:
+        InvalidError: There is no such file, or it is no bundle.
+        CorruptError: It is damaged, or lacks something.
+    """
+    try:
+        data = Path(path).read_bytes()
+    except OSError as error:
+        raise InvalidError(f"{path} cannot be read: {error.strerror}") from error
+    if not data.startswith(_MAGIC):
+        raise InvalidError(f"{path} is no bundle of a history")
+    try:
+        bundle = _read(data)
+        bundle.verify()
+    except CorruptError as error:
+        raise CorruptError(f"{path} is damaged: {error}", place=path) from error
+    return bundle
+
+
+def _read(data: bytes) -> Bundle:
+    end = len(data) - _DIGEST_BYTES
+    if end < len(_MAGIC) or sha256(data[:end]).digest() != data[end:]:
+        raise CorruptError("its digest is another's; it is cut off or was changed")
+    bundle = Bundle()
+    place = len(_MAGIC)
+    while place < end:
+        begin = place + _LENGTH_BYTES
+        place = begin + int.from_bytes(data[place:begin])
+        try:
+            kind, *parts = msgspec.msgpack.decode(data[begin:place], type=list[Any])
+            _take(bundle, kind, *parts)
+        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+            raise CorruptError(f"a line of it is none: {error}") from error
+    return bundle
+
+
+def _take(bundle: Bundle, kind: str, first: Any, second: Any = None) -> None:
+    match kind:
+        case "B":
+            bundle.branches[admit_ref_name("branch", first)] = msgspec.convert(second, Head)
+        case "T":
+            bundle.tags[admit_ref_name("tag", first)] = msgspec.convert(second, Head)
+        case "G":
+            bundle.grafts[first] = msgspec.convert(second, Graft)
+        case "C":
+            record = unpacked(first, "a commit")
+            bundle.commits[id_of(record)] = record
+        case "O":
+            encoding = unpacked(second, "an object")
+            bundle.objects[name_of(Kind(first), encoding)] = Kind(first), encoding
+        case _:
+            raise CorruptError(f"it has a line of kind {kind!r}; it is of a newer keepstate")

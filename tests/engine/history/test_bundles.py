@@ -1,0 +1,92 @@
+"""A history in one file, and in another space: the same commits, or nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from keepstate.engine.history.history import History
+from keepstate.engine.keepstate import Keepstate
+from keepstate.errors import AlreadyExistsError, CorruptError, InvalidError
+from tests.engine.history.conftest import history_of
+from tests.engine.history.test_upkeep import LONG
+
+
+async def a_history(history: History) -> None:
+    """Makes commits, a merge, a tag, and lets go of some."""
+    for number in range(1, 7):
+        await history.commit({"messages": LONG[number * 20 :], "n": number, "big": b"x" * 1_500_000})
+    await history.branch("side", "main~1")
+    await history.append("messages", "new", branch="side")
+    await history.merge("side", rules={(): "theirs"})
+    await history.tag("v1", "main#2")
+    await history.prune(keep_last=4)
+
+
+async def same(one: History, other: History) -> bool:
+    """Says whether two histories have the same branches, tags, commits and states."""
+    if [b async for b in one.branches()] != [b async for b in other.branches()]:
+        return False
+    ids = [commit.id async for commit in one.log()]
+    states = [dict(await one.checkout(id)) == dict(await other.checkout(id)) for id in ids]
+    return ids == [commit.id async for commit in other.log()] and all(states)
+
+
+async def test_a_bundle_brings_the_same_history_into_another_backend(
+    history: History, ks: Keepstate, tmp_path: Path
+) -> None:
+    await a_history(history)
+    count = await history.export_bundle(tmp_path / "a.bundle")
+    other = history_of(ks.space("other"))
+
+    assert await other.import_bundle(tmp_path / "a.bundle") == count
+    assert await same(history, other)
+    assert (await other.verify()).problems == ()
+    assert (await other.find("v1")).id == (await history.find("v1")).id
+    assert await other.import_bundle(tmp_path / "a.bundle") == count
+    assert [path.name for path in tmp_path.glob("*.half")] == []
+    await other.append("messages", "more")
+    assert (await other.find()).number == (await history.find()).number + 1  # type: ignore[operator]
+
+
+async def test_a_fork_goes_its_own_way(history: History, ks: Keepstate) -> None:
+    await a_history(history)
+    fork = history_of(ks.space("fork"))
+    await history.fork(fork)
+    assert await same(history, fork)
+
+    await fork.append("messages", "forked")
+    await history.append("messages", "original")
+
+    assert (await fork.checkout())["messages"][-1] == "forked"
+    assert (await history.checkout())["messages"][-1] == "original"
+    with pytest.raises(AlreadyExistsError, match="branch 'main'"):
+        await history.fork(fork)
+    with pytest.raises(InvalidError):
+        await history.fork("fork")  # type: ignore[arg-type]
+
+
+async def test_a_damaged_bundle_is_refused_whole(history: History, tmp_path: Path) -> None:
+    await history.commit({"messages": LONG, "n": 1})
+    await history.tag("v1")
+    path = tmp_path / "a.bundle"
+    await history.export_bundle(path)
+    whole = path.read_bytes()
+    target = history_of(Keepstate.space(history._scope.home, "other"))  # type: ignore[arg-type]
+    for place in range(20, len(whole), len(whole) // 23):
+        flipped = bytearray(whole)
+        flipped[place] ^= 4
+        for damaged in (bytes(flipped), whole[:place]):
+            path.write_bytes(damaged)
+            with pytest.raises(CorruptError, match=r"a\.bundle"):
+                await target.import_bundle(path)
+    for other in (b"", b"something"):
+        path.write_bytes(other)
+        with pytest.raises(InvalidError):
+            await target.import_bundle(path)
+    path.unlink()
+    with pytest.raises(InvalidError):
+        await target.import_bundle(path)
+
+    assert [branch async for branch in target.branches()] == []
