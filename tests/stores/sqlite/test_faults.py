@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import apsw
@@ -84,6 +86,31 @@ def test_a_failed_sync_leaves_the_outcome_unknown_and_the_store_read_only(
     assert type(refused) is StorageError
     assert "takes no more writes" in str(refused)
     assert value_of(store, A) == b"1"
+
+
+def test_a_limit_on_the_size_of_files_is_a_lack_of_room_that_can_be_mended(path: Path, opened: Opens) -> None:
+    store = opened()
+    put(store, A, value=b"1")
+    with limited(path.with_name(f"{path.name}-wal").stat().st_size + 4096):
+        [full] = put(store, A, value=bytes(500_000), token=b"t")
+        still = value_of(store, A)
+    put(store, B, value=b"3")
+
+    assert isinstance(full, StoreFullError)
+    assert "nothing was written" in str(full)
+    assert still == b"1"
+    assert (value_of(store, A), value_of(store, B)) == (b"1", b"3")
+
+
+@contextmanager
+def limited(size_bytes: int) -> Iterator[None]:
+    """Lets this process write no file beyond a size."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
 
 
 def test_without_a_token_the_outcome_shows_when_it_is_opened_again(disk: FailingDisk, opened: Opens) -> None:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 from typing import Final
 
 import apsw
 
 from keepstate.errors import CorruptError, StorageError, StoreFullError, StoreUnavailableError
 
+_LIMITS: Final = frozenset({errno.EFBIG, errno.EDQUOT})
 _FOREIGN: Final = "a row or table that a keepstate database has is missing"
 
 
@@ -18,9 +20,7 @@ def storage_error(error: apsw.Error, path: str) -> StorageError:
             f"another program has kept {path} locked ({error}); nothing was written: try again"
         )
     if isinstance(error, apsw.FullError) or is_full(error):
-        return StoreFullError(
-            f"there is no room for {path} ({error}); nothing was written: free space on its disk"
-        )
+        return no_room(error, path)
     if isinstance(error, apsw.NotADBError):
         return CorruptError(
             f"{path} is no database ({error}): give another file, or restore a backup", place=path
@@ -44,6 +44,18 @@ def storage_error(error: apsw.Error, path: str) -> StorageError:
             f"{path} cannot be written to ({error}); nothing was written: make it and its folder writable"
         )
     return StorageError(f"{path} failed ({type(error).__name__}: {error}); nothing was written")
+
+
+def no_room(error: apsw.Error, path: str) -> StoreFullError:
+    """Returns the error of a write for which there was no room."""
+    return StoreFullError(
+        f"there is no room for {path} ({error}); nothing was written: free space on its disk"
+    )
+
+
+def lacks_room(error: apsw.Error, system_errno: int) -> bool:
+    """Returns whether a write, and no sync, failed at a limit of the process or the user."""
+    return getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_WRITE and system_errno in _LIMITS
 
 
 def is_full(error: apsw.Error) -> bool:

@@ -137,6 +137,8 @@ class Writer:
         return answer, _newest_row(flush)
 
     def _failed(self, error: apsw.Error, *, is_committing: bool) -> StorageError:
+        if failures.lacks_room(error, self._connection.system_errno):
+            return failures.no_room(error, self._path)
         if not failures.is_io_failure(error):
             return failures.storage_error(error, self._path)
         self._turn_read_only(error)
@@ -178,7 +180,11 @@ class Writer:
                     pass
         except (apsw.Error, StorageError) as error:
             is_all = False
-            if isinstance(error, apsw.Error) and failures.is_io_failure(error):
+            if (
+                isinstance(error, apsw.Error)
+                and failures.is_io_failure(error)
+                and not failures.lacks_room(error, self._checkpointer.system_errno)
+            ):
                 self._turn_read_only(error)
             else:
                 _log.warning("the write-ahead log of %s grows for now: %s", self._path, error)
