@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
+from typing import Final
 
 from keepstate.errors import InvalidError
+
+_FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
+
+
+def is_forbidden(error: OSError) -> bool:
+    """Whether the system lets this process not write there: to try again is no use."""
+    return error.errno in _FORBIDDEN
 
 
 def refuse_irregular(path: str) -> None:

@@ -6,9 +6,9 @@ import errno
 from typing import Final
 
 from keepstate.errors import StorageError, StoreFullError, StoreUnavailableError
+from keepstate.stores.places import is_forbidden
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
-_FORBIDDEN: Final = frozenset({errno.EACCES, errno.EPERM, errno.EROFS})
 
 
 def storage_error(error: OSError, path: str) -> StorageError:
@@ -18,7 +18,7 @@ def storage_error(error: OSError, path: str) -> StorageError:
         return StoreFullError(
             f"there is no room for {path} ({reason}); nothing was written: free space on its disk"
         )
-    if error.errno in _FORBIDDEN:
+    if is_forbidden(error):
         return StorageError(
             f"{path} cannot be written to ({reason}); nothing was written: make it and its folder writable"
         )

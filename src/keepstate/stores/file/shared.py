@@ -23,6 +23,7 @@ from keepstate.stores.file.items import Item, SnapshotEnd
 from keepstate.stores.file.journal import Journal
 from keepstate.stores.file.lock import ProcessLock
 from keepstate.stores.file.state import Draft, JournaledState
+from keepstate.stores.places import is_forbidden
 from keepstate.stores.protocol import Batch, Outcome
 
 T = TypeVar("T")
@@ -53,7 +54,8 @@ class SharedJournal:
         try:
             self._process_lock = ProcessLock(path)
         except OSError as error:
-            raise StoreUnavailableError(
+            kind = StorageError if is_forbidden(error) else StoreUnavailableError
+            raise kind(
                 f"{path}.lock cannot be opened ({error.strerror}), and a journal needs one beside it: name a "
                 "file in a folder that you may write to"
             ) from error

@@ -35,8 +35,11 @@ class FileLock:
         self._path = path
         try:
             self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
-        except PermissionError:  # enough to lock it; that nothing can be written shows at the database
-            self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except PermissionError as forbidden:
+            try:  # enough to lock it; that nothing can be written shows at the database
+                self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                raise forbidden from None
         self.release = partial(fcntl.flock, self._fd, fcntl.LOCK_UN)
         """Lets the next one have it, if it is held: in C, where no interrupt can come before it is done."""
 

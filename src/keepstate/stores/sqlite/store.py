@@ -24,7 +24,7 @@ from keepstate.errors import (
     StoreUnavailableError,
 )
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
-from keepstate.stores.places import refuse_irregular
+from keepstate.stores.places import is_forbidden, refuse_irregular
 from keepstate.stores.protocol import (
     Batch,
     Capabilities,
@@ -158,9 +158,10 @@ class SqliteStore(StoreBase):
         try:
             return registry.acquire(path, self._durability, self._wait_s)
         except OSError as error:
-            raise StoreUnavailableError(
-                f"{error.filename or path} cannot be opened ({error.strerror}); keepstate writes to the file "
-                "and beside it: make it and its folder writable",
+            kind = StorageError if is_forbidden(error) else StoreUnavailableError
+            raise kind(
+                f"{error.filename or path} cannot be opened or written to ({error.strerror}); keepstate "
+                "writes to the file and beside it: make it and its folder writable",
                 url=self.url,
             ) from error
 
