@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import pickle
+import re
 import time
 import warnings
 from collections.abc import Coroutine, Iterator
@@ -145,9 +146,37 @@ def test_an_unknown_scheme_lists_the_known_ones(door: Any) -> None:
 
 
 @pytest.mark.parametrize("door", [keepstate.open, sync.open], ids=["async", "blocking"])
-def test_a_file_name_for_a_url_shows_how_a_url_looks(door: Any) -> None:
+@pytest.mark.parametrize(
+    ("path", "suggested"),
+    [
+        ("app.db", "sqlite:///app.db (three slashes, then the path), or give pathlib.Path('app.db')"),
+        ("/var/app.db", "sqlite:////var/app.db "),
+        ("./state/", "file:///state/ for a folder"),
+    ],
+)
+def test_a_path_for_a_url_is_told_its_url(door: Any, path: str, suggested: str) -> None:
+    with pytest.raises(InvalidError, match=re.escape(f"'{path}' is no store URL; write {suggested}")):
+        door(path)
+
+
+@pytest.mark.parametrize("door", [keepstate.open, sync.open], ids=["async", "blocking"])
+@pytest.mark.parametrize("text", ["", "host=a password=b", "a b"])
+def test_a_text_that_is_no_path_shows_how_a_url_looks(door: Any, text: str) -> None:
     with pytest.raises(InvalidError, match=r"one looks like sqlite:///agents\.db or memory://"):
-        door("agents.db")
+        door(text)
+
+
+@pytest.mark.parametrize("url", ["file://./state/", "sqlite://./app.db"])
+def test_a_path_after_two_slashes_is_told_as_it_was_given(url: str) -> None:
+    with pytest.raises(InvalidError, match=rf"^{re.escape(url)} names no file"):
+        sync.open(url)
+
+
+def test_the_twin_of_what_is_no_asynchronous_handle_is_refused() -> None:
+    with sync.open("memory://") as ks, pytest.raises(InvalidError, match="is blocking already; use it as it"):
+        sync.of(ks)  # type: ignore[arg-type]
+    with pytest.raises(InvalidError, match="`ks` is 3"):
+        sync.of(3)  # type: ignore[arg-type]
 
 
 def test_a_store_of_the_wrong_colour_names_the_right_call() -> None:

@@ -228,7 +228,8 @@ class OpenStore:
 
     @property
     def _is_relative(self) -> bool:
-        return self._url.scheme in _FILES and self._url.path[:1] not in ("", "/")
+        at_host = self._url.scheme not in _FILES or self._url.host
+        return not at_host and self._url.path[:1] not in ("", "/")
 
     @property
     def url(self) -> str:

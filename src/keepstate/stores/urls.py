@@ -8,6 +8,7 @@ imported when their scheme is first used; other packages add theirs by the entry
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -35,6 +36,8 @@ BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
 }
 
 _ENTRY_POINTS = "keepstate.stores"
+_PATH = re.compile(r"(?=.*[./])[\w./-]+")
+"""What is most likely meant as a path, and needs no quoting in a URL; a password would not show."""
 
 
 class OpensUrls(Protocol):
@@ -63,7 +66,7 @@ class StoreUrl(msgspec.Struct, frozen=True):
         scheme, found, rest = text.partition("://")
         shown = repr(_redacted(text))
         if not found or not scheme:
-            raise InvalidError(f"{shown} is no store URL; one looks like sqlite:///agents.db or memory://")
+            raise InvalidError(f"{shown} is no store URL; {_suggested(text)}")
         if "#" in rest:
             raise InvalidError(f"a store URL has no part after a '#'; write %23 where {shown} means one")
         rest, _, query = rest.partition("?")
@@ -148,6 +151,16 @@ def _redacted(text: str) -> str:
     place = text.partition("?")[0]
     head, at, tail = place.rpartition("@")
     return f"{head.partition('://')[0]}://…@{tail}" if at else place
+
+
+def _suggested(text: str) -> str:
+    """Returns what to write instead of a text that is no URL: most often it is a path."""
+    if not _PATH.fullmatch(text):
+        return "one looks like sqlite:///agents.db or memory://"
+    path = text.removeprefix("./")
+    if path.endswith("/"):
+        return f"write file:///{path} for a folder (three slashes, then the path)"
+    return f"write sqlite:///{path} (three slashes, then the path), or give pathlib.Path({text!r})"
 
 
 def _is_secret(name: str) -> bool:

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 from keepstate import opening
 from keepstate._finish import finish
 from keepstate.engine import keepstate as engine
+from keepstate.engine.admission import admit_instance
+from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 
@@ -49,5 +51,13 @@ def open(
 
 
 def of(ks: engine.Keepstate) -> Keepstate:
-    """Returns the blocking twin of an asynchronous handle: the same data, closed with it. See `ks.sync`."""
+    """Returns the blocking twin of an asynchronous handle: the same data, closed with it. See `ks.sync`.
+
+    Raises:
+        InvalidError: It is no asynchronous handle.
+    """
+    given: object = ks
+    if isinstance(given, Keepstate):
+        raise InvalidError(f"{given!r} is blocking already; use it as it is")
+    admit_instance("ks", ks, engine.Keepstate)
     return ks.sync
