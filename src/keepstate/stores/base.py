@@ -23,6 +23,7 @@ from keepstate._runner import Colour, Runner, Signal, Work, runner_of
 from keepstate.errors import (
     ClosedError,
     HistoryLostError,
+    InvalidError,
     OutcomeUnknownError,
     StorageError,
     StoreUnavailableError,
@@ -298,6 +299,8 @@ class StoreBase(ABC):
     async def _flush(self, batches: Sequence[Batch]) -> list[Outcome]:
         try:
             outcomes = await self._apply(batches)
+        except InvalidError as error:  # the login is refused since then, and earlier attempts may stand
+            outcomes = [StoreUnavailableError(str(error), url=self.url) for _ in batches]
         except StorageError as error:
             return [error, *(copy(error) for _ in batches[1:])]  # each caller raises its own
         _log.debug("%s: a flush of %d batches", self.url, len(batches))
@@ -426,7 +429,7 @@ class StoreBase(ABC):
             try:
                 changed = await self._wait(spaces, _WAIT_ROUND_S)
                 attempt = 0
-            except StorageError as error:
+            except (StorageError, InvalidError) as error:
                 level = logging.DEBUG if attempt else logging.WARNING
                 _log.log(level, "changes by others are seen later for now: %s", error)
                 changed = spaces

@@ -246,7 +246,7 @@ def test_what_the_server_says_against_a_login_is_told(
 ) -> None:
     url = postgres_server.url.replace("postgres@", place).replace("/postgres", "/no_such_database")
 
-    with pytest.raises(StoreUnavailableError, match=said):
+    with pytest.raises(InvalidError, match=f"refuses this user or database.*{said}"):
         opened(url)
 
 

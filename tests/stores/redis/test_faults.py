@@ -144,6 +144,8 @@ class TestFaults(RedisStage):
                     break
             before = await revision_of(store, space)
             assert isinstance(outcome, StoreFullError), outcome
+            assert "user_script" not in str(outcome), "which line of our own script is no news"
+            assert ".;" not in str(outcome)
 
             newcomer = await self.open(server.url)
             deleted = await applied(newcomer, space, Delete(b"\x00%d" % 0), Delete(b"\x00%d" % 1))

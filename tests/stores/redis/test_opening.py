@@ -13,7 +13,7 @@ import pytest
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import InvalidError, StorageError, StoreUnavailableError
-from keepstate.stores.protocol import Durability, Put
+from keepstate.stores.protocol import Batch, Durability, Put
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.urls import StoreUrl
 from keepstate.testing.servers import Redis, RedisCluster
@@ -72,6 +72,33 @@ class TestOpening(RedisStage):
             await self.open(url)
 
         assert "secret" not in str(caught.value)
+
+    async def test_a_login_that_is_missing_and_a_database_that_is_not_there_are_invalid(
+        self, own_server: Redis
+    ) -> None:
+        with pytest.raises(InvalidError, match=r"no such database at .*: DB index is out of range; give"):
+            await self.open(own_server.url.rpartition("/")[0] + "/99")
+        own_server.command("CONFIG", "SET", "requirepass", "secret")
+        with pytest.raises(InvalidError, match=r"refuses user and password at .*required; mend") as caught:
+            await self.open(own_server.url)
+
+        assert not caught.value.retryable
+
+    async def test_a_login_refused_while_it_is_open_may_be_given_back(self, own_server: Redis) -> None:
+        rights = ("on", "~*", "&*", "+@all")
+        own_server.command("ACL", "SETUSER", "ann", *rights, ">old")
+        url = own_server.url.replace("redis://", "redis://ann:old@")
+        store = await self.open(f"{url}?retry_for_s=0")
+        await applied(store, "s", Put(DOC, b"1"))
+
+        own_server.command("ACL", "SETUSER", "ann", "resetpass", ">new")
+        own_server.command("CLIENT", "KILL", "USER", "ann")
+        [refused] = await store.apply([Batch("s", [Put(DOC, b"2")])])
+        own_server.command("ACL", "SETUSER", "ann", ">old")
+        await applied(store, "s", Put(DOC, b"3"))
+
+        assert isinstance(refused, StoreUnavailableError)
+        await store.close()
 
     async def test_a_node_of_a_cluster_is_no_single_server(self, redis_cluster: RedisCluster) -> None:
         with pytest.raises(InvalidError, match=r"redis\+cluster://"):

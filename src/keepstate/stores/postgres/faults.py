@@ -6,10 +6,12 @@ write may have been done.
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 from keepstate.errors import (
     CorruptError,
+    InvalidError,
     OutcomeUnknownError,
     StorageError,
     StoreFullError,
@@ -27,6 +29,14 @@ _CORRUPT: Final = frozenset({"XX001", "XX002"})
 _PASSING: Final = frozenset({"40001", "40P01", "55P03", "57014"})
 """A serialization failure, a deadlock, a lock that was not had in time, a statement that took too long."""
 _PASSING_CLASSES: Final = ("08", "53", "57", "58")
+
+
+_ADVICE: Final = re.compile(r"\s*Is the server running [^?]*\?")
+_NO_LOGIN: Final = re.compile(
+    r'authentication failed for user|(role|database) "[^"]*" does not exist|no pg_hba\.conf entry'
+    r"|no password supplied|is not permitted to log in|permission denied for database"
+)
+"""libpq tells why no connection came about in words only."""
 
 
 def misses_schema(error: RefusedStatement) -> bool:
@@ -75,9 +85,11 @@ def of_loss(error: LostConnection, *, url: str, may_have_written: bool) -> Store
     return kind(f"{url} hung up before it answered: {error.message}", url=url)
 
 
-def of_no_connection(error: LostConnection, *, url: str) -> StoreUnavailableError:
+def of_no_connection(error: LostConnection, *, url: str) -> StoreUnavailableError | InvalidError:
     """Returns what to raise where no host could be reached, or none let this user in."""
+    said = _ADVICE.sub("", error.message)
+    if _NO_LOGIN.search(said):
+        return InvalidError(f"{url} refuses this user or database: {said}; mend them in the URL")
     return StoreUnavailableError(
-        f"{url} cannot be reached: {error.message}; start the server, or correct the host, user or database",
-        url=url,
+        f"{url} cannot be reached: {said}; start the server, or correct the host, user or database", url=url
     )

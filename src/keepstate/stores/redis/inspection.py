@@ -11,7 +11,7 @@ from keepstate.stores.redis.client import with_text
 from keepstate.stores.redis.encoding import Place
 from keepstate.stores.redis.node import Node
 from keepstate.stores.redis.scripts import script
-from keepstate.stores.redis.wire import Refusal, Reply, pack, refused
+from keepstate.stores.redis.wire import NO_LOGIN, Refusal, Reply, pack, refused, refused_login
 
 _OLDEST = (7, 0)
 _HINT: Final = "SPUBLISH"
@@ -42,6 +42,9 @@ async def inspect(node: Node, place: Place, *, url: str, is_cluster: bool, unsaf
     commands = [(b"INFO",), (b"CONFIG", b"GET", b"appendfsync"), with_text(probe)]
     info, fsync, forbidden = await node.exchange(b"".join(map(pack, commands)), len(commands))
     where = f"{url} ({node.address})"
+    for reply in (info, forbidden):
+        if isinstance(reply, Refusal) and reply.code in NO_LOGIN:
+            raise refused_login(url, f"{node.address}: {reply.text}")
     fields = _fields(info, where, unsafe_policy=unsafe_policy)
     if fields:
         _refuse_unfit(fields, where, url=url, is_cluster=is_cluster)

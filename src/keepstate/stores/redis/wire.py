@@ -8,6 +8,7 @@ reply is a `Refusal`, which the caller judges.
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Awaitable, Sequence
 from contextlib import suppress
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
@@ -274,33 +275,44 @@ def _plain(reply: Any) -> Reply:
 
 # ---- the driver's errors
 
+_NO_DATABASE: Final = "DB index is out of range"
+
+
+_SCRIPT_PLACE = re.compile(r",? *script: [0-9a-f]{40}, on @user_script:\d+")
+
+
+def _said(error: Exception) -> str:
+    """Returns an error's message without its full stop, and without the line of our own script."""
+    return _SCRIPT_PLACE.sub("", str(error)).rstrip(". ")
+
 
 def _refusal(error: Exception) -> Refusal:
     """Returns what the server said; the driver cuts off the codes that it knows."""
-    text, code = str(error), getattr(error, "status_code", None)
+    text, code = _said(error), getattr(error, "status_code", None)
     if code is None:
         code, _, text = text.partition(" ")
     return Refusal(str(code), text)
 
 
 def _unreached(address: Address, access: Access, error: Exception) -> StorageError | InvalidError:
+    said = _said(error)
     if isinstance(error, AuthenticationError):
+        return refused_login(access.url, f"{address}: {said}")
+    if _NO_DATABASE in said:
+        return InvalidError(f"{access.url} has no such database at {address}: {said}; give a lower number")
+    if "CERTIFICATE" in said.upper():
         return InvalidError(
-            f"{access.url} refuses user and password at {address}: {error}; mend them in the URL"
-        )
-    if "CERTIFICATE" in str(error).upper():
-        return InvalidError(
-            f"{access.url}: no trusted TLS at {address}: {error}; say whom to trust with tls_ca="
+            f"{access.url}: no trusted TLS at {address}: {said}; say whom to trust with tls_ca="
         )
     return StoreUnavailableError(
-        f"{access.url} is not reached at {address}: {str(error) or 'no answer'}; is the server up?",
+        f"{access.url} is not reached at {address}: {said or 'no answer'}; is the server up?",
         url=access.url,
     )
 
 
 def _unanswered(address: Address, access: Access, error: Exception) -> OutcomeUnknownError:
     return OutcomeUnknownError(
-        f"{access.url} did not answer at {address}: {str(error) or f'nothing for {access.timeout_s} s'}",
+        f"{access.url} did not answer at {address}: {_said(error) or f'nothing for {access.timeout_s} s'}",
         url=access.url,
     )
 
@@ -315,7 +327,13 @@ _PASSING = {
     "LOADING", "MASTERDOWN", "CLUSTERDOWN", "TRYAGAIN", "READONLY", "BUSY", "NOREPLICAS", "MISCONF",
     "EXECABORT", MOVED, ASK, UNKNOWN_SCRIPT,
 }  # fmt: skip
-_FORBIDDEN = {"NOAUTH", "NOPERM", "WRONGPASS"}
+NO_LOGIN: Final = {"NOAUTH", "WRONGPASS"}
+_FORBIDDEN = {"NOPERM", *NO_LOGIN}
+
+
+def refused_login(url: str, said: str) -> InvalidError:
+    """Returns the error of a server that does not let this user in."""
+    return InvalidError(f"{url} refuses user and password at {said}; mend them in the URL")
 
 
 def refused(refusal: Refusal, url: str, space: str | None = None) -> StorageError:
