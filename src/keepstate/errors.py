@@ -196,10 +196,14 @@ class StorageError(KeepstateError):
 
 
 class StoreUnavailableError(StorageError):
-    """The store could not be reached; but for `OutcomeUnknownError` nothing was written."""
+    """The store could not be reached; but for `OutcomeUnknownError` nothing was written.
+
+    `is_read_only` where it was reached, and takes no writes: it is a replica, or set so.
+    """
 
     code = "unavailable"
     retryable = True
+    is_read_only: bool = False
 
 
 class OutcomeUnknownError(StoreUnavailableError):

@@ -6,7 +6,8 @@ import pytest
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
-from keepstate.stores.patience import Patience
+from keepstate.errors import StoreUnavailableError
+from keepstate.stores.patience import READ_ONLY_FOR_S, Patience
 from keepstate.testing.clocks import ManualClock
 
 
@@ -52,6 +53,21 @@ def test_a_store_that_is_soon_back_is_asked_again_soon() -> None:
     assert all(finish(patience.again()) for _ in range(3))
 
     assert clock.monotonic_s() < 0.2
+
+
+def test_a_server_that_takes_no_writes_is_not_asked_for_long() -> None:
+    clock = ManualClock()
+    patience = Patience(30.0, runner=Unsleeping(clock), clock=clock)
+    refused = StoreUnavailableError("a standby", is_read_only=True)
+    clock.advance(10_000)
+
+    while finish(patience.again(StoreUnavailableError("away"))) and clock.monotonic_s() < 15:
+        pass
+    began_s = clock.monotonic_s()
+    while finish(patience.again(refused)):
+        pass
+
+    assert clock.monotonic_s() - began_s <= READ_ONLY_FOR_S
 
 
 def test_one_long_attempt_counts_for_all_that_follow() -> None:

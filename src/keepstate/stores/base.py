@@ -256,7 +256,7 @@ class StoreBase(ABC):
         while True:
             unknown |= {place for place, outcome in enumerate(outcomes) if _is_unanswered(outcome)}
             places = [place for place, outcome in enumerate(outcomes) if _is_retryable(outcome)]
-            if not places or not await patience.again():
+            if not places or not await patience.again(outcomes[places[0]]):
                 break
             self._outage.goes_on(outcomes[places[0]])
             again = [
@@ -383,7 +383,7 @@ class StoreBase(ABC):
                 return answer
             except StoreUnavailableError as error:
                 known = twice or not isinstance(error, OutcomeUnknownError)
-                if not known or not await patience.again():
+                if not known or not await patience.again(error):
                     raise
                 self._outage.goes_on(error)
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from keepstate._clock import Clock
 from keepstate._runner import Runner
+from keepstate.errors import StoreUnavailableError
+
+READ_ONLY_FOR_S = 4.0
+"""How long a server that takes no writes is asked again."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
 
@@ -21,13 +25,22 @@ class Patience:
         self._until_s = self._since_s + for_s
         self._longest_s = 0.0
         self._pause_s = _FIRST_PAUSE_S
+        self._read_only_until_s: float | None = None
 
-    async def again(self) -> bool:
-        """Returns after a pause, longer each time, that there may be another attempt, or at once that not."""
+    async def again(self, failure: object = None) -> bool:
+        """Returns after a pause, longer each time, that there may be another attempt, or at once that not.
+
+        A server that was reached and takes no writes is asked for a few seconds only: it may be a failover.
+        """
         now_s = self._clock.monotonic_s()
+        if isinstance(failure, StoreUnavailableError) and failure.is_read_only:
+            self._read_only_until_s = self._read_only_until_s or now_s + READ_ONLY_FOR_S
+        else:
+            self._read_only_until_s = None
         self._longest_s = max(self._longest_s, now_s - self._since_s)
         pause_s = self._pause_s * (0.5 + self._clock.spread())
-        if now_s + pause_s + self._longest_s >= self._until_s:
+        until_s = min(self._until_s, self._read_only_until_s or self._until_s)
+        if now_s + pause_s + self._longest_s >= until_s:
             return False
         await self._runner.sleep(pause_s)
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)

@@ -294,11 +294,14 @@ def test_a_lock_that_is_long_in_coming_is_asked_for_again(postgres_url: str, set
 
 def test_a_server_set_to_read_only_says_so_and_nothing_is_written(postgres_url: str) -> None:
     finish(opened(postgres_url).close())
-    store = impatient(with_default(postgres_url, "default_transaction_read_only=on"))
+    store = impatient(with_default(postgres_url, "default_transaction_read_only=on"), retry_for_s=30.0)
+    began_s = time.monotonic()
 
     outcome = outcome_of(store, "s", Put(KEY, b"1"))
 
+    assert time.monotonic() - began_s < 10
     assert isinstance(outcome, StoreUnavailableError)
+    assert outcome.is_read_only
     assert not isinstance(outcome, OutcomeUnknownError)
     assert "target_session_attrs" in str(outcome)
     assert finish(store.spaces()) == []

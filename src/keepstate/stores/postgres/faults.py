@@ -61,6 +61,7 @@ def of_refusal(error: RefusedStatement, *, url: str, schema: str) -> StorageErro
             f"{url} takes no writes: {said}; it is a standby or set to read-only: name the primary, "
             "or several hosts with target_session_attrs=read-write",
             url=url,
+            is_read_only=True,
         )
     if state == _DENIED:
         return StorageError(

@@ -348,7 +348,10 @@ def refused(refusal: Refusal, url: str, space: str | None = None) -> StorageErro
             f"{where} has no room: {said}; give the server more, or delete", url=url, space=space
         )
     if refusal.code in _PASSING:
-        return StoreUnavailableError(f"{where} cannot answer for now: {said}", url=url, space=space)
+        is_read_only = refusal.code == "READONLY"
+        return StoreUnavailableError(
+            f"{where} cannot answer for now: {said}", url=url, space=space, is_read_only=is_read_only
+        )
     if refusal.code in _FORBIDDEN:
         return StorageError(
             f"{where} may not be used so: {said}; give the user the right", url=url, space=space
