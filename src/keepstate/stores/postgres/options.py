@@ -8,6 +8,7 @@ from typing import Annotated, Final
 import msgspec
 
 from keepstate.errors import InvalidError
+from keepstate.stores.base import RETRY_FOR_S
 from keepstate.stores.urls import StoreUrl
 
 PASSED_ON: Final = frozenset({
@@ -32,6 +33,8 @@ class PostgresOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """How many connections calls may share; a watch has one more of its own."""
     timeout_s: Annotated[float, msgspec.Meta(gt=0)] = 10.0
     """How long to wait for one answer before the server is held for dead."""
+    retry_for_s: Annotated[float, msgspec.Meta(ge=0)] = RETRY_FOR_S
+    """How long to ask again while the server is away."""
 
 
 def read_options(url: StoreUrl) -> PostgresOptions:

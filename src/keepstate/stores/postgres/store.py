@@ -77,7 +77,8 @@ class PostgresStore(StoreBase):
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> PostgresStore:
         """Returns the store that the URL names."""
-        return cls(url, read_options(url), runner=runner)
+        options = read_options(url)
+        return cls(url, options, runner=runner, retry_for_s=options.retry_for_s)
 
     def twin(self, runner: Runner) -> PostgresStore:
         """Returns a store on the same schema for another colour, not yet opened."""
