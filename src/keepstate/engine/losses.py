@@ -7,8 +7,17 @@ read (a unit, a lease, a claimed task, a watch) compares the number of losses.
 
 from __future__ import annotations
 
+from functools import cache
+from typing import cast
+
 from keepstate.errors import HistoryLostError
 from keepstate.stores.protocol import NoticesLosses, Store
+
+
+@cache
+def _notices(kind: type) -> bool:
+    # To ask it of each store anew takes as long as reading from it.
+    return issubclass(kind, NoticesLosses)
 
 
 class Losses:
@@ -23,7 +32,7 @@ class Losses:
     __slots__ = ("_name", "_space", "_store", "known")
 
     def __init__(self, store: Store, space: str, name: str) -> None:
-        self._store = store if isinstance(store, NoticesLosses) else None
+        self._store = cast("NoticesLosses", store) if _notices(type(store)) else None
         self._space, self._name = space, name
         self.known = self._told()
 

@@ -98,7 +98,7 @@ async def test_a_sound_history_has_no_problems_and_a_size(history: History) -> N
     assert (verified.commits, verified.problems) == (2, ())
     assert (stats.branches, stats.tags, stats.commits) == (1, 1, 2)
     assert stats.objects >= 20
-    assert stats.size_bytes > 20_000
+    assert stats.size_bytes > 10_000
 
 
 async def test_any_flipped_bit_is_found(history: History) -> None:

@@ -25,10 +25,9 @@ import msgspec
 
 from keepstate.engine.history.grafts import Graft, Grafts
 from keepstate.engine.history.heads import Head, admit_ref_name
-from keepstate.engine.history.objects import unpacked
+from keepstate.engine.history.objects import packed, unpacked
 from keepstate.engine.history.record import id_of, read_record
 from keepstate.errors import CorruptError, InvalidError
-from keepstate.values.codec import packed
 from keepstate.values.merkle import reach
 from keepstate.values.refs import Kind, Ref, name_of
 

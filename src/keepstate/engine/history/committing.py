@@ -92,17 +92,14 @@ async def commit_onto(ledger: Ledger, order: Order, base: bytes | None, state: P
         return await _written(ledger, order, head, state)
     if order.on_conflict == "raise" or head is None:
         raise _moved(ledger, order.branch, base, head)
-    parents, sources = [], []
     if base is not None:
         before = await ledger.record(base)
-        parents, sources = [base], [before]
         if not await is_ancestor(ledger, base, head.commit):
             await held(ledger, Found(base, before, None, None, False))
     own, record = await ledger.write(
         state.encoding,
         state.objects,
-        parents=parents,
-        sources=sources,
+        parents=[] if base is None else [base],
         author=order.author,
         message=order.message,
     )
@@ -116,7 +113,6 @@ async def _written(ledger: Ledger, order: Order, head: Head | None, state: Plant
         state.encoding,
         state.objects,
         parents=parents,
-        sources=[await ledger.record(parent) for parent in parents],
         author=order.author,
         message=order.message,
     )
@@ -133,7 +129,6 @@ async def join(
         state.encoding,
         state.objects,
         parents=[head.commit, other[0]],
-        sources=[await ledger.record(head.commit), other[1]],
         author=order.author,
         message=order.message,
     )
@@ -164,7 +159,7 @@ async def squash(ledger: Ledger, order: Order, since: Found) -> Outcome:
         before.root,
         {},
         parents=[since.id],
-        sources=[before],
+        sources=[head.commit],
         author=order.author,
         message=order.message or f"squash {passed} commits",
     )

@@ -8,11 +8,10 @@ from typing import TypeVar
 from keepstate.engine import layout
 from keepstate.engine.history.grafts import Grafts, read_grafts
 from keepstate.engine.history.heads import Head, put_head, read_head
-from keepstate.engine.history.objects import Known, UnitObjects, unpacked
+from keepstate.engine.history.objects import Known, UnitObjects, packed_record, unpacked
 from keepstate.engine.history.record import CommitRecord, carried, id_of, read_record
 from keepstate.engine.unit import Unit
-from keepstate.errors import CorruptError, NotFoundError, PrunedError
-from keepstate.values.codec import packed
+from keepstate.errors import CorruptError, KeepstateError, NotFoundError, PrunedError
 from keepstate.values.refs import Fetching
 
 T = TypeVar("T")
@@ -21,20 +20,21 @@ _REMEMBERED = 1_024
 
 
 class Records:
-    """Commits that were read lately; they never change."""
+    """Commits that were read lately, each with the roots that it carries; they never change."""
 
     def __init__(self) -> None:
-        self._by_id: dict[bytes, CommitRecord] = {}
+        self._by_id: dict[bytes, tuple[CommitRecord, dict[bytes, bytes]]] = {}
 
-    def get(self, id: bytes) -> CommitRecord | None:
-        """Returns a commit, if it is remembered."""
+    def get(self, id: bytes) -> tuple[CommitRecord, dict[bytes, bytes]] | None:
+        """Returns a commit and its roots by name, if it is remembered."""
         return self._by_id.get(id)
 
-    def add(self, id: bytes, record: CommitRecord) -> None:
+    def add(self, id: bytes, record: CommitRecord) -> tuple[CommitRecord, dict[bytes, bytes]]:
         """Remembers a commit, and forgets all others when they have become many."""
         if len(self._by_id) >= _REMEMBERED:
             self._by_id = {}
-        self._by_id[id] = record
+        self._by_id[id] = record, record.roots()
+        return self._by_id[id]
 
 
 class Ledger:
@@ -68,17 +68,26 @@ class Ledger:
 
     async def record(self, id: bytes) -> CommitRecord:
         """Returns a commit, the objects that it carries at hand."""
-        record = self._records.get(id) or await self.stored_record(id)
-        if record is None:
-            await self.unit.verify()
-            if self._objects.loose is not None:
-                raise PrunedError(
-                    f"commit {id.hex()} of {self.unit.space!r} was collected; nothing led to it"
-                )
-            place = f"commit {id.hex()} of {self.unit.space!r}"
-            raise CorruptError(f"{place} is missing; restore it from a copy", place=place)
-        self.known.add(record.roots())
-        return record
+        found = self._records.get(id)
+        if found is None:
+            record = await self.stored_record(id)
+            if record is None:
+                raise await self._missing(id)
+            found = self._records.add(id, record)
+        self.known.add(found[1])
+        return found[0]
+
+    async def _missing(self, id: bytes) -> KeepstateError:
+        await self.unit.verify()
+        place = f"commit {id.hex()} of {self.unit.space!r}"
+        if self._objects.loose is not None:
+            return PrunedError(f"{place} was collected; nothing led to it")
+        return CorruptError(f"{place} is missing; restore it from a copy", place=place)
+
+    async def _roots(self, id: bytes) -> dict[bytes, bytes]:
+        record = await self.record(id)
+        found = self._records.get(id)
+        return record.roots() if found is None else found[1]
 
     async def grafts(self) -> Grafts:
         """Returns the grafts of commits whose parents were pruned."""
@@ -105,9 +114,7 @@ class Ledger:
         (entry,) = await self.unit.objects([layout.COMMITS + id])
         if entry is None:
             return None
-        record = read_record(unpacked(await self.unit.value(entry), f"commit {id.hex()}"), id)
-        self._records.add(id, record)
-        return record
+        return read_record(unpacked(await self.unit.value(entry), f"commit {id.hex()}"), id)
 
     # ---- writing
 
@@ -117,7 +124,7 @@ class Ledger:
         objects: Mapping[bytes, bytes],
         *,
         parents: Sequence[bytes],
-        sources: Sequence[CommitRecord],
+        sources: Sequence[bytes] | None = None,
         author: str | None,
         message: str,
     ) -> tuple[bytes, CommitRecord]:
@@ -127,11 +134,14 @@ class Ledger:
             root: The state's encoding.
             objects: What of the state is not among that of the sources, or cannot be sure to be.
             parents: The commits before it, the branch's own first.
-            sources: Whose objects the state takes over. A branch or tag that leads to each was read.
+            sources: Whose objects the state takes over, if not the parents'. A branch or tag that leads to
+                each was read.
             author: Who makes it.
             message: What for.
         """
-        earlier = {name: data for source in sources for name, data in source.roots().items()}
+        earlier: dict[bytes, bytes] = {}
+        for source in parents if sources is None else sources:
+            earlier |= await self._roots(source)
         carries = carried(root, {**earlier, **objects})
         before = [await self.record(parent) for parent in parents]
         record = CommitRecord(
@@ -143,12 +153,12 @@ class Ledger:
             author=author,
             message=message,
         )
-        self._put(root, objects, earlier, record.roots())
         encoding = record.encoding()
         id = id_of(encoding)
-        self.unit.put_object(layout.COMMITS + id, packed(encoding))
-        self._records.add(id, record)
-        self.known.add({**objects, **record.roots()})
+        _, carries_by_name = self._records.add(id, record)
+        self._put(root, objects, earlier, carries_by_name)
+        self.unit.put_object(layout.COMMITS + id, packed_record(record, encoding))
+        self.known.add({**objects, **carries_by_name})
         return id, record
 
     def _put(

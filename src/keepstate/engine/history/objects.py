@@ -3,21 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import Protocol, TypeVar
+from functools import cache
+from typing import Protocol, TypeVar, cast
 
 from keepstate.engine import layout
+from keepstate.engine.history.record import CommitRecord
 from keepstate.engine.stored import damaged
 from keepstate.engine.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, KeepstateError, PrunedError
 from keepstate.stores.protocol import NamesObjects
 from keepstate.values import limits
-from keepstate.values.codec import body_of, packed
+from keepstate.values.codec import COMPRESSED, PLAIN, body_of
+from keepstate.values.compression import compress
 from keepstate.values.refs import Fetching, Ref
 
 T = TypeVar("T")
 
 _ITEM_BYTES = 64
 """More than a reference to an item has, or the item's share of a node."""
+_COMPRESSED_FROM_BYTES = 512
+_STATE_BYTES = 256
 _READ_BYTES = limits.READ_BYTES - limits.VALUE_BYTES
 
 
@@ -72,6 +77,21 @@ class UnitObjects:
         )
 
 
+def packed(encoding: bytes) -> bytes:
+    """Returns an object as it is stored: compressed from far fewer bytes on than other values.
+
+    There are many of them, and most are text that is written once and seldom read.
+    """
+    if len(encoding) > _COMPRESSED_FROM_BYTES and (small := compress(encoding)) is not None:
+        return COMPRESSED + small
+    return PLAIN + encoding
+
+
+def packed_record(record: CommitRecord, encoding: bytes) -> bytes:
+    """Returns a commit as it is stored: compressed if there is a state in it, and not only names."""
+    return packed(encoding) if len(record.root) > _STATE_BYTES else PLAIN + encoding
+
+
 def unpacked(stored: bytes, place: str) -> bytes:
     """Returns the encoding in a stored object or commit; neither ever holds a pickle."""
     try:
@@ -80,11 +100,18 @@ def unpacked(stored: bytes, place: str) -> bytes:
         raise damaged(place, error) from error
 
 
+@cache
+def _names_objects(kind: type) -> bool:
+    # To ask it of each store anew takes as long as reading from it.
+    return issubclass(kind, NamesObjects)
+
+
 def key_maker(unit: Unit) -> Callable[[bytes], bytes]:
     """Returns what makes an object's key of its name; an encrypted store hides the name."""
     store, space = unit.store, unit.space
-    if isinstance(store, NamesObjects):
-        return lambda name: layout.STATES + store.object_name(space, name)
+    if _names_objects(type(store)):
+        names = cast("NamesObjects", store)
+        return lambda name: layout.STATES + names.object_name(space, name)
     return lambda name: layout.STATES + name
 
 

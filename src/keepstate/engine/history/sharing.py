@@ -8,9 +8,8 @@ from keepstate.engine.history.bundle import Bundle
 from keepstate.engine.history.grafts import put_grafts
 from keepstate.engine.history.heads import Head, heads, put_head, read_head
 from keepstate.engine.history.ledger import Ledger
-from keepstate.engine.history.objects import UnitObjects
+from keepstate.engine.history.objects import UnitObjects, packed
 from keepstate.errors import AlreadyExistsError
-from keepstate.values.codec import packed
 from keepstate.values.merkle import reach
 from keepstate.values.refs import Kind, Ref
 

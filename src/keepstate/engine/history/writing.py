@@ -8,8 +8,8 @@ from typing import Any, Final
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.paths import CODEC, Steps, find, shown
 from keepstate.errors import InvalidError, NotFoundError
-from keepstate.values.contents import closed, closed_tree, is_container, open_contents
-from keepstate.values.merkle import Planted, shared
+from keepstate.values.contents import closed, closed_tree, fields, is_container, open_contents
+from keepstate.values.merkle import TREE_BYTES, Planted, compose, shared
 from keepstate.values.nodes import item, ref_of, refs_in
 from keepstate.values.patch import Edits, edited
 from keepstate.values.refs import Fetching
@@ -40,6 +40,10 @@ class Appending:
             InvalidError: There is something else at the path.
             NotFoundError: What should hold the list is not there.
         """
+        if len(steps) == 1 and ref_of(root) is None:
+            shallow = yield from self._in_small(root, steps, items)
+            if shallow is not None:
+                return shallow
         *above, last = steps
         way, holder = (yield from find(root, tuple(above))) if above else ((), root)
         edits = Edits()
@@ -51,6 +55,15 @@ class Appending:
             place, encoding = (CODEC.canonical(last),), b"\x90"
         edits.at(way).puts[place[0]] = yield from self._longer(encoding, items, steps)
         return (yield from edited(root, edits))
+
+    def _in_small(self, root: bytes, steps: Steps, items: Sequence[Planted]) -> Fetching[Planted | None]:
+        """Returns a state that is no tree with a longer list; None if that makes it one."""
+        there, key = fields(root), CODEC.canonical(steps[0])
+        made = yield from self._longer(there.get(key, b"\x90"), items, steps)
+        there[key] = made.encoding
+        if sum(map(len, there)) + sum(map(len, there.values())) > TREE_BYTES:
+            return None
+        return Planted(compose(list(there.values()), list(there)), made.objects)
 
     def _longer(self, encoding: bytes, items: Sequence[Planted], steps: Steps) -> Fetching[Planted]:
         entries = [item(new.encoding, is_deep=bool(refs_in(new.encoding))) for new in items]

@@ -1,0 +1,88 @@
+"""A history that version 1 of its format wrote is read for ever, and the same commits have the same ids."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import keepstate
+from keepstate._runner import TaskRunner
+from keepstate.engine.history.history import History
+from keepstate.engine.scope import SpaceScope
+from keepstate.stores.memory import MemoryStore
+from keepstate.testing.clocks import ManualClock
+
+PATH = Path(__file__).parent / "history_1.bundle"
+BEGIN_MS = 1_767_225_600_000
+MESSAGES = [{"role": "user", "content": f"message {n} " * 20, "n": n} for n in range(150)]
+STATES: list[dict[str, Any]] = [
+    {
+        "messages": MESSAGES,
+        "keys": {f"key{n}": n for n in range(700)},
+        "small": {"set": {1, 2}, "none": None},
+    },
+    {
+        "messages": [*MESSAGES, "new"],
+        "keys": {f"key{n}": n for n in range(700)},
+        "small": {"set": {1, 2}, "none": None},
+    },
+    {"messages": [*MESSAGES[100:], "new"], "small": (1, 2.5, b"x"), "big": "y" * 6_000},
+]
+IDS = [
+    "6c46627fa44aa43ab295e3483c6516e3845b1598",
+    "39f67c5866c0c7adb456bebd80016feb2de37b62",
+    "597679e247e6ef3bb112b6162e5bf0e597a83996",
+    "2a7ce14b89463ef16865759e91d860859aff2c07",
+    "bf2387c22841ac326866954bf7655278d0691a19",
+]
+
+
+async def made(path: Path) -> list[str]:
+    """Writes the history into a file, and returns its ids from the first."""
+    clock = ManualClock(BEGIN_MS)
+    store = MemoryStore(runner=TaskRunner(), clock=clock)
+    await store.open()
+    async with keepstate.open(store) as ks:
+        history = History(SpaceScope(ks.space("a")._home, "a", "ada"))
+        await history.commit(STATES[0], message="first")
+        await history.append("messages", "new", message="second")
+        clock.advance(1_000)
+        await history.tag("v1")
+        await history.commit(STATES[2], author="bob")
+        await history.commit({"side": 1}, branch="side")
+        await history.merge("side", message="both", rules={(): "ours"})
+        ids = [commit.id async for commit in history.log()]
+        await history.export_bundle(path)
+    await store.close()
+    return ids[::-1]
+
+
+def test_the_same_history_has_the_same_ids(tmp_path: Path) -> None:
+    assert asyncio.run(made(tmp_path / "again.bundle")) == IDS
+
+
+def test_what_was_written_is_read() -> None:
+    async def whole() -> None:
+        async with keepstate.open("memory://") as ks:
+            history = History(SpaceScope(ks.space("b")._home, "b", None))
+            await history.import_bundle(PATH)
+
+            assert [commit.id async for commit in history.log()][::-1] == IDS
+            assert (await history.verify()).problems == ()
+            assert dict(await history.checkout("main#1")) == STATES[0]
+            assert dict(await history.checkout("v1")) == STATES[1]
+            assert dict(await history.checkout("main~1")) == STATES[2]
+            assert dict(await history.checkout()) == {**STATES[2], "side": 1}
+            assert (await history.find("main~1")).to_dict() == {
+                "id": (await history.find("main#3")).id,
+                "number": 3,
+                "parents": [(await history.find("v1")).id],
+                "branch": "main",
+                "created_at": "2026-01-01T00:00:01+00:00",
+                "author": "bob",
+                "message": "",
+                "generation": 3,
+            }
+
+    asyncio.run(whole())
