@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -193,3 +194,22 @@ async def test_a_change_in_a_long_state_writes_little(history: History) -> None:
         change(draft["messages"])
         await draft.commit()
         assert (await history.checkout())["messages"] == draft["messages"]
+
+
+async def test_what_is_changed_while_a_commit_is_under_way_belongs_to_the_next(history: History) -> None:
+    draft = await history.begin()
+    draft["l"] = [f"{n} " * 20 for n in range(300)]
+    await draft.commit()
+    draft["l"].append("first")
+    committing = asyncio.create_task(draft.commit())
+    while not committing.done():
+        await asyncio.sleep(0)
+        if len(draft["l"]) == 301:
+            draft["l"].append("second")
+            draft["n"] = 1
+    await committing
+    assert (await history.checkout())["l"][-1] in ("first", "second")
+    await draft.commit()
+
+    assert dict(await history.checkout()) == dict(draft)
+    assert len((await history.checkout("main#2"))["l"]) == 301

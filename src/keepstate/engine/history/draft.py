@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 from keepstate.engine.documents import MISSING
@@ -115,10 +115,12 @@ class Draft(Loaded, MutableMapping[str, Any]):
         """
         order = admit_order(self._scope, self.branch, message, author, on_conflict, rules)
         encodings = {key: _encoded(key, value) for key, value in self._state.values.items()}
+        # Told before anything is waited for: what is changed meanwhile belongs to the next commit.
+        edits, gone = self._edits(encodings), [canonical(key) for key in self._state.gone]
 
         async def work(unit: Unit) -> tuple[Outcome, dict[str, Any]]:
             ledger = await self._state.ledger(unit)
-            state = await ledger.serve(self._planted(encodings))
+            state = await ledger.serve(_edited(self._state.root, edits, gone))
             outcome = await commit_onto(ledger, order, self._state.id, state)
             return outcome, await self._merged(ledger, outcome)
 
@@ -128,11 +130,9 @@ class Draft(Loaded, MutableMapping[str, Any]):
         self.base = commit_of(outcome.id, outcome.record, outcome.number, self.branch)
         return self.base
 
-    def _planted(self, encodings: dict[str, bytes]) -> Fetching[Planted]:
-        """Returns the state as changed, and the objects that are new."""
-        values = self._state.values
-        contents = yield from open_contents(self._state.root)
-        edits = Edits()
+    def _edits(self, encodings: dict[str, bytes]) -> Edits:
+        """Returns what was changed, but for what was removed."""
+        edits, values = Edits(), self._state.values
         for key, encoding in encodings.items():
             step, before = canonical(key), self._bases.get(key)
             verdict = (
@@ -144,12 +144,9 @@ class Draft(Loaded, MutableMapping[str, Any]):
                 edits.inside[step] = verdict
             elif verdict is not None:
                 edits.puts[step] = verdict
-        gone = [canonical(key) for key in self._state.gone]
-        there = yield from together([contents.find(step) for step in gone])
-        edits.removed = {step for step, entry in zip(gone, there, strict=True) if entry is not None}
         if self._state.is_whole:
             edits.order = [canonical(key) for key in values]
-        return (yield from edited(self._state.root, edits))
+        return edits
 
     async def _merged(self, ledger: Ledger, outcome: Outcome) -> dict[str, Any]:
         """Returns what others changed of the keys that are loaded, `MISSING` for what they removed."""
@@ -184,6 +181,14 @@ class Draft(Loaded, MutableMapping[str, Any]):
 
     def _keep(self, loaded: dict[str, Any]) -> None:
         self._bases |= {key: canonical(value) for key, value in loaded.items()}
+
+
+def _edited(root: bytes, edits: Edits, gone: Sequence[bytes]) -> Fetching[Planted]:
+    """Returns a state as changed, without those of some keys that it has."""
+    contents = yield from open_contents(root)
+    there = yield from together([contents.find(step) for step in gone])
+    edits.removed = {step for step, entry in zip(gone, there, strict=True) if entry is not None}
+    return (yield from edited(root, edits))
 
 
 def _encoded(key: str, value: Any) -> bytes:
