@@ -59,7 +59,7 @@ def on_task(make: Callable[[Any, Any], Any], wrong: tuple[Any, ...]) -> Call:
 
 
 CALLS: dict[str, Call] = {
-    "Keepstate.space(name)": on_ks(lambda ks, x: ks.space(x), (1, None, b"a", ["a"], "\ud800")),
+    "Keepstate.space(name)": on_ks(lambda ks, x: ks.space(x), (*NO_TEXT, "", "a" * 201)),
     "Keepstate.space(author)": on_ks(lambda ks, x: ks.space("s", author=x), NO_AUTHOR),
     "Keepstate.spaces(prefix)": on_ks(lambda ks, x: ks.spaces(x), NO_TEXT),
     "Keepstate.drop(space)": on_ks(lambda ks, x: ks.drop(x), (*NO_TEXT, "", "a" * 201)),
@@ -308,3 +308,25 @@ def test_an_error_too_long_for_a_record_or_no_text_is_kept_in_part() -> None:
         assert dead.error is not None
         assert dead.error.startswith("\\ud800é") and dead.error.endswith("é…")
         assert 16_000 < len(dead.error.encode()) <= 16 << 10
+
+
+def test_a_space_s_name_has_room_beside_its_namespace_or_is_refused_at_once() -> None:
+    with sync.open("memory://", namespace="n" * 150) as ks:
+        ks.space("a" * 50).documents.put("k", 1)
+        ks.space("").documents.put("k", 2)
+
+        for act in (ks.space, ks.drop):
+            with pytest.raises(InvalidError, match="a space's name with its namespace has 1 to 200 bytes"):
+                act("a" * 51)
+    with pytest.raises(InvalidError, match="`namespace` is 'nn"):
+        keepstate.open("memory://", namespace="n" * 201)
+
+
+@pytest.mark.parametrize("wrong", [3, "", "k" * 513, "\ud800"])
+def test_a_name_that_cannot_be_is_told_by_its_argument(wrong: Any) -> None:
+    with sync.open("memory://") as ks:
+        space = ks.space("a")
+        with pytest.raises(InvalidError, match=r"^`key` is "):
+            space.documents.put(wrong, 1)
+        with pytest.raises(InvalidError, match=r"^`name` is "):
+            space.leases.acquire(wrong, 60)

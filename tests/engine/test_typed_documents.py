@@ -74,4 +74,4 @@ async def test_a_typed_read_of_another_type_names_document_and_space(space: Spac
 
     with pytest.raises(InvalidError, match=r"document 'counts' of 'run/1' cannot be read as asked") as caught:
         await space.documents.get("counts", type=dict[str, int])
-    assert caught.value.path == "$[...]"
+    assert caught.value.path == "[...]"

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Literal, NotRequired, Protocol, TypedDict
+from typing import Annotated, Any, Literal, NamedTuple, NotRequired, Protocol, TypedDict
 
 import msgspec
 import pydantic
@@ -113,25 +113,25 @@ def test_a_value_is_read_as_the_type_that_is_asked_for(
 
 
 MISFITS: list[tuple[Any, Any, str]] = [
-    ("5", int, r"^\$: Expected `int`, got `str`"),
-    ({"a": ["x"]}, dict[str, list[int]], r"^\$\[\.\.\.\]\[0\]: Expected `int`"),
-    ({}, Plain, r"^\$: .*missing required field `name`"),
-    ({"role": 5}, Message, r"(?s)^\$: .*role"),
-    (5, Message, r"^\$: expected Message, got int"),
-    (-1, Positive, r"^\$: Expected `int` >= 1"),
+    ("5", int, r"^the value: Expected `int`, got `str`"),
+    ({"a": ["x"]}, dict[str, list[int]], r"^\[\.\.\.\]\[0\]: Expected `int`"),
+    ({}, Plain, r"^the value: .*missing required field `name`"),
+    ({"role": 5}, Message, r"(?s)^the value: .*role"),
+    (5, Message, r"^the value: expected Message, got int"),
+    (-1, Positive, r"^the value: Expected `int` >= 1"),
     (Profile(5), Profile, r"^Profile@1\.name: Expected `str`, got `int`"),  # type: ignore[arg-type]
     ([Profile("x", "green")], list[Profile], r"^Profile@1\.colour: 'green'"),  # type: ignore[arg-type]
     (Message.model_construct(role=5), Message, "Profile|Message@1"),
     (Packed("x"), Any, r"^Packed@1\.count"),  # type: ignore[arg-type]
-    ("green", Colour, r"^\$: 'green' is not a valid"),
-    (["red", "green"], list[Colour], r"^\$\[1\]: 'green'"),
-    ({"a": "green"}, dict[str, Colour], r"^\$\['a'\]: 'green'"),
-    ((1, 2), tuple[Colour, ...], r"^\$\[0\]: 1 is not"),
-    ((Colour.RED, 2), tuple[Colour], r"^\$: expected tuple"),
-    ("red", list[Colour], r"^\$: expected list.* got str"),
-    ("green", Colour | None, r"^\$: expected Colour \| NoneType, got str"),
-    ({"n": 1}, State, r"^\$: State needs \['colour'\]"),
-    ({"colour": "green"}, State, r"^\$\.colour: 'green'"),
+    ("green", Colour, r"^the value: 'green' is not a valid"),
+    (["red", "green"], list[Colour], r"^\[1\]: 'green'"),
+    ({"a": "green"}, dict[str, Colour], r"^\['a'\]: 'green'"),
+    ((1, 2), tuple[Colour, ...], r"^\[0\]: 1 is not"),
+    ((Colour.RED, 2), tuple[Colour], r"^the value: expected tuple"),
+    ("red", list[Colour], r"^the value: expected list.* got str"),
+    ("green", Colour | None, r"^the value: expected Colour \| NoneType, got str"),
+    ({"n": 1}, State, r"^the value: State needs \['colour'\]"),
+    ({"colour": "green"}, State, r"^colour: 'green'"),
     (5, Callable[[], None], "expected .*Callable.* got int"),
     (5, Speaking, "cannot be asked for"),
     (5, Unknown, "expected Unknown, got int"),
@@ -168,3 +168,12 @@ def test_checking_an_object_does_not_change_it(codec: Codec) -> None:
     stored = Codec(registry).encode(Trimmed(text="abc"))
 
     assert Codec(registry).decode(stored, type=Trimmed).text == "bc"
+
+
+class Point(NamedTuple):
+    x: int
+
+
+def test_a_named_tuple_that_nobody_registered_is_told_to_be(codec: Codec) -> None:
+    with pytest.raises(InvalidError, match=r"^at\[0\]: .*Point, .*; register it, or store tuple\(…\)"):
+        codec.encode({"at": [Point(1)]})

@@ -40,6 +40,28 @@ def admit_name(what: str, name: object) -> str:
     return text
 
 
+def admit_space(what: str, name: object, namespace: str) -> str:
+    """Returns the name of a space, with its namespace 1 to 200 bytes of UTF-8, as a plain str."""
+    text = admit_text(what, name)
+    size = len((namespace + text).encode())
+    if not 0 < size <= limits.SPACE_BYTES:
+        beside = " with its namespace" if namespace else ""
+        raise InvalidError(
+            f"`{what}` is {_shown(name)}; a space's name{beside} has 1 to {limits.SPACE_BYTES} bytes"
+        )
+    return text
+
+
+def admit_namespace(namespace: object) -> str:
+    """Returns what stands before the names of spaces, as a plain str; empty if there is none."""
+    text = admit_text("namespace", namespace)
+    if len(text.encode()) > limits.SPACE_BYTES:
+        raise InvalidError(
+            f"`namespace` is {_shown(namespace)}; with a space's name it has 1 to {limits.SPACE_BYTES} bytes"
+        )
+    return text
+
+
 def admit_author(author: object) -> str | None:
     """Returns who writes, or None."""
     return None if author is None else admit_name("author", author)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._finish import finish
 from keepstate._runner import Colour, Runner
-from keepstate.engine.admission import admit_author, admit_text
+from keepstate.engine.admission import admit_author, admit_namespace, admit_space, admit_text
 from keepstate.engine.collecting import collect_parts
 from keepstate.engine.space import Space
 from keepstate.errors import InvalidError, UnsupportedError
@@ -79,7 +79,7 @@ class Keepstate:
         read: Callable[[bytes], Any] | None = None,
         pickle: SignedPickle | None = None,
     ) -> None:
-        self.namespace, self.author = admit_text("namespace", namespace), admit_author(author)
+        self.namespace, self.author = admit_namespace(namespace), admit_author(author)
         self._source, self._read, self._pickle = source, read, pickle
         self._twins: dict[str, tuple[Keepstate, BlockingKeepstate]] = {}
 
@@ -167,7 +167,9 @@ class Keepstate:
             author: Who writes there; without it, who writes here.
         """
         return Space(
-            self, admit_text("name", name), author=self.author if author is None else admit_author(author)
+            self,
+            admit_space("name", name, self.namespace),
+            author=self.author if author is None else admit_author(author),
         )
 
     async def spaces(self, prefix: str = "") -> AsyncIterator[str]:
@@ -182,7 +184,7 @@ class Keepstate:
 
     async def drop(self, space: str) -> None:
         """Removes all that is in a space, its log too; an absent one stays absent."""
-        name = self.namespace + admit_text("space", space)
+        name = self.namespace + admit_space("space", space, self.namespace)
         await (await self.opened()).drop(name)
 
     async def sweep(self) -> int:

@@ -75,12 +75,20 @@ def named_key(part: bytes, name: str) -> bytes:
     try:
         text = name.encode()
     except (AttributeError, UnicodeEncodeError) as error:
-        raise InvalidError(f"{name!r} is no text that UTF-8 can hold; name it with a str") from error
+        raise InvalidError(
+            f"{_argument(part)} is {name!r}, no text that UTF-8 can hold; give a str"
+        ) from error
     if not 0 < len(text) <= limits.KEY_BYTES:
-        raise InvalidError(f"{name[:40]!r} has {len(text)} bytes; a name has 1 to {limits.KEY_BYTES}")
+        told = f"{_argument(part)} is {name[:40]!r}{'…' * (len(name) > 40)}"
+        raise InvalidError(f"{told} of {len(text)} bytes; it has 1 to {limits.KEY_BYTES} bytes of UTF-8")
     if len(text) > _LONGEST_NAME:
         return part + text[:_LONGEST_NAME] + _CUT + sha256(text).digest()
     return part + text
+
+
+def _argument(part: bytes) -> str:
+    """Returns what public calls name the argument that such keys are made of."""
+    return "`key`" if part == DOCUMENTS else "`name`"
 
 
 def stream_key(part: bytes, stream: str) -> bytes:

@@ -41,7 +41,7 @@ class _UntoldError(Exception):
     """The same, as msgspec lets it pass."""
 
 
-def fit(value: Any, wanted: Any, path: str = "$") -> Any:
+def fit(value: Any, wanted: Any, path: str = "") -> Any:
     """Returns the value as the wanted type: itself, or converted where nothing is lost (a list to a tuple).
 
     Raises:
@@ -54,19 +54,20 @@ def fit(value: Any, wanted: Any, path: str = "$") -> Any:
     except msgspec.ValidationError as error:
         reason, _, place = str(error).partition(" - at `")
         place = path + place.removesuffix("`").removeprefix("$")
-        raise InvalidError(f"{place}: {reason}", path=place) from error
+        raise _refused(place, reason) from error
     except (TypeError, _UntoldError) as error:
-        raise _UnknownTypeError(
-            f"{path}: {_shown(wanted)} cannot be asked for: {error}", path=path
-        ) from error
-    except (
-        AttributeError,
-        UnicodeEncodeError,
-    ) as error:  # numpy scalars as mappings, loose text
+        reason = f"{_shown(wanted)} cannot be asked for: {error}"
+        raise _refused(path, reason, _UnknownTypeError) from error
+    except (AttributeError, UnicodeEncodeError) as error:  # numpy scalars as mappings, loose text
         kind = type(value).__name__
-        raise InvalidError(f"{path}: Expected `{_shown(wanted)}`, got `{kind}`", path=path) from error
+        raise _refused(path, f"Expected `{_shown(wanted)}`, got `{kind}`") from error
     except RecursionError:
-        raise InvalidError(f"{path}: it nests too deep to be checked", path=path) from None
+        raise _refused(path, "it nests too deep to be checked") from None
+
+
+def _refused(path: str, reason: str, kind: type[InvalidError] = InvalidError) -> InvalidError:
+    path = path.lstrip(". ")
+    return kind(f"{path or 'the value'}: {reason}", path=path)
 
 
 def fit_fields(known: Registration, fields: dict[str, Any]) -> dict[str, Any]:
@@ -121,7 +122,7 @@ def _fit_enums(value: Any, wanted: Any, path: str) -> Any:
         return {fit(k, keys, f"{path} key"): fit(v, values, f"{path}[{k!r}]") for k, v in value.items()}
     if kind is dict and is_typeddict(wanted):
         return _fit_typed_dict(value, wanted, path)
-    raise InvalidError(f"{path}: expected {_shown(wanted)}, got {kind.__name__}", path=path)
+    raise _refused(path, f"expected {_shown(wanted)}, got {kind.__name__}")
 
 
 def _fit_typed_dict(value: dict[str, Any], wanted: Any, path: str) -> dict[str, Any]:
@@ -129,7 +130,7 @@ def _fit_typed_dict(value: dict[str, Any], wanted: Any, path: str) -> dict[str, 
     # The class itself does not see `NotRequired` where annotations are text.
     optional = {name for name, hint in extras.items() if get_origin(hint) is NotRequired}
     if missing := sorted(wanted.__required_keys__ - optional - value.keys()):
-        raise InvalidError(f"{path}: {_shown(wanted)} needs {missing}", path=path)
+        raise _refused(path, f"{_shown(wanted)} needs {missing}")
     hints = get_type_hints(wanted)
     return {name: fit(value[name], hints[name], f"{path}.{name}") for name in value if name in hints}
 
@@ -140,7 +141,7 @@ def _fit_member(value: Any, wanted: type[enum.Enum], path: str) -> Any:
     try:
         return wanted(value)
     except ValueError as error:
-        raise InvalidError(f"{path}: {error}", path=path) from error
+        raise _refused(path, str(error)) from error
 
 
 def _fit_one(value: Any, choices: tuple[Any, ...], path: str) -> Any:
@@ -151,7 +152,7 @@ def _fit_one(value: Any, choices: tuple[Any, ...], path: str) -> Any:
         except InvalidError:
             continue
     names = " | ".join(map(_shown, choices))
-    raise InvalidError(f"{path}: expected {names}, got {type(value).__name__}", path=path)
+    raise _refused(path, f"expected {names}, got {type(value).__name__}")
 
 
 def _mentions_enum(wanted: Any) -> bool:

@@ -227,7 +227,12 @@ class Lowering:
             return f"its class is an earlier definition of {name}; make it anew with the one registered last"
         for base in _SUPERSEDED:
             if isinstance(value, base):
-                return f"{name}, a subclass of {base.__name__}, does not come back; store {base.__name__}(…)"
+                better = (
+                    f"register it, or store {base.__name__}(…)"
+                    if hasattr(kind, "_fields")
+                    else f"store {base.__name__}(…)"
+                )
+                return f"{name}, a subclass of {base.__name__}, does not come back; {better}"
         return f"{name} is not registered; register the class or store its fields"
 
     def _refusal(self, reason: str) -> InvalidError:
