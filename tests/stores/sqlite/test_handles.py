@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import threading
 from pathlib import Path
 
@@ -140,3 +141,26 @@ def test_a_busy_lock_ends_no_handle(path: Path, opened: Opens) -> None:
     lock.close()
 
     assert isinstance(finish(store.apply([Batch("s", [Put(A, b"")])]))[0], Applied)
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").is_dir(), reason="the system does not list what is open")
+def test_dropped_handles_leave_nothing_open_and_lose_nothing(tmp_path: Path) -> None:
+    def dropped(path: Path) -> None:
+        held = [finish(SqliteStore(path, runner=ThreadRunner()).open())]
+        finish(held[0].apply([Batch("s", [Put(b"\x02doc", b"kept")])]))
+        held.clear()
+        with pytest.warns(ResourceWarning, match="dropped while open"):
+            gc.collect()
+
+    dropped(tmp_path / "first.db")
+    before = len(os.listdir("/proc/self/fd"))
+    for number in range(3):
+        dropped(tmp_path / f"{number}.db")
+    after = len(os.listdir("/proc/self/fd"))
+
+    assert after == before
+    store = finish(SqliteStore(tmp_path / "1.db", runner=ThreadRunner()).open())
+    (entry,) = finish(store.read("s", [b"\x02doc"])).entries
+    assert entry is not None
+    assert entry.value == b"kept"
+    finish(store.close())

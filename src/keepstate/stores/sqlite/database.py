@@ -112,11 +112,11 @@ class Database:
             self._pollers.remove(poller)
             poller.close()
 
-    def close(self) -> None:
+    def close(self, *, moves_log: bool = True) -> None:
         """Lets go of the file, with all of its write-ahead log moved into it where no other process reads."""
         self._is_closed = True
         self._readers.close()
-        self._writer.close()
+        self._writer.close(moves_log=moves_log)
 
     # ---- forking
 

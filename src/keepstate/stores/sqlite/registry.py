@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import threading
+from collections import deque
 
 from keepstate.errors import InvalidError, UnsupportedError
 from keepstate.stores.protocol import Durability
@@ -20,6 +21,7 @@ FORK_WAIT_S = 5.0
 
 _lock = threading.Lock()
 _open: dict[Identity, Database] = {}
+_forgotten: deque[Database] = deque()
 _busy_at_fork: set[Identity] = set()
 _held_for_fork: list[tuple[Database, bool]] = []
 _hears_forks = False
@@ -35,6 +37,7 @@ def acquire(path: str, durability: Durability, wait_s: float) -> Database:
     path = os.path.realpath(path)
     with _lock:
         _hear_forks()
+        _close_forgotten()
         file = identity(path)
         if file in _busy_at_fork:
             raise UnsupportedError(
@@ -58,10 +61,41 @@ def acquire(path: str, durability: Durability, wait_s: float) -> Database:
 def release(database: Database) -> None:
     """Gives a database back; the last one closes it."""
     with _lock:
-        database.users -= 1
-        if database.users == 0 and database.identity is not None:
-            del _open[database.identity]
+        if _is_last(database):
             database.close()
+
+
+def forget(database: Database) -> None:
+    """Gives back a database whose handle has become garbage, in whatever place of whatever call.
+
+    So it waits for nothing: neither for a lock, which this thread may hold, nor to move the log, which who
+    opens the file next does. Where the databases are being changed, the next that is opened or given back
+    is closed with it.
+    """
+    _forgotten.append(database)
+    if _lock.acquire(blocking=False):
+        try:
+            _close_forgotten()
+        finally:
+            _lock.release()
+
+
+def _close_forgotten() -> None:
+    while _forgotten:
+        database = _forgotten.popleft()
+        if _is_last(database):
+            database.close(moves_log=False)
+
+
+def _is_last(database: Database) -> bool:
+    """Counts one handle less, and returns whether nobody has the database any more."""
+    file = database.identity
+    if file is None or _open.get(file) is not database:  # a forked child dropped its parent's
+        return False
+    database.users -= 1
+    if database.users == 0:
+        del _open[file]
+    return database.users == 0
 
 
 def _hear_forks() -> None:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from typing import Annotated, ClassVar, Literal, TypeVar
 from urllib.parse import quote
+from weakref import finalize
 
 import msgspec
 
@@ -139,6 +140,8 @@ class SqliteStore(StoreBase):
             opening.give_up()
             raise
         self._database.join(self.hear)
+        self._forgets = finalize(self, registry.forget, self._database)
+        self._forgets.atexit = False
         return Capabilities(durability=self._durability, shared=True)
 
     def _acquire(self) -> Database:
@@ -169,6 +172,7 @@ class SqliteStore(StoreBase):
         database, self._database = self._opened, None
         poller, self._poller = self._poller, None
         database.leave(self.hear)
+        self._forgets.detach()
         await self._runner.call(_let_go, database, poller)
 
     @property

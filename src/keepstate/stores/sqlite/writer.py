@@ -193,11 +193,11 @@ class Writer:
         else:  # a reader still needs it: the next try is when it has grown by as much once more
             self._checkpoint_at = self._log_pages + self._checkpoint_pages
 
-    def close(self) -> None:
+    def close(self, *, moves_log: bool = True) -> None:
         """Moves all of the log into the file and lets go of it, after the write that is under way."""
         with self._writing:
             self._is_closed = True
-            if self._failure is None and not self.files.moved:
+            if moves_log and self._failure is None and not self.files.moved:
                 self._move_all()
             self._checkpointer.close()
             self._connection.close()
