@@ -30,6 +30,8 @@ async def documents(space: Space) -> None:
     assert_type(await space.documents.get("k", 0), Any)
     assert_type(await space.documents.get("k", type=Profile), Profile | None)
     assert_type(await space.documents.get("k", Profile("new"), type=Profile), Profile)
+    assert_type(await space.documents.entry("k"), DocumentEntry[Any] | None)
+    assert_type(await space.documents.entry("k", type=Profile), DocumentEntry[Profile] | None)
     assert_type(await space.documents.put("k", object()), int)
     assert_type(await space.documents.delete("k"), bool)
     assert_type(space.documents.items(), AsyncIterator[tuple[str, Any]])

@@ -30,6 +30,8 @@ def documents(space: Space) -> None:
     assert_type(space.documents.get("k", 0), Any)
     assert_type(space.documents.get("k", type=Profile), Profile | None)
     assert_type(space.documents.get("k", Profile("new"), type=Profile), Profile)
+    assert_type(space.documents.entry("k"), DocumentEntry[Any] | None)
+    assert_type(space.documents.entry("k", type=Profile), DocumentEntry[Profile] | None)
     assert_type(space.documents.put("k", object()), int)
     assert_type(space.documents.delete("k"), bool)
     assert_type(space.documents.items(), Iterator[tuple[str, Any]])

@@ -87,6 +87,10 @@ class Documents:
         entry = await self.entry(key, type=type)
         return default if entry is None else entry.value
 
+    @overload
+    async def entry(self, key: str) -> DocumentEntry[Any] | None: ...
+    @overload
+    async def entry(self, key: str, *, type: type[T]) -> DocumentEntry[T] | None: ...
     async def entry(self, key: str, *, type: Any = None) -> DocumentEntry[Any] | None:
         """Returns a document with its version, or None if it is absent."""
         place = layout.named_key(layout.DOCUMENTS, key)

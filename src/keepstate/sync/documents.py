@@ -41,9 +41,15 @@ class Documents(Twin[engine.Documents]):
         answer: Any = finish(get(key, default, type=type))
         return answer
 
+    @overload
+    def entry(self, key: str) -> DocumentEntry[Any] | None: ...
+    @overload
+    def entry(self, key: str, *, type: type[T]) -> DocumentEntry[T] | None: ...
     def entry(self, key: str, *, type: Any = None) -> DocumentEntry[Any] | None:
         """Returns a document with its version, or None if it is absent."""
-        return finish(self._inner.entry(key, type=type))
+        entry: Any = self._inner.entry
+        answer: DocumentEntry[Any] | None = finish(entry(key, type=type))
+        return answer
 
     def put(
         self, key: str, value: object, *, expected_version: int | None = None, ttl_s: float | None = None
