@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +24,9 @@ class WeighedStore(MemoryStore):
 
     written = 0
 
-    async def apply_admitted(self, batches: Any, sizes: Any) -> list[Outcome]:
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         self.written += sum(weight(batch) for batch in batches)
-        return await super().apply_admitted(batches, sizes)
+        return await super().apply(batches)
 
 
 def weight(batch: Batch) -> int:
@@ -59,8 +60,9 @@ async def weighed(opened: list[Keepstate], size: int, rounds: int) -> float:
 async def test_an_append_to_ten_thousand_messages_writes_at_most_2_5_kb(opened: list[Keepstate]) -> None:
     few, many = await weighed(opened, 100, 12), await weighed(opened, 10_000, 3)
 
+    assert few > 500
     assert many <= 2_500
-    assert many <= 1.5 * few
+    assert many <= 1.3 * few
 
 
 @pytest.mark.slow
@@ -99,7 +101,7 @@ async def test_one_of_a_thousand_keys_costs_at_most_2_2_kb(opened: list[Keepstat
 
     await store.close()
 
-    assert store.written / 50 <= 2_200
+    assert 500 < store.written / 50 <= 2_200
 
 
 async def test_an_append_writes_a_message_and_a_commit(history: History) -> None:

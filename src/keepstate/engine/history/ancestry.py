@@ -43,6 +43,8 @@ class Walk:
 
     async def take(self, count: int, ledger: Ledger) -> list[tuple[bytes, CommitRecord, int | None]]:
         """Returns the next commits, those on the line of first parents with their number; none at the end."""
+        # What was to come may have been pruned and collected since the last call.
+        ledger.read_loosely(self._next)
         taken: list[tuple[bytes, CommitRecord, int | None]] = []
         while self._heap and len(taken) < count:
             _, id = heappop(self._heap)
