@@ -42,10 +42,7 @@ MODULES = {
 """The classes that have twins, by the module of the engine that they stand in. Twins stand in no folders."""
 
 SEAMS = {
-    "Documents": {"fitted", "update_typed"},
     "Keepstate": {"clock", "decode", "in_colour", "opened", "pickle", "runner", "sync"},
-    "Lease": {"fence", "guards", "lost"},
-    "Task": {"is_known_to"},
 }
 """What the engine's classes offer to one another only."""
 

@@ -112,7 +112,8 @@ def test_each_kind_of_method_is_taken_over_in_its_own_way() -> None:
         assert line in text
 
 
-def test_seams_and_private_methods_stay_behind() -> None:
+def test_seams_and_private_methods_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(generate_sync.SEAMS, "Lease", {"guards"})
     text = generate_sync.twins_of("lease", SOURCE)
 
     assert "guards" not in text and "_hidden" not in text

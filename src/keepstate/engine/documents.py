@@ -163,7 +163,7 @@ class Documents:
         _admit_patch(key, patch)
         return await self._changed(key, lambda old: _merged(key, old, patch), default)
 
-    def fitted(self, key: str, value: object, type: type[T]) -> T:
+    def _fitted(self, key: str, value: object, type: type[T]) -> T:
         """Returns a value as the type that a document must be of; for `Document`."""
         try:
             fitted: T = self._copied(layout.named_key(layout.DOCUMENTS, key), value, type)
@@ -173,12 +173,12 @@ class Documents:
                 f"document {key!r} of {self._scope.name!r} is not written: {error}", path=error.path
             ) from error
 
-    async def update_typed(self, key: str, change: Change, default: object, type: type[T]) -> T:
+    async def _update_typed(self, key: str, change: Change, default: object, type: type[T]) -> T:
         """Changes a document whose value must be a `type` before and after; for `Document`."""
         self._scope.refuse_coroutine(change)
 
         async def typed(old: Any) -> Any:
-            return self.fitted(key, await called(change, old), type)
+            return self._fitted(key, await called(change, old), type)
 
         answer: T = await self._changed(key, typed, default, type)
         return answer
@@ -365,12 +365,12 @@ class Document(Generic[T]):
         Raises:
             InvalidError: The value is no such type.
         """
-        fitted = self._documents.fitted(self.key, value, self._type)
+        fitted = self._documents._fitted(self.key, value, self._type)  # pyright: ignore[reportPrivateUsage]
         return await self._documents.put(self.key, fitted, expected_version=expected_version, ttl_s=ttl_s)
 
     async def update(self, change: Callable[[T], T | Awaitable[T]], *, default: T | Missing = MISSING) -> T:
         """Changes it, and returns its new value; see `Documents.update`."""
-        return await self._documents.update_typed(self.key, change, default, self._type)
+        return await self._documents._update_typed(self.key, change, default, self._type)  # pyright: ignore[reportPrivateUsage]
 
     async def delete(self) -> bool:
         """Removes it, and returns whether it existed."""

@@ -19,7 +19,7 @@ from keepstate.engine.scope import Scope
 from keepstate.engine.stored import damaged
 from keepstate.engine.times import admit_wait, milliseconds
 from keepstate.engine.unit import Unit
-from keepstate.errors import ConflictError, LeaseLostError
+from keepstate.errors import ConflictError, InvalidError, LeaseLostError
 from keepstate.stores.protocol import ABSENT, Entry
 from keepstate.values import codec
 
@@ -58,11 +58,11 @@ class Lease:
         )
 
     @property
-    def key(self) -> bytes:
+    def _key(self) -> bytes:
         """Returns the key of the entry that is the lease."""
         return layout.named_key(layout.LEASES, self.name)
 
-    async def guards(self, scope: Scope) -> bool:
+    async def _guards(self, scope: Scope) -> bool:
         """Whether it can fence writes of this scope's space: of the same name in the same opened store."""
         same_name = scope.stored_name == self._scope.stored_name
         return same_name and await scope.store() is await self._scope.store()
@@ -74,18 +74,18 @@ class Lease:
         """
         return not self._losses.is_void and self._scope.clock.awake_or_asleep_s() < self._until_s
 
-    def fence(self, unit: Unit) -> None:
+    def _fence(self, unit: Unit) -> None:
         """Lets a unit commit only while this lease is held.
 
         Raises:
             LeaseLostError: The store forgot it; its token may be a stranger's now.
         """
         self._stand(unit)
-        unit.check(self.key, created=self.token)
+        unit.check(self._key, created=self.token)
 
     def _stand(self, unit: Unit) -> None:
         if self._losses.is_void:
-            raise self.lost()
+            raise self._lost()
         unit.stand_on(self._losses)
 
     async def check(self) -> None:
@@ -97,9 +97,9 @@ class Lease:
 
         async def work(unit: Unit) -> None:
             self._stand(unit)
-            entry = await unit.get(self.key)
+            entry = await unit.get(self._key)
             if entry is None or entry.created != self.token:
-                raise self.lost()
+                raise self._lost()
 
         await self._scope.run(work)
 
@@ -114,13 +114,13 @@ class Lease:
         since_s = self._scope.clock.awake_or_asleep_s()
 
         async def work(unit: Unit) -> None:
-            self.fence(unit)
-            unit.put(self.key, _held_by(self._scope), ttl_ms=ttl_ms)
+            self._fence(unit)
+            unit.put(self._key, _held_by(self._scope), ttl_ms=ttl_ms)
 
         try:
             await self._scope.run(work, attempts=1)
         except ConflictError as conflict:
-            raise self.lost() from conflict
+            raise self._lost() from conflict
         self.ttl_s = ttl_s
         self._until_s = since_s + ttl_s * _SAFE_SHARE
 
@@ -129,8 +129,8 @@ class Lease:
         self._until_s = 0.0
 
         async def work(unit: Unit) -> None:
-            self.fence(unit)
-            unit.delete(self.key)
+            self._fence(unit)
+            unit.delete(self._key)
 
         try:
             await self._scope.run(work, attempts=1)
@@ -138,7 +138,7 @@ class Lease:
             return False
         return True
 
-    def lost(self) -> LeaseLostError:
+    def _lost(self) -> LeaseLostError:
         """Returns the error that says so, and stops believing in the lease."""
         self._until_s = 0.0
         return LeaseLostError(
@@ -156,6 +156,23 @@ class Lease:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.release()
+
+
+async def fence(lease: Lease, scope: Scope, unit: Unit) -> None:
+    """Lets a unit of the scope's space commit only while the lease is held.
+
+    Raises:
+        InvalidError: The lease is of another space.
+        LeaseLostError: The store forgot it; its token may be a stranger's now.
+    """
+    if not await lease._guards(scope):  # pyright: ignore[reportPrivateUsage]
+        raise InvalidError(f"{lease!r} is of another space and cannot guard {scope.name!r}")
+    lease._fence(unit)  # pyright: ignore[reportPrivateUsage]
+
+
+def loss_in(lease: Lease, conflict: ConflictError) -> LeaseLostError | None:
+    """Returns the error that says that the lease is lost, if the conflict was about that."""
+    return lease._lost() if conflict.key == lease._key else None  # pyright: ignore[reportPrivateUsage]
 
 
 class Leases:

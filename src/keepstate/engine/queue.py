@@ -76,7 +76,7 @@ class Task:
             "the methods of a queue take in its place"
         )
 
-    def is_known_to(self, unit: Unit) -> bool:
+    def _is_known_to(self, unit: Unit) -> bool:
         """Whether the store has not forgotten the claim; the unit then commits only if it still has not."""
         if self._losses.is_void:
             return False
@@ -299,7 +299,7 @@ class Queue:
         key = tasks.task_key(task.id)
 
         async def work(unit: Unit) -> None:
-            if isinstance(task, Task) and not task.is_known_to(unit):
+            if isinstance(task, Task) and not task._is_known_to(unit):  # pyright: ignore[reportPrivateUsage]
                 raise self._lost(task, None)
             entry = await unit.get(key)
             record = None if entry is None else self._record(entry)

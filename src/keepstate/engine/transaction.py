@@ -6,11 +6,11 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 from keepstate.engine.admission import admit_instance, admit_text
-from keepstate.engine.lease import Lease
+from keepstate.engine.lease import Lease, fence, loss_in
 from keepstate.engine.parts import Parts
 from keepstate.engine.scope import SpaceScope, TransactionScope
 from keepstate.engine.unit import Unit
-from keepstate.errors import ConflictError, InvalidError
+from keepstate.errors import ConflictError
 
 
 class Transaction(Parts):
@@ -48,9 +48,7 @@ async def gathering(
         admit_instance("lease", lease, Lease)
     scope = TransactionScope(outer, Unit(await outer.store(), outer.stored_name, outer.name))
     if lease is not None:
-        if not await lease.guards(outer):
-            raise InvalidError(f"{lease!r} is of another space and cannot guard {outer.name!r}")
-        lease.fence(scope.unit)
+        await fence(lease, outer, scope.unit)
     tx = Transaction(scope, message=message)
     try:
         yield tx
@@ -60,8 +58,8 @@ async def gathering(
         applied = await scope.commit()
     except ConflictError as conflict:
         if lease is not None:
-            if conflict.key == lease.key:
-                raise lease.lost() from conflict
+            if (lost := loss_in(lease, conflict)) is not None:
+                raise lost from conflict
             # Where the body has scanned, the next holder's own entry is the first thing that has changed.
             await lease.check()
         raise

@@ -39,11 +39,6 @@ class Lease(Twin[engine.Lease]):
         """How long it is held from each renewal on, in seconds."""
         return self._inner.ttl_s
 
-    @property
-    def key(self) -> bytes:
-        """Returns the key of the entry that is the lease."""
-        return self._inner.key
-
     def is_held(self) -> bool:
         """Whether it is certainly still held, by this machine's clock; asks nobody, and waits for nothing.
 
