@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, cast
 
 import msgspec
 from cyclopts import Parameter
@@ -146,16 +146,18 @@ def read_value(text: str) -> Any:
     return value
 
 
-def _refuse_forms(value: Any) -> None:
+def _refuse_forms(value: object) -> None:
     """Raises `InvalidError` for what `get` shows in place of a type that JSON does not have."""
+    parts: Iterable[object] = ()
     if isinstance(value, dict):
-        if TYPE in value:
+        fields = cast("dict[str, object]", value)
+        if TYPE in fields:
             raise InvalidError(
-                f"a {value[TYPE]!r} would be stored as the dict that shows it: put takes plain JSON, without "
+                f"a {fields[TYPE]!r} would be stored as the dict that shows it: put takes plain JSON without "
                 f"{TYPE!r}; write such a value from Python"
             )
-        value = value.values()
-    elif not isinstance(value, list):
-        return
-    for part in value:
+        parts = fields.values()
+    elif isinstance(value, list):
+        parts = cast("list[object]", value)
+    for part in parts:
         _refuse_forms(part)

@@ -300,7 +300,7 @@ class StoreBase(ABC):
         try:
             outcomes = await self._apply(batches)
         except InvalidError as error:  # the login is refused since then, and earlier attempts may stand
-            outcomes = [StoreUnavailableError(str(error), url=self.url) for _ in batches]
+            outcomes = list[Outcome](StoreUnavailableError(str(error), url=self.url) for _ in batches)
         except StorageError as error:
             return [error, *(copy(error) for _ in batches[1:])]  # each caller raises its own
         _log.debug("%s: a flush of %d batches", self.url, len(batches))
