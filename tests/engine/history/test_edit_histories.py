@@ -80,6 +80,7 @@ async def follow(history: History, seed: int) -> None:
     assert len(set(roots)) == len(roots)
 
 
+@pytest.mark.slow
 @pytest.mark.searched
 @settings(max_examples=60)
 @given(st.integers(0, 2**32))

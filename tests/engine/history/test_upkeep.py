@@ -101,6 +101,7 @@ async def test_a_sound_history_has_no_problems_and_a_size(history: History) -> N
     assert stats.size_bytes > 10_000
 
 
+@pytest.mark.slow
 async def test_any_flipped_bit_is_found(history: History) -> None:
     await history.commit({"messages": LONG, "big": "x" * 5_000, "keys": {str(n): n for n in range(900)}})
     await history.append("messages", "new")
