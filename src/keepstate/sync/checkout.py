@@ -32,7 +32,7 @@ class Checkout(Loaded[engine.Checkout], Mapping[str, Any]):
 
         Raises:
             NotFoundError: There is none.
-            NotLoadedError: In asynchronous use, it is not loaded yet.
+            NotLoadedError: It was left out when loading; blocking use loads it now.
         """
         return self._inner[key]
 

@@ -42,7 +42,7 @@ class Draft(Loaded[engine.Draft], MutableMapping[str, Any]):
 
         Raises:
             NotFoundError: There is none.
-            NotLoadedError: In asynchronous use, it is not loaded yet.
+            NotLoadedError: It was left out when loading; blocking use loads it now.
         """
         return self._inner[key]
 
@@ -55,7 +55,7 @@ class Draft(Loaded[engine.Draft], MutableMapping[str, Any]):
 
         Raises:
             NotFoundError: There is none.
-            NotLoadedError: In asynchronous use, it is not loaded yet.
+            NotLoadedError: It was left out when loading; blocking use loads it now.
         """
         del self._inner[key]
 

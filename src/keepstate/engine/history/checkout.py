@@ -34,7 +34,7 @@ class Checkout(Loaded, Mapping[str, Any]):
 
         Raises:
             NotFoundError: There is none.
-            NotLoadedError: In asynchronous use, it is not loaded yet.
+            NotLoadedError: It was left out when loading; blocking use loads it now.
         """
         first, *steps = steps_of(key)
         value = self._loaded(first)

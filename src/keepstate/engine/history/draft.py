@@ -57,7 +57,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
 
         Raises:
             NotFoundError: There is none.
-            NotLoadedError: In asynchronous use, it is not loaded yet.
+            NotLoadedError: It was left out when loading; blocking use loads it now.
         """
         value = self._loaded(key)
         if value is MISSING:
@@ -76,7 +76,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
 
         Raises:
             NotFoundError: There is none.
-            NotLoadedError: In asynchronous use, it is not loaded yet.
+            NotLoadedError: It was left out when loading; blocking use loads it now.
         """
         if self._loaded(key) is MISSING:
             raise missing(key)
