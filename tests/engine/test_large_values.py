@@ -10,7 +10,7 @@ import pytest
 from keepstate.engine import large_values, layout
 from keepstate.engine.collecting import collect_parts
 from keepstate.engine.space import Space
-from keepstate.errors import CorruptError
+from keepstate.errors import ConflictError, CorruptError
 from keepstate.stores.protocol import Batch, Check, Delete, Outcome
 from tests.engine.conftest import Turned
 
@@ -100,3 +100,26 @@ def sweep_before_entry(turned: Turned, monkeypatch: pytest.MonkeyPatch) -> list[
 
     monkeypatch.setattr(store, "apply", apply)
     return swept
+
+
+@pytest.mark.slow
+async def test_a_transaction_that_has_looked_at_all_may_write_more_than_a_batch(space: Space) -> None:
+    value = random.Random(5).randbytes(20_000_000)
+    await space.documents.put("a", 1)
+    async with space.transaction() as tx:
+        seen = [key async for key in tx.documents.keys("*")]
+        await tx.documents.put("large", value)
+
+    assert seen == ["a"]
+    assert await space.documents.get("large") == value
+
+
+@pytest.mark.slow
+async def test_such_a_transaction_is_refused_if_others_wrote_meanwhile(space: Space) -> None:
+    with pytest.raises(ConflictError):
+        async with space.transaction() as tx:
+            assert [key async for key in tx.documents.keys("*")] == []
+            await tx.documents.put("large", random.Random(5).randbytes(20_000_000))
+            await space.documents.put("b", 1)
+
+    assert [key async for key in space.documents.keys("*")] == ["b"]

@@ -145,6 +145,8 @@ async def apply_with_parts(store: Store, batch: Batch, parts: dict[bytes, bytes]
         return (await store.apply([msgspec.structs.replace(batch, writes=[*batch.writes, *puts])]))[0]
     if len(batch.writes) > limits.BATCH_WRITES or own > limits.BATCH_BYTES:
         return (await store.apply([batch]))[0]  # over a limit by itself: refused before a part has gone ahead
+    if batch.at is not None:
+        return await _apply_at(store, batch, puts)
     outcome: Outcome = Conflict(layout.EPOCH, 0)
     for _ in range(_EPOCH_ATTEMPTS):
         epoch = (await store.read(batch.space, [layout.EPOCH])).entries[0]
@@ -155,6 +157,17 @@ async def apply_with_parts(store: Store, batch: Batch, parts: dict[bytes, bytes]
         if not (isinstance(outcome, Conflict) and outcome.key == layout.EPOCH):
             break
     return outcome
+
+
+async def _apply_at(store: Store, batch: Batch, puts: Sequence[Put]) -> Outcome:
+    """Applies a batch that needs the space to be as it was: each goes at the revision of the last."""
+    at = batch.at
+    for ahead in _batches(puts):
+        outcome = (await store.apply([Batch(batch.space, ahead, at=at)]))[0]
+        if not isinstance(outcome, Applied):
+            return outcome
+        at = outcome.revision
+    return (await store.apply([msgspec.structs.replace(batch, at=at)]))[0]
 
 
 async def _send_ahead(store: Store, space: str, puts: Sequence[Put]) -> Outcome | None:
