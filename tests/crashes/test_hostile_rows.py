@@ -99,6 +99,18 @@ def bend_row(path: Path, random: Random) -> None:
         database.close()
 
 
+@pytest.mark.parametrize("seed", [96])
+def test_what_bent_rows_found_stays_mended(seed: int, tmp_path: Path) -> None:
+    """96: two records of one token."""
+
+    def make() -> SqliteStore:
+        return SqliteStore(tmp_path / "bent.db", durability="normal", runner=ThreadRunner())
+
+    fill(finish(make().open()))
+    bend_row(tmp_path / "bent.db", Random(seed))
+    use(make, seed)
+
+
 @pytest.mark.parametrize("size", sizes(40, 1_500))
 def test_bent_rows_of_sqlite_give_values_or_errors(size: Size, tmp_path: Path, tally: Tally) -> None:
     path = tmp_path / "filled.db"

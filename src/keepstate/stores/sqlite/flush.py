@@ -11,7 +11,7 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
-from keepstate.errors import InvalidError, OutcomeUnknownError, StoreFullError
+from keepstate.errors import CorruptError, InvalidError, OutcomeUnknownError, StoreFullError
 from keepstate.stores.admission import REPLACING_WRITES, replaces_too_much
 from keepstate.stores.protocol import ABSENT, Applied, Batch, Conflict, Outcome, Put
 from keepstate.stores.sqlite import garbage, retries, schema
@@ -85,12 +85,16 @@ class Flush:
 
     def _answered(self, head: Head, token: bytes) -> Outcome | None:
         first, last = schema.log_range(head.id)
-        row: Any = self._execute(
+        rows = self._execute(
             "SELECT id, now_ms FROM log WHERE token = ? AND id > ? AND id <= ?",
             (token, first + head.floor, last),
-        ).get
-        if row is not None:
-            return Applied(row[0] - first, row[1])
+        ).fetchall()
+        if len(rows) > 1:
+            place = f"the log of space {head.name.decode()!r}"
+            raise CorruptError(f"{place} is damaged: two records have the token {token!r}", place=place)
+        if rows:
+            (row_id, now_ms), *_ = rows
+            return Applied(row_id - first, now_ms)
         return retries.find(self._execute, head.id, head.name.decode(), token, head.now_ms)
 
     def _refuse(self, head: Head, batch: Batch) -> Outcome | None:
