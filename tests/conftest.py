@@ -18,7 +18,9 @@ IN_CI = os.environ.get("CI", "") not in {"", "0", "false"}
 # A machine shared by servers and workers is slow at times: time proves nothing about an example.
 settings.register_profile("dev", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("ci", settings.get_profile("dev"), derandomize=True, print_blob=True)
-settings.register_profile("deep", settings.get_profile("dev"), max_examples=1_000, stateful_step_count=100)
+settings.register_profile(
+    "deep", settings.get_profile("dev"), max_examples=1_000, stateful_step_count=100, print_blob=True
+)
 settings.load_profile("ci" if IN_CI else "dev")
 
 
