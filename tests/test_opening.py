@@ -15,10 +15,12 @@ from typing import Any, TypeVar
 import pytest
 
 import keepstate
-from keepstate import ClosedError, InvalidError, UnsupportedError, sync
+from keepstate import ClosedError, InvalidError, KeyRing, UnsupportedError, sync
 from keepstate._finish import finish
 from keepstate._runner import TaskRunner, ThreadRunner
+from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore
+from keepstate.stores.wrappers.keyless import ENCRYPTION_SPACE
 
 T = TypeVar("T")
 
@@ -54,6 +56,52 @@ class Both:
 def both(request: pytest.FixtureRequest) -> Iterator[Both]:
     with asyncio.Runner() as loop:
         yield Both(request.param, loop)
+
+
+# ---- whether the store is encrypted
+
+
+@pytest.fixture(params=["memory", "sqlite", "redis"])
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "redis":
+        return str(request.getfixturevalue("redis_url"))
+    return f"sqlite:///{tmp_path}/s.db" if request.param == "sqlite" else f"memory://{tmp_path.name}"
+
+
+def test_a_handle_without_keys_writes_nothing_into_an_encrypted_store(both: Both, shared_url: str) -> None:
+    keyed = both.open(shared_url, encryption=KeyRing(bytes(32)))
+    both.do(keyed.space("s").documents.put("k", 1))
+    keyless = both.open(shared_url)
+    with pytest.raises(InvalidError, match=r"is encrypted; open it with encryption=KeyRing\(…\)"):
+        both.do(keyless.space("s").documents.put("k", 2))
+
+    assert both.do(keyed.space("s").documents.get("k")) == 1
+    both.do(keyless.close())
+    both.do(keyed.close())
+
+
+def test_opening_asks_once_whether_the_store_is_encrypted(
+    both: Both, shared_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+
+    def counting(read: Any) -> Any:
+        def counted(store: StoreBase, space: str, keys: Any) -> Any:
+            asked.append(space)
+            return read(store, space, keys)
+
+        return counted
+
+    for store in (StoreBase, MemoryStore):
+        monkeypatch.setattr(store, "read", counting(store.read))
+    first, second = both.open(shared_url), both.open(shared_url)
+    for ks in (first, second):
+        both.do(ks.space("s").documents.put("k", 1))
+        both.do(ks.space("s").documents.get("k"))
+
+    assert asked.count(ENCRYPTION_SPACE) == 1
+    both.do(first.close())
+    both.do(second.close())
 
 
 # ---- what handles share

@@ -32,6 +32,7 @@ from keepstate.errors import ClosedError, InvalidError, UnsupportedError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Coloured, Store
 from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.stores.wrappers.keyless import refused_if_encrypted
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
@@ -126,10 +127,17 @@ if hasattr(os, "register_at_fork"):
 
 
 class _Shared:
-    """A store that handles share, opened once: how many they are, and who waits until it is open."""
+    """A store that handles share, opened once: how many they are, and who waits until it is open.
 
-    def __init__(self, store: AnyStore, key: tuple[object, ...] = ()) -> None:
+    Args:
+        store: The store, not yet opened.
+        key: Under which handles find it.
+        is_keyless: Whether to ask it, once it is open, if it is encrypted and may not be written.
+    """
+
+    def __init__(self, store: AnyStore, key: tuple[object, ...] = (), *, is_keyless: bool = False) -> None:
         self.store, self._key, self._process = store, key, ThreadRunner()
+        self._is_keyless = is_keyless
         self.users = 0
         self.is_open = self.is_over = self._is_opening = False
         self._waiting: list[Promise[bool]] = []
@@ -148,7 +156,7 @@ class _Shared:
         if promise is not None:
             return await promise.wait()
         try:
-            await self.store.open()
+            await self._open()
         except BaseException:
             self._settle(is_open=False)
             raise
@@ -158,6 +166,16 @@ class _Shared:
             return False
         self._settle(is_open=True)
         return True
+
+    async def _open(self) -> None:
+        await self.store.open()
+        if not self._is_keyless:
+            return
+        try:
+            self.store = await refused_if_encrypted(self.store)
+        except BaseException:
+            await self.store.close()
+            raise
 
     def _settle(self, *, is_open: bool) -> None:
         with _lock:
@@ -257,7 +275,10 @@ class OpenStore:
             key = self._key()
             shared = _registry.get(key)
             if shared is None:
-                shared = _registry[key] = _Shared(self._private or self._made(), key)
+                # Nobody else could have encrypted what is private.
+                is_keyless = self._encryption is None and not self._is_private
+                shared = _Shared(self._private or self._made(), key, is_keyless=is_keyless)
+                _registry[key] = shared
             shared.users += 1
             self._shared = shared
             return shared

@@ -336,6 +336,16 @@ class ReplacesKeys(Protocol):
         ...
 
 
+@runtime_checkable
+class LacksKeys(Protocol):
+    """What an encrypted store is to who opened it without keys: nothing shows which parts a value names."""
+
+    @property
+    def lacks_keys(self) -> bool:
+        """Whether values cannot be told."""
+        ...
+
+
 TOKEN_RANDOM_BYTES: Final = 16
 _TOKEN_MARK: Final = b"ks1"
 

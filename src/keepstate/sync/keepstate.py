@@ -81,7 +81,10 @@ class Keepstate(Twin[engine.Keepstate]):
         finish(self._inner.drop(space))
 
     def sweep(self) -> int:
-        """Removes what has expired and parts of large values that nothing names; returns how many."""
+        """Removes what has expired and parts of large values that nothing names; returns how many.
+
+        Of an encrypted store that was opened without keys, only what has expired.
+        """
         return finish(self._inner.sweep())
 
     def rotate(self) -> int:

@@ -35,12 +35,11 @@ from keepstate.stores.protocol import (
 from keepstate.stores.wrappers.encrypted.ring import KeyRing, derived
 from keepstate.stores.wrappers.encrypted.rotation import Rotation
 from keepstate.stores.wrappers.encrypted.sealing import OVERHEAD_BYTES, STORE_ID_BYTES, Sealer
+from keepstate.stores.wrappers.keyless import ENCRYPTION_SPACE, RECORD
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.values import limits
 from keepstate.values.digest import DIGEST_SIZE
 
-OWN_SPACE: Final = "keepstate:encryption"
-_RECORD: Final = b"\x01store"
 _NO_STORE: Final = bytes(STORE_ID_BYTES)
 _SECRET_BYTES: Final = 32
 _NAMES_KEPT: Final = 4096
@@ -99,25 +98,25 @@ class EncryptedStore(StoreWrapper):
     async def _record(self) -> bytes:
         """Returns the store's id and secret, made by whoever opens it first."""
         while (sealed := await self._stored_record()) is None:
-            others = [name for name in await self._store.spaces(limit=2) if name != OWN_SPACE]
+            others = [name for name in await self._store.spaces(limit=2) if name != ENCRYPTION_SPACE]
             # A new record beside sealed values would make all of them unreadable.
             if others and await self._stored_record() is None:
                 raise CorruptError(
                     f"{self.url} holds {others[0]!r} and no record of encryption: it was not encrypted, or "
-                    f"{OWN_SPACE!r} was lost; copy it into a new store, or restore it",
+                    f"{ENCRYPTION_SPACE!r} was lost; copy it into a new store, or restore it",
                     url=self.url,
-                    place=OWN_SPACE,
+                    place=ENCRYPTION_SPACE,
                 )
             record = self._clock.random_bytes(STORE_ID_BYTES + _SECRET_BYTES)
-            put = Put(_RECORD, self._first.seal(OWN_SPACE, _RECORD, record))
-            batch = Batch(OWN_SPACE, [put], [Check(_RECORD, version=ABSENT)])
+            put = Put(RECORD, self._first.seal(ENCRYPTION_SPACE, RECORD, record))
+            batch = Batch(ENCRYPTION_SPACE, [put], [Check(RECORD, version=ABSENT)])
             outcome = (await self._store.apply([batch]))[0]
             if isinstance(outcome, KeepstateError):
                 raise outcome
-        return self._first.open(OWN_SPACE, _RECORD, sealed).value
+        return self._first.open(ENCRYPTION_SPACE, RECORD, sealed).value
 
     async def _stored_record(self) -> bytes | None:
-        entry = (await self._store.read(OWN_SPACE, [_RECORD])).entries[0]
+        entry = (await self._store.read(ENCRYPTION_SPACE, [RECORD])).entries[0]
         return None if entry is None else entry.value
 
     @property
@@ -140,7 +139,7 @@ class EncryptedStore(StoreWrapper):
             for name in names:
                 count += await rotation.seal_again(name, sealer)
             after = names[-1]
-        return count + await rotation.seal_again(OWN_SPACE, self._first)
+        return count + await rotation.seal_again(ENCRYPTION_SPACE, self._first)
 
     def object_name(self, space: str, content: bytes) -> bytes:
         """Returns a name that tells the content to nobody who guesses it."""
@@ -302,7 +301,7 @@ class EncryptedStore(StoreWrapper):
         """Lists spaces, but for the one that is the wrapper's own."""
         limits.admit_count("limit", limit)
         names = await self._store.spaces(prefix, after=after, limit=min(limit + 1, limits.COUNT))
-        return [name for name in names if name != OWN_SPACE][:limit]
+        return [name for name in names if name != ENCRYPTION_SPACE][:limit]
 
     async def drop(self, space: str) -> None:
         """Empties a space."""
@@ -311,8 +310,8 @@ class EncryptedStore(StoreWrapper):
 
 
 def _refuse_own(space: str) -> None:
-    if space == OWN_SPACE:
-        raise InvalidError(f"space {OWN_SPACE!r} is the encryption's own; give another name")
+    if space == ENCRYPTION_SPACE:
+        raise InvalidError(f"space {ENCRYPTION_SPACE!r} is the encryption's own; give another name")
 
 
 def _as_stored(check: Check, told: int | None, actual: int | None) -> Check:

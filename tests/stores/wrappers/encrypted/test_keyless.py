@@ -1,0 +1,148 @@
+"""An encrypted store that is opened without its keys: looked at, and never written."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+
+import keepstate
+from keepstate import CorruptError, InvalidError, KeyRing, sync
+from keepstate._finish import finish
+from keepstate._runner import ThreadRunner
+from keepstate.cli import exits
+from keepstate.cli.commands import run
+from keepstate.stores.memory import MemoryStore
+from keepstate.stores.protocol import Applied, Batch, Check, Put
+from keepstate.stores.wrappers.keyless import ENCRYPTION_SPACE, RECORD, KeylessStore, refused_if_encrypted
+
+RING = KeyRing(bytes(range(32)))
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "put": lambda space: space.documents.put("plan", 1),
+    "new": lambda space: space.documents.put("other", 1),
+    "large": lambda space: space.documents.put("other", Random(5).randbytes(3_000_000)),
+    "append": lambda space: space.events.append("log", 1),
+    "queue": lambda space: space.queue.put(1),
+    "lease": lambda space: space.leases.acquire("gpu", ttl_s=60),
+}
+
+
+@pytest.fixture(params=["memory", "file", "sqlite", "redis", "postgres"])
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param in ("redis", "postgres"):
+        return str(request.getfixturevalue(f"{request.param}_url"))
+    return {
+        "memory": f"memory://{tmp_path.name}",
+        "file": f"file:///{tmp_path}/s.keep",
+        "sqlite": f"sqlite:///{tmp_path}/s.db",
+    }[request.param]
+
+
+def fill(ks: sync.Keepstate) -> None:
+    ks.space("s").documents.put("plan", {"step": 1})
+    ks.space("s").documents.put("large", Random(7).randbytes(3_000_000))
+
+
+def test_no_kind_of_write_gets_in_without_the_keys(url: str) -> None:
+    with sync.open(url, encryption=RING) as ks:
+        fill(ks)
+        before = ks.space("s").revision()
+        with sync.open(url) as keyless:
+            for write in WRITES.values():
+                with pytest.raises(InvalidError, match=r"is encrypted; open it with encryption=KeyRing\(…\)"):
+                    write(keyless.space("s"))
+            with suppress(InvalidError, CorruptError):
+                keyless.space("s").documents.update("plan", {"step": 2})
+            with suppress(InvalidError, CorruptError):
+                keyless.space("s").documents.delete("plan")
+
+        assert ks.space("s").revision() == before
+        assert ks.space("s").documents.get("plan") == {"step": 1}
+
+
+def test_no_kind_of_write_gets_in_from_an_event_loop(url: str) -> None:
+    async def main() -> Any:
+        async with keepstate.open(url, encryption=RING) as ks:
+            await ks.space("s").documents.put("plan", {"step": 1})
+            keyless = keepstate.open(url)  # opened by its first operation
+            for write in WRITES.values():
+                with pytest.raises(InvalidError, match="is encrypted"):
+                    await write(keyless.space("s"))
+            with pytest.raises(InvalidError, match="is encrypted"):
+                await asyncio.to_thread(keyless.sync.space("s").documents.put, "plan", 1)
+            await keyless.close()
+            return await ks.space("s").documents.get("plan")
+
+    assert asyncio.run(main()) == {"step": 1}
+
+
+def test_a_space_that_was_never_written_is_refused_too(url: str) -> None:
+    with sync.open(url, encryption=RING), sync.open(url) as keyless:
+        with pytest.raises(InvalidError, match="is encrypted"):
+            keyless.space("new").documents.put("plan", 1)
+
+        assert list(keyless.spaces()) == [ENCRYPTION_SPACE]
+
+
+def test_a_sweep_without_the_keys_keeps_the_parts_of_large_values(url: str) -> None:
+    with sync.open(url, encryption=RING) as ks:
+        fill(ks)
+        with sync.open(url) as keyless:
+            assert keyless.sweep() == 0
+
+        assert len(ks.space("s").documents.get("large")) == 3_000_000
+
+
+def test_without_the_keys_spaces_are_listed_and_dropped(url: str) -> None:
+    with sync.open(url, encryption=RING) as ks:
+        fill(ks)
+        with sync.open(url) as keyless:
+            assert list(keyless.spaces()) == [ENCRYPTION_SPACE, "s"]
+            keyless.drop("s")
+
+        assert list(ks.spaces()) == []
+
+
+def test_the_commands_that_only_look_work_and_put_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    with sync.open(url, encryption=RING) as ks:
+        fill(ks)
+    looks = (["doctor", "--verify", url], ["spaces", "--url", url], ["sweep", "--url", url])
+    repair = ["repair", url, f"sqlite:///{tmp_path}/new.db"]
+
+    assert [run(words) for words in (*looks, repair)] == [exits.OK] * 4
+    assert run(["put", "s", "plan", "1", "--url", url]) != exits.OK
+    assert "is encrypted" in capsys.readouterr().err
+    with sync.open(f"sqlite:///{tmp_path}/new.db", encryption=RING) as ks:
+        assert ks.space("s").documents.get("plan") == {"step": 1}
+        assert len(ks.space("s").documents.get("large")) == 3_000_000
+
+
+def test_a_batch_that_only_checks_is_answered() -> None:
+    plain = finish(MemoryStore(runner=ThreadRunner()).open())
+    finish(plain.apply([Batch(ENCRYPTION_SPACE, [Put(RECORD, b"sealed")])]))
+    store = finish(refused_if_encrypted(plain))
+
+    (outcome,) = finish(store.apply([Batch("s", (), [Check(b"\x01k", version=0)])]))
+    finish(store.close())
+
+    assert isinstance(store, KeylessStore)
+    assert isinstance(outcome, Applied)
+
+
+def test_a_record_that_cannot_be_read_lets_nothing_be_written() -> None:
+    class Damaged(MemoryStore):
+        async def read(self, space: str, keys: Any) -> Any:
+            raise CorruptError("the page is damaged", url=self.url)
+
+    store = finish(refused_if_encrypted(finish(Damaged(runner=ThreadRunner()).open())))
+    with pytest.raises(CorruptError, match="the page is damaged"):
+        finish(store.apply([Batch("s", [Put(b"\x01k", b"")])]))
+    finish(store.close())
