@@ -225,6 +225,30 @@ def test_a_log_that_somebody_removed_is_damage(keepstate: Keepstate, tmp_path: P
     assert put.out == "3\n"  # no revision stands for two things
 
 
+@pytest.mark.parametrize("number", [2, 5, 7, None])
+def test_zeroed_pages_are_damage_to_both_commands(
+    keepstate: Keepstate, tmp_path: Path, number: int | None
+) -> None:
+    source = f"sqlite:///{tmp_path}/store.db"
+    for key in ("one", "two"):
+        keepstate("put", "run", key, "1", "--url", source)
+    database = tmp_path / "store.db"
+    data = database.read_bytes()
+    start, end = (
+        (PAGE_BYTES, len(data)) if number is None else ((number - 1) * PAGE_BYTES, number * PAGE_BYTES)
+    )
+    database.write_bytes(data[:start] + bytes(end - start) + data[end:])
+
+    verified = keepstate("doctor", "--verify", source, "--json")
+    repaired = keepstate("repair", source, f"file:///{tmp_path}/new.journal", "--json")
+
+    assert (verified.code, repaired.code) == (DAMAGED, DAMAGED)
+    for told in (verified, repaired):
+        whats = {damage["place"]: damage["what"] for damage in told.json()["damages"]}
+        assert f"page {number or 2}, in use for" in whats[f"{database} at byte {start}"]
+    assert len(repaired.json()["damages"]) < 20
+
+
 def test_an_encrypted_store_is_verified_and_repaired_without_its_key(
     keepstate: Keepstate, tmp_path: Path
 ) -> None:

@@ -56,7 +56,7 @@ async def verify(session: Session) -> int:
     report = _Report()
     with _progress("verifying") as (bar, task):
         if parsed.scheme in FILES:
-            async with remains_of(parsed, deep=True) as remains:
+            async with remains_of(parsed) as remains:
                 names = [space.name for space in remains.spaces() if space.exists]
                 report.damages += remains.damages
                 await _verify(FileSource(remains), names, report, bar, task)
@@ -143,6 +143,7 @@ async def _read_all(ks: Keepstate) -> StoreRemains:
                 entries.update((entry.key, entry) for entry in page)
         except CorruptError as error:
             remains.damages.append(Damage(str(error), error.place or "", name))
+        remains.damages += [Damage(p.what, "", name, p.key) for p in await log_problems(ks.store, name)]
     return remains
 
 

@@ -73,12 +73,11 @@ class SpaceRecords:
 
 
 @asynccontextmanager
-async def remains_of(url: StoreUrl, *, deep: bool = False) -> AsyncGenerator[Remains]:
-    """Yields what is whole of a store's files, which are not touched.
+async def remains_of(url: StoreUrl) -> AsyncGenerator[Remains]:
+    """Yields what is whole of a store's files, which are not touched; SQLite looks too.
 
     Args:
         url: A `file:` or `sqlite:` URL.
-        deep: Let SQLite look too, at what only it knows to be wrong.
 
     Raises:
         NotFoundError: There is no such file.
@@ -98,8 +97,7 @@ async def remains_of(url: StoreUrl, *, deep: bool = False) -> AsyncGenerator[Rem
     with TemporaryDirectory(prefix="keepstate-") as folder:
         remains = DatabaseRemains(copied(path, folder), name=path)
         try:
-            if deep:
-                remains.damages += integrity(remains.file, folder)
+            remains.damages += integrity(remains.file, folder)
             yield remains
         finally:
             remains.close()

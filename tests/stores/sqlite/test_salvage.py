@@ -116,7 +116,7 @@ def whole(path: Path) -> Whole:
     remains = DatabaseRemains(str(path))
     assert remains.damages == []
     rows = held(remains)
-    assert len(rows) > 150
+    assert len(rows) > 100
     remains.close()
     return Whole(path.read_bytes(), log.read_bytes() if log.exists() else b"", rows)
 
@@ -195,6 +195,83 @@ def test_a_destroyed_page_costs_its_own_rows_and_no_other(closed: Whole, tmp_pat
         most = MOST_ON_A_PAGE if page[0] == TABLE_LEAF else 1  # a page of a long value has part of one row
         assert len(closed.rows - rows) <= most, number
         remains.close()
+
+
+@pytest.mark.slow
+def test_a_zeroed_page_that_is_in_use_is_named_and_costs_no_other_rows(tmp_path: Path) -> None:
+    path = tmp_path / "whole.db"
+    store = open_at(path)
+    fill(store, range(60))
+    large = [b"\x02large %d" % number for number in range(4)]
+    apply(store, "run", *(Put(key, b"l" * 9_000) for key in large))
+    apply(store, "run", *(Delete(key) for key in large))
+    finish(store.close())
+    before = whole(path)
+    passed = 0
+    for number in range(1, before.pages + 1):
+        at = (number - 1) * PAGE_BYTES
+        page = before.database[at : at + PAGE_BYTES]
+        damaged = before.database[:at] + bytes(PAGE_BYTES) + before.database[at + PAGE_BYTES :]
+
+        remains = read(tmp_path, damaged)
+        rows = held(remains)
+        told = {damage.place for damage in remains.damages if "all zeros" in damage.what}
+
+        assert rows <= before.rows, number
+        if remains.damages:
+            assert f"{tmp_path / 'damaged.db'} at byte {at}" in told or number in free_list(before.database)
+            assert len(told) <= 2 or number == 1, number  # without the first page nobody knows what is free
+            most = MOST_ON_A_PAGE if page[0] == TABLE_LEAF else 1
+            assert len(before.rows - rows) <= most, number
+        else:
+            passed += 1
+            assert integrity(remains.file, str(fresh(tmp_path))) == [], number
+            assert rows == before.rows, number
+        remains.close()
+
+    assert passed, "free pages, and the ends of long zeros"
+
+
+def free_list(first: bytes) -> set[int]:
+    """Returns the page at which the list of free ones begins."""
+    return {int.from_bytes(first[32:36], "big")}
+
+
+def fresh(folder: Path) -> Path:
+    """Returns a folder without an image of an earlier look."""
+    (folder / "image.db").unlink(missing_ok=True)
+    return folder
+
+
+def test_a_file_of_zeros_behind_its_first_page_is_damaged(closed: Whole, tmp_path: Path) -> None:
+    zeros = bytes(len(closed.database) - PAGE_BYTES)
+
+    remains = read(tmp_path, closed.database[:PAGE_BYTES] + zeros)
+
+    assert held(remains) == frozenset()
+    named = {damage.what for damage in remains.damages}
+    assert {
+        f"page {number}, in use for {use}, is all zeros" for number, use in ((4, "entries"), (7, "log"))
+    } <= named
+    remains.close()
+
+
+def test_an_empty_file_is_damaged_if_its_lock_file_knows_of_a_revision(tmp_path: Path) -> None:
+    path = tmp_path / "whole.db"
+    store = open_at(path)
+    fill(store, range(3))
+    crashed = tmp_path / "crashed.db"
+    shutil.copyfile(f"{path}.lock", f"{crashed}.lock")
+    crashed.touch()
+    (tmp_path / "new.db").touch()
+    finish(store.close())
+
+    remains, new = DatabaseRemains(str(crashed)), DatabaseRemains(str(tmp_path / "new.db"))
+
+    assert "no space is left" in remains.damages[0].what
+    assert new.damages == []
+    remains.close()
+    new.close()
 
 
 def test_lost_rows_are_named_by_space_and_key(closed: Whole, tmp_path: Path) -> None:

@@ -30,6 +30,8 @@ _FRAME_HEADER: Final = 24
 _BIG_ENDIAN: Final = 1
 _FRAME = Struct(">IIIIII")
 _MASK: Final = 0xFFFFFFFF
+_LOCK_BYTE: Final = 1 << 30
+"""SQLite locks the page that this byte is in, and never writes it."""
 
 
 _Checksum: TypeAlias = tuple[int, int]
@@ -105,9 +107,10 @@ class PageFile:
             return f"{self.path}-wal at byte {at}"
         return f"{self.path} at byte {(number - 1) * self.page_bytes}"
 
-    def damaged_pages(self) -> list[int]:
-        """Returns all pages that are not what was written, used or not."""
-        return [number for number in range(1, self.count + 1) if not self.is_sound(number)]
+    def is_zeroed(self, number: int) -> bool:
+        """Whether a page is all zeros, whose checksum fits: no tree has such a page, but a long value may."""
+        page = self.page(number)
+        return number != _LOCK_BYTE // self.page_bytes + 1 and page.count(0) == self.page_bytes
 
     def write_image(self, path: str) -> None:
         """Writes the database as it is after its log to a new file."""

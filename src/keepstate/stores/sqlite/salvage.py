@@ -91,6 +91,7 @@ class DatabaseRemains:
         self._rows: dict[_Key, _Row] = {}
         self._from_log: dict[_Key, Entry] = {}
         self._last: dict[_Key, _Change] = {}
+        self._lost: set[_Key] = set()
         self._read_all()
 
     def close(self) -> None:
@@ -166,9 +167,7 @@ class DatabaseRemains:
         for leaf in self._trees.leaves("log"):
             self._read_log(leaf)
         self._compare()
-        for page in self.file.damaged_pages():
-            use = self._trees.damaged.get(page, "nothing")
-            self.damages.append(Damage(f"page {page}, in use for {use}, is damaged", self.file.place(page)))
+        self.damages += self._trees.damages()
 
     def _read_names(self) -> None:
         for record in self._trees.index("sqlite_autoindex_spaces_1"):
@@ -195,6 +194,7 @@ class DatabaseRemains:
                         int() | None as expires, int(seal), bytes(value),
                     ),
                 ) if seal == schema.entry_seal(key, value, version, expires):  # fmt: skip
+                    self._trees.vouch(record)
                     if not leaf.is_sound:
                         created = version  # the seal does not tell, and nothing is older than that is certain
                         is_known = self._indexed.get((space, key)) == row
@@ -223,6 +223,7 @@ class DatabaseRemains:
                         int(seal), bytes(encoded),
                     ),
                 ) if seal == schema.log_seal(row, encoded):  # fmt: skip
+                    self._trees.vouch(record)
                     head = self._heads[row >> schema.REVISION_BITS]
                     revision = row & schema.LAST_REVISION
                     head.logged.add(revision)
@@ -268,7 +269,7 @@ class DatabaseRemains:
         for key, change in self._last.items():
             self._compare_with_log(key, change)
         for key in self._indexed:
-            if self._names.get(key[0]) is None or key in self._rows or key in self._from_log:
+            if self._names.get(key[0]) is None or key in self._rows or key in self._lost:
                 continue
             if (last := self._last.get(key)) is None or not last.deleted:
                 self._lose(key, "the entry is lost")
@@ -307,6 +308,11 @@ class DatabaseRemains:
         """Names the end of the log that is gone, if the note of the newest revision tells of it."""
         row = least_row(f"{self.path}.lock")
         number, revision = row >> schema.REVISION_BITS, row & schema.LAST_REVISION
+        if row and not self._names:
+            what = (
+                f"no space is left, and one had come to revision {revision}: the file was cut off or replaced"
+            )
+            self.damages.append(Damage(what, self.path))
         if self._names.get(number) is not None and self._heads[number].revision < revision:
             what = f"what was acknowledged up to revision {revision} is lost from revision "
             what += str(self._heads[number].revision + 1)
@@ -324,6 +330,7 @@ class DatabaseRemains:
             )
 
     def _lose(self, key: _Key, what: str) -> None:
+        self._lost.add(key)
         self.damages.append(Damage(what, self.path, self._name(key[0]), key[1]))
 
     def _name(self, number: int) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Final, NamedTuple
 
+from keepstate.stores.salvage import Damage
 from keepstate.stores.sqlite.cells import INDEX_INNER, INDEX_LEAF, TABLE_INNER, TABLE_LEAF, Record, Tree
 from keepstate.stores.sqlite.pagefile import PageFile
 
@@ -15,6 +16,8 @@ _ROOTS: Final = {
     "entries_by_expiry": 6, "log": 7, "log_by_token": 8, "retries": 9,
 }  # fmt: skip
 """Where the trees begin in every file that `schema.make` made, for one whose first page is damaged."""
+_UNREAD: Final = ("log_by_token", "retries")
+"""The indexes of which nobody needs what they say, only which pages they are."""
 _COLUMNS: Final = {2: "spaces", 8: "entries", 9: "log"}
 """The tables by how many columns they have: tells where a leaf belongs that no page names."""
 
@@ -38,6 +41,7 @@ class Trees:
     def __init__(self, file: PageFile) -> None:
         self._file = file
         self.damaged: dict[int, str] = {}
+        self._gone_on: set[int] = set()
         self._pages: dict[str, list[int]] = {}
         self._reached: set[int] = set()
         self._broken: set[str] = set()
@@ -61,6 +65,7 @@ class Trees:
             if number not in self.damaged:
                 for record in self._records(number, name):
                     if record is not None:
+                        self.vouch(record)
                         yield record
 
     def record(self, number: int, place: int) -> Record | None:
@@ -70,6 +75,30 @@ class Trees:
     def is_whole(self, name: str) -> bool:
         """Whether all pages of a table or index are known, and what was written."""
         return name not in self._broken and name not in self.damaged.values()
+
+    def vouch(self, record: Record) -> None:
+        """Takes the pages on which a whole record goes on for what was written, also if they are zeros."""
+        self._gone_on.update(record.pages)
+
+    def damages(self) -> list[Damage]:
+        """Returns a damage for each page that is not what was written. To be asked when all was read."""
+        for name in _UNREAD:
+            for _ in self.index(name):
+                pass
+        known = self._free()
+        accounted = self._gone_on | (known or set())
+        found: list[Damage] = []
+        if known is None and self._file.is_sound(1):
+            found.append(Damage("the list of free pages is damaged", self._file.place(1)))
+        for number in range(1, self._file.count + 1):
+            use = self.damaged.get(number, "nothing")
+            if self._file.is_zeroed(number):
+                if number in self.damaged or number not in accounted:
+                    what = f"page {number}, in use for {use}, is all zeros"
+                    found.append(Damage(what, self._file.place(number)))
+            elif number in self.damaged or not self._file.is_sound(number):
+                found.append(Damage(f"page {number}, in use for {use}, is damaged", self._file.place(number)))
+        return found
 
     def _records(self, number: int, name: str) -> Iterator[Record | None]:
         for record in self._tree(number).records(self._file.page):
@@ -174,4 +203,4 @@ class Trees:
             count = min(int.from_bytes(page[4:8], "big"), len(page) // 4 - 2)
             free.update(int.from_bytes(page[8 + 4 * n : 12 + 4 * n], "big") for n in range(count))
             trunk = int.from_bytes(page[:4], "big")
-        return free
+        return free if len(free) == int.from_bytes(first[36:40], "big") else None
