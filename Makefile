@@ -30,8 +30,8 @@ bench: setup ## measure each budget against the raw driver and write bench/resul
 	@$(BIN)/python -m bench $(ARGS)
 
 deep: setup ## run the long proof, under 30 minutes, and write what it did into docs/reliability.json
-	@$(PYTEST) -q -n $(JOBS) --dist loadfile -m "deep or searched" --hypothesis-profile=deep --record \
-		--timeout=900 -o faulthandler_timeout=1800 $(ARGS)
+	@$(PYTEST) -q -n $(JOBS) --dist loadfile -m "deep or searched" --record \
+		--hypothesis-profile=deep --hypothesis-seed=$${KEEPSTATE_SEED:-0} --timeout=900 -o faulthandler_timeout=1800 $(ARGS)
 
 docs: setup ## run every example and command in the documents
 	@$(PYTEST) -q tests/docs $(ARGS)

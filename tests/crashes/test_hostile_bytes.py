@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import importlib.util
-import os
 import subprocess
 import sys
 import time
@@ -35,9 +34,9 @@ from keepstate.values.codec import COMPRESSED, PLAIN, Codec
 from keepstate.values.key import unpack
 from tests.crashes.hostile import LARGE, Row, bent, every_use, hostile_rows, store_of, used_space
 from tests.formats.format_1 import KEYS, REGISTRY, STORED, VALUES
-from tests.tally import Tally
+from tests.tally import Tally, first_seed
 
-FIRST = int(os.environ.get("KEEPSTATE_SEED", "0"))
+FIRST = first_seed()
 LONGEST_S = 5.0
 """More than any of these inputs may take, on a machine that does other things too."""
 

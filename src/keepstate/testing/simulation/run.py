@@ -12,6 +12,7 @@ from hashlib import sha256
 from random import Random
 from unittest.mock import patch
 
+from keepstate.testing.proof.findings import Findings
 from keepstate.testing.simulation.dials import Dials
 from keepstate.testing.simulation.loop import VirtualLoop
 from keepstate.testing.simulation.workloads.every import EVERY
@@ -39,6 +40,7 @@ class Report:
         calls: How many calls on the store.
         faults: How many of them went wrong.
         seconds: How long it took, in virtual time.
+        findings: How many of its operations were judged in the end; a broken promise would have been raised.
         trace: All that happened, line by line.
     """
 
@@ -48,6 +50,7 @@ class Report:
     calls: int
     faults: int
     seconds: float
+    findings: Findings
     trace: Sequence[str]
 
     @property
@@ -106,7 +109,7 @@ def simulate(
             raise BrokenPromiseError(seed, steps, error, world.network.trace) from error
     return Report(
         seed, world.taken, world.operations, world.network.calls, world.network.faults, loop.time(),
-        world.network.trace,
+        world.witness.findings, world.network.trace,
     )  # fmt: skip
 
 

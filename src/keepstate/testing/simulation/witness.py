@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from keepstate.errors import OutcomeUnknownError
 from keepstate.stores.protocol import Applied, Batch, Conflict, Entry, Outcome, Page, Reading, Store
 from keepstate.testing.proof.ending import read_end
+from keepstate.testing.proof.findings import Findings
 from keepstate.testing.proof.operations import (
     FOREVER,
     Attempt,
@@ -49,10 +50,14 @@ class Witness:
 
     Args:
         oracle: Knows what happened.
+
+    Attributes:
+        findings: What was judged in the end.
     """
 
     def __init__(self, oracle: Oracle) -> None:
         self._oracle = oracle
+        self.findings = Findings()
         self._told: dict[str, int] = {}
         self._refused: list[tuple[Batch, Outcome]] = []
         self._sent: list[Asked] = []
@@ -169,8 +174,8 @@ class Witness:
         histories, self._histories = self._histories, {}
         for space, history in histories.items():
             if space not in self._dropped:
-                findings = witness(history, await read_end(store, space))
-                assert not findings.found, str(findings)
+                self.findings.extend(witness(history, await read_end(store, space)))
+        assert not self.findings.found, str(self.findings)
 
     def _settle(self, asked: Asked) -> None:
         """Gives a batch whose end nobody heard the answer that it would have had."""
