@@ -26,7 +26,7 @@ WORK = {
     "power_images": "power-cut images",
     "cut_replies": "replies cut",
     "cancelled": "calls cancelled",
-    "faults": "disk faults",
+    "faults": "faults",
     "flipped_bits": "bits flipped",
     "seeds": "seeds simulated",
     "steps": "steps simulated",
@@ -40,6 +40,7 @@ VERDICTS = {
     "partial": "half applied",
     "disordered": "out of order",
     "applied_twice": "applied twice",
+    "misreported": "told wrongly",
     "corrupt": "damage read as data",
 }
 """What a row may count, and what a reader sees of it: what was done, and what must be zero."""

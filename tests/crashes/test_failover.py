@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
 import time
 from collections.abc import Callable, Generator, Iterable, Iterator
@@ -25,8 +24,9 @@ from keepstate.testing.store_contract.stage import changed, entry_of
 from tests.crashes.failover_stories import STORIES, Cast, Story
 from tests.crashes.redis_pair import RedisPair
 from tests.server_fixtures import running
+from tests.tally import first_seed
 
-SEED = int(os.environ.get("KEEPSTATE_SEED", "20261121"))
+SEED = first_seed()
 HOT = b"\x02hot"
 CLUSTERS = [
     pytest.param(Redis, id="Redis"),

@@ -24,6 +24,7 @@ def test_totals_sum_the_work_and_name_every_verdict() -> None:
         "partial": 0,
         "disordered": 0,
         "applied_twice": 0,
+        "misreported": 0,
         "corrupt": 0,
     }
 
@@ -31,8 +32,8 @@ def test_totals_sum_the_work_and_name_every_verdict() -> None:
 def test_a_row_shows_a_zero_that_was_looked_for_and_a_dash_where_nobody_looked() -> None:
     table = render(describe(ROWS, date="2026-01-31", duration_s=61.0, seed=7))
 
-    assert "| Redis | 500 operations, 1 servers killed | 1 | – | – | – | – | – |" in table
-    assert "| SQLite | 1,000 operations, 2 workers killed | 0 | 0 | – | – | – | – |" in table
+    assert "| Redis | 500 operations, 1 servers killed | 1 | – | – | – | – | – | – |" in table
+    assert "| SQLite | 1,000 operations, 2 workers killed | 0 | 0 | – | – | – | – | – |" in table
     assert "2026-01-31" in table
     assert "seed 7" in table
 
