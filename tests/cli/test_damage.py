@@ -13,6 +13,7 @@ import pytest
 
 import keepstate as ks_package
 from keepstate.cli.remains import ENCRYPTION
+from keepstate.stores.sqlite.cells import TABLE_LEAF
 from keepstate.stores.wrappers.keyless import ENCRYPTION_SPACE
 from keepstate.testing.servers import Redis
 from tests.cli.conftest import Keepstate
@@ -247,6 +248,31 @@ def test_zeroed_pages_are_damage_to_both_commands(
         whats = {damage["place"]: damage["what"] for damage in told.json()["damages"]}
         assert f"page {number or 2}, in use for" in whats[f"{database} at byte {start}"]
     assert len(repaired.json()["damages"]) < 20
+
+
+def test_each_record_that_is_lost_is_listed_once_and_much_else_that_is_alike_is_counted(
+    keepstate: Keepstate, tmp_path: Path
+) -> None:
+    source = f"sqlite:///{tmp_path}/store.db"
+
+    async def fill() -> None:
+        async with ks_package.open(source) as ks:
+            for number in range(150):
+                await ks.space("run").documents.put(f"plan {number}", "x" * 1_000)
+
+    asyncio.run(fill())
+    data = bytearray((tmp_path / "store.db").read_bytes())
+    leaves = [at for at in range(9 * PAGE_BYTES, len(data), PAGE_BYTES) if data[at] == TABLE_LEAF]
+    for at in leaves:
+        data[at : at + PAGE_BYTES] = b"\xa5" * PAGE_BYTES
+    (tmp_path / "store.db").write_bytes(data)
+
+    told = keepstate("doctor", "--verify", source).out
+
+    assert len(leaves) > 50
+    assert [told.count(f"document 'plan {number}'") for number in range(150)] == [1] * 150
+    assert "more like this; --json lists them all" in told
+    assert sum("page" in line for line in told.splitlines()) < 20
 
 
 def test_an_encrypted_store_is_verified_and_repaired_without_its_key(

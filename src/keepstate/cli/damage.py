@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Generator, Sequence
+import re
+from collections.abc import AsyncGenerator, Generator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -33,7 +35,9 @@ from keepstate.stores.salvage import Damage, Remains, SpaceRemains
 from keepstate.stores.urls import StoreUrl
 
 _PLAIN = Session()
-_MOST_SHOWN = 100
+_MOST_ALIKE = 5
+_MOST_RECORDS = 1_000
+_NUMBERS = re.compile(r"\d+(, \d+)*( …)?")
 
 
 class _Report(msgspec.Struct):
@@ -194,6 +198,7 @@ def _progress(what: str) -> Generator[tuple[Progress, TaskID]]:
 
 
 def _show(report: _Report, summary: str, session: Session) -> None:
+    report.damages = list(dict.fromkeys(report.damages))
     if session.json:
         everything = {
             "whole": not report.damages,
@@ -205,13 +210,36 @@ def _show(report: _Report, summary: str, session: Session) -> None:
         }
         write_json(everything)
         return
-    for damage in report.damages[:_MOST_SHOWN]:
-        told = _told(damage)
-        where = ", ".join(told[name] for name in ("space", "key", "place") if name in told)
-        shown().print(plain(f"damaged  {where}: {damage.what}" if where else f"damaged  {damage.what}"))
-    if (more := len(report.damages) - _MOST_SHOWN) > 0:
-        shown().print(f"… and {more:,} more; --json lists them all")
+    for line in _lines(report.damages):
+        shown().print(plain(line))
     shown().print(plain(summary + _remarks(report)))
+
+
+def _lines(damages: Sequence[Damage]) -> Iterator[str]:
+    """Yields what is wrong with the files, a few of each kind, and then each record that is not whole."""
+    records: dict[tuple[str | None, bytes], list[Damage]] = {}
+    kinds: dict[tuple[str | None, str], list[Damage]] = {}
+    for damage in damages:
+        if damage.key is not None:
+            records.setdefault((damage.space, damage.key), []).append(damage)
+        else:
+            kinds.setdefault((damage.space, _NUMBERS.sub("", damage.what)), []).append(damage)
+    for alike in kinds.values():
+        shown_of_kind = len(alike) if len(alike) <= _MOST_ALIKE + 1 else _MOST_ALIKE
+        for damage in alike[:shown_of_kind]:
+            yield _line(damage, damage.what)
+        if more := len(alike) - shown_of_kind:
+            yield f"         … and {more:,} more like this; --json lists them all"
+    for about in islice(records.values(), _MOST_RECORDS):
+        yield _line(about[0], "; ".join(damage.what for damage in about))
+    if (more := len(records) - _MOST_RECORDS) > 0:
+        yield f"damaged  … and {more:,} more records; --json lists them all"
+
+
+def _line(damage: Damage, what: str) -> str:
+    told = _told(damage)
+    where = ", ".join(told[name] for name in ("space", "key", "place") if name in told)
+    return f"damaged  {where}: {what}" if where else f"damaged  {what}"
 
 
 def _remarks(report: _Report) -> str:
