@@ -1,7 +1,8 @@
 """The record of a proof: what each test did and found, gathered over all processes of a run.
 
 A test takes `tally` and calls it once a subject. `--record` writes docs/reliability.json and its table, if
-everything passed; without it the sums are printed at the end.
+everything passed and the run did as much as a record stands for; else it fails and says what was missing.
+Without it the sums are printed at the end.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any, Protocol
 
 import pytest
 
-from tools.reliability import describe, refuse_unknown, render, total, write
+from tools.reliability import describe, missing, refuse_unknown, render, total, write
 
 PROPERTY = "tally"
 
@@ -29,6 +30,7 @@ class Gathering:
 
     def __init__(self, seed: int) -> None:
         self.rows: dict[str, Counter[str]] = {}
+        self.lacks: list[str] = []
         self._seed = seed
         self._began = time.monotonic()
 
@@ -40,15 +42,22 @@ class Gathering:
             self.rows.setdefault(subject, Counter()).update(counts)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if self.rows and exitstatus == 0 and session.config.getoption("--record"):
+        if exitstatus != 0 or not session.config.getoption("--record"):
+            return
+        self.lacks = missing(total(self.rows.values()))
+        if self.lacks:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        else:
             write(self._described())
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        if not self.rows:
+        if not self.rows and not self.lacks:
             return
         terminalreporter.section("what the proof did and found")
         if terminalreporter.config.getoption("--record"):
             terminalreporter.write_line(render(self._described()))
+            for lack in self.lacks:
+                terminalreporter.write_line(f"not recorded: {lack}", red=True)
         else:
             sums = total(self.rows.values()).items()
             terminalreporter.write_line(", ".join(f"{count:,} {name}" for name, count in sums))
@@ -65,7 +74,9 @@ class Gathering:
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
-        "--record", action="store_true", help="write docs/reliability.json from this run, if it passes"
+        "--record",
+        action="store_true",
+        help="write docs/reliability.json from this run, if it passes and did enough",
     )
 
 

@@ -44,6 +44,15 @@ VERDICTS = {
     "corrupt": "damage read as data",
 }
 """What a row may count, and what a reader sees of it: what was done, and what must be zero."""
+LEAST = {
+    "operations": 1_000_000,
+    "worker_kills": 200,
+    "server_crashes": 60,
+    "power_images": 1_000,
+    "seeds": 1_000,
+    "bugs_seeded": 12,
+}
+"""What a run must have done before its record is worth writing down."""
 
 Row = Mapping[str, int]
 
@@ -73,6 +82,20 @@ def total(rows: Iterable[Row]) -> dict[str, int]:
     rows = list(rows)
     sums = {name: sum(row.get(name, 0) for row in rows) for name in (*WORK, *VERDICTS)}
     return {name: count for name, count in sums.items() if count or name in VERDICTS}
+
+
+def missing(totals: Row) -> list[str]:
+    """Returns what a run lacks of what a record stands for, as a reader is told it; nothing if whole."""
+    lacks = [
+        f"{totals.get(name, 0):,} {WORK[name]} of at least {least:,}"
+        for name, least in LEAST.items()
+        if totals.get(name, 0) < least
+    ]
+    seeded, caught = totals.get("bugs_seeded", 0), totals.get("bugs_caught", 0)
+    if caught != seeded:
+        lacks.append(f"{caught} of {seeded} planted bugs caught")
+    lacks += [f"{totals[name]:,} {shown}" for name, shown in VERDICTS.items() if totals.get(name)]
+    return lacks
 
 
 def refuse_unknown(counts: Row) -> None:
@@ -107,7 +130,8 @@ def embed(page: str, table: str) -> str:
     _, end, tail = rest.partition(END)
     if not begin or not end:
         raise ValueError(f"the page lacks the marks {BEGIN} and {END}")
-    return f"{head}{BEGIN}\n\n{table}\n\n{END}{tail}"
+    shown = f"{table}\n\n" if table else ""
+    return f"{head}{BEGIN}\n\n{shown}{END}{tail}"
 
 
 def write(record: Mapping[str, Any]) -> None:
@@ -117,9 +141,10 @@ def write(record: Mapping[str, Any]) -> None:
 
 
 def is_current() -> bool:
-    """Whether the page's table is that of the record."""
+    """Whether the page's table is that of the record; without a record there must be none."""
     page = PAGE.read_text("utf-8")
-    return page == embed(page, render(json.loads(RECORD.read_text("utf-8"))))
+    table = render(json.loads(RECORD.read_text("utf-8"))) if RECORD.exists() else ""
+    return page == embed(page, table)
 
 
 def main() -> int:

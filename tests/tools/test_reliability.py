@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tools.reliability import BEGIN, END, describe, embed, refuse_unknown, render, total
+from tools.reliability import BEGIN, END, LEAST, describe, embed, missing, refuse_unknown, render, total
 
 ROWS = {
     "SQLite": {"operations": 1_000, "worker_kills": 2, "lost": 0, "ghosts": 0},
@@ -52,3 +52,19 @@ def test_the_table_replaces_only_what_stands_between_its_marks() -> None:
 def test_a_page_without_marks_is_refused() -> None:
     with pytest.raises(ValueError, match="lacks the marks"):
         embed("no marks", "table")
+
+
+def test_a_run_that_did_all_that_a_record_stands_for_lacks_nothing() -> None:
+    assert missing({**LEAST, "bugs_caught": LEAST["bugs_seeded"], "lost": 0}) == []
+
+
+def test_a_run_that_did_less_or_found_something_says_what_it_lacks() -> None:
+    totals = {**LEAST, "operations": 999_999, "bugs_seeded": 13, "bugs_caught": 12, "lost": 1}
+    del totals["server_crashes"]
+
+    assert missing(totals) == [
+        "999,999 operations of at least 1,000,000",
+        "0 servers killed of at least 60",
+        "12 of 13 planted bugs caught",
+        "1 lost",
+    ]
