@@ -1,4 +1,7 @@
-"""What a crash tore is cut off; what was damaged is named and not touched."""
+"""What a crash tore is cut off; what was damaged is named and not touched.
+
+Whoever tears a journal here takes its note back to what it was before the write, as a crash would.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,10 @@ def head_bytes(journal: bytes) -> int:
     return journal.index(b"\n") + 1
 
 
+def noted(path: Path) -> Path:
+    return path.with_name(f"{path.name}.lock")
+
+
 def last_frame(journal: bytes) -> int:
     return journal.rindex(b"\nframe ") + 1
 
@@ -35,6 +42,7 @@ def test_a_journal_cut_anywhere_opens_to_a_prefix_of_its_revisions(tmp_path: Pat
 
     for size in range(head_bytes(journal), len(journal) + 1):
         path.write_bytes(journal[:size])
+        noted(path).unlink()
         store = opened(path)
         seen.append(revision(store))
         assert values(store) == (
@@ -53,6 +61,7 @@ def test_what_is_cut_off_is_told_with_its_place(tmp_path: Path, caplog: pytest.L
     journal = filled(path)
     torn = last_frame(journal)
     path.write_bytes(journal[:-3])
+    noted(path).unlink()
 
     with caplog.at_level(logging.WARNING, "keepstate.stores"):
         finish(opened(path).close())
@@ -66,6 +75,7 @@ def test_what_was_cut_off_stays_away(tmp_path: Path) -> None:
     path = tmp_path / "journal"
     journal = filled(path)
     path.write_bytes(journal[:-3])
+    noted(path).unlink()
     store = opened(path)
 
     put(store, Put(A, b"new"))
@@ -110,7 +120,7 @@ def test_a_last_frame_with_an_empty_sector_is_torn(tmp_path: Path) -> None:
     store = opened(path)
     put(store, Put(A, b"kept"))
     finish(store.close())
-    kept = path.stat().st_size
+    kept, note = path.stat().st_size, noted(path).read_bytes()
     store = opened(path)
     put(store, Put(B, b"x" * 5000))
     finish(store.close())
@@ -119,6 +129,7 @@ def test_a_last_frame_with_an_empty_sector_is_torn(tmp_path: Path) -> None:
     sector = (kept // 512 + 3) * 512
     journal[sector : sector + 512] = bytes(512)
     path.write_bytes(journal)
+    noted(path).write_bytes(note)
 
     store = opened(path)
     assert values(store) == [b"kept", None]
@@ -136,7 +147,7 @@ def test_a_power_cut_in_a_write_keeps_all_before_it(
     path.unlink(missing_ok=True)
     store = opened(path, format=form)
     put(store, Put(A, b"k" * before))
-    start = path.stat().st_size
+    start, note = path.stat().st_size, noted(path).read_bytes()
     value = data.draw(st.binary(max_size=40)) * data.draw(st.integers(1, 60))
     put(store, Put(B, value), Put(b"\x01more", bytes(data.draw(st.integers(0, 700)))))
     finish(store.close())
@@ -148,6 +159,7 @@ def test_a_power_cut_in_a_write_keeps_all_before_it(
             image[low:high] = bytes(high - low)
 
     path.write_bytes(image)
+    noted(path).write_bytes(note)
     store = opened(path)
 
     assert values(store) in ([b"k" * before, None], [b"k" * before, value])
@@ -185,12 +197,14 @@ def test_a_journal_inside_a_value_is_no_frame(tmp_path: Path) -> None:
     """A backup kept in the store itself does not make a torn end look damaged."""
     path = tmp_path / "journal"
     backup = filled(path)
+    note = noted(path).read_bytes()
     store = opened(path)
     put(store, Put(B, backup))
     finish(store.close())
     journal = path.read_bytes()
 
     path.write_bytes(journal[:-1])
+    noted(path).write_bytes(note)
 
     store = opened(path)
     assert revision(store) == 5

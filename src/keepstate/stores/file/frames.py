@@ -111,6 +111,11 @@ class Head(msgspec.Struct, frozen=True):
         return crc32(b"%d" % at, crc32(self.seed))
 
 
+def crc_of(data: bytes, at: int = 0) -> bytes:
+    """Returns the checksum that the frame at this place is known by."""
+    return data[at + FRAME_HEAD_BYTES - 9 : at + FRAME_HEAD_BYTES - 1]
+
+
 def frames(head: Head, data: bytes, path: str) -> Iterator[tuple[int, memoryview]]:
     """Yields the payload of each frame with the place where the frame ends, up to a torn one.
 

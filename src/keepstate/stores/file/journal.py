@@ -19,8 +19,9 @@ from keepstate._clock import Clock
 from keepstate.errors import CorruptError, KeepstateError, OutcomeUnknownError, StorageError
 from keepstate.stores.file import items, json_form
 from keepstate.stores.file.faults import storage_error
-from keepstate.stores.file.frames import Format, Head, frames
+from keepstate.stores.file.frames import Format, Head, crc_of, frames
 from keepstate.stores.file.io import Files
+from keepstate.stores.file.noted import NO_FRAME, End, Note, cut_off, replaced
 
 _SEED_BYTES: Final = 8
 _FRAME_BYTES: Final = 64 << 10
@@ -40,11 +41,13 @@ class Journal:
         path: Where it stands, absolute and without links; made if it is not there.
         files: The operating system.
         clock: Where seeds come from.
+        note: Where it is noted how much of it is durable.
     """
 
-    def __init__(self, path: str, files: Files, clock: Clock) -> None:
-        self.path, self._files, self._clock = path, files, clock
+    def __init__(self, path: str, files: Files, clock: Clock, note: Note) -> None:
+        self.path, self._files, self._clock, self._note = path, files, clock, note
         self._head = self._next_head = Head("msgpack", b"")
+        self._end: End | None = None
         self._descriptor = -1
         self._size_bytes = 0
         self._snapshot_bytes = 0
@@ -65,19 +68,28 @@ class Journal:
             UnsupportedError: A later keepstate wrote it.
         """
         try:
-            with suppress(FileNotFoundError):
-                self._files.remove(self._next_path)  # left by a crash; it never was the journal
             data = self._read()
             if not data:
-                self.rewrite([], form)
+                self._begin(form)
                 return
             self._take_up(data, Head.of(data, self.path), replay)
+            with suppress(FileNotFoundError):
+                self._files.remove(self._next_path)  # left by a crash; it never was the journal
+            self._settle()
         except OSError as error:
             self.close()
             raise storage_error(error, self.path) from error
         except BaseException:
             self.close()
             raise
+
+    def _begin(self, form: Format) -> None:
+        noted = self._note.read()
+        if noted is not None and self._descriptor >= 0:
+            raise cut_off(self.path, 0, noted.ends[0])
+        if noted is not None:
+            _log.warning("%s is not there any more; a new journal is begun", self.path)
+        self.rewrite([], form)
 
     def reread(self, replay: Callable[[items.Item], None]) -> None:
         """Reads all again after an interrupt: what stands whole on the disk is what was written.
@@ -94,14 +106,27 @@ class Journal:
             self._take_up(data, head, replay)
         except OSError as error:
             raise storage_error(error, self.path) from error
+        self._settle()
+
+    def _settle(self) -> None:
+        """Makes the name durable, which may have been kept from a rewrite, and notes the end."""
         self._sync_folder()
+        if self._end is not None:
+            self._note.raise_to(self._end)
 
     def _take_up(self, data: bytes, head: Head, replay: Callable[[items.Item], None]) -> None:
         self._head = self._next_head = head
         self._size_bytes = self._snapshot_bytes = len(bytes(head))
-        for end, payload in frames(head, data, self.path):
-            self._replay(payload, replay, end)
-            self._size_bytes = end
+        promised = self._promised(head)
+        self._end = End(head.seed, self._size_bytes, NO_FRAME)
+        is_kept = promised in (None, self._end)
+        for size_bytes, payload in frames(head, data, self.path):
+            self._replay(payload, replay, size_bytes)
+            self._end = End(head.seed, size_bytes, crc_of(data, self._size_bytes))
+            self._size_bytes = size_bytes
+            is_kept = is_kept or self._end == promised
+        if promised is not None and not is_kept:
+            raise cut_off(self.path, self._size_bytes, promised)
         if self._size_bytes < len(data):
             _log.warning(
                 "%s ended at byte %d with %d bytes of a write that a crash cut short; they are cut off",
@@ -111,6 +136,14 @@ class Journal:
             )
             self._files.truncate(self._descriptor, self._size_bytes)
         self._files.sync(self._descriptor)
+
+    def _promised(self, head: Head) -> End | None:
+        """Returns what was noted of this journal."""
+        noted = self._note.read()
+        promised = None if noted is None else noted.end_of(head.seed)
+        if noted is not None and noted.is_exact and promised is None:
+            raise replaced(self.path)
+        return promised
 
     def _read(self) -> bytes:
         try:
@@ -162,6 +195,8 @@ class Journal:
             raise storage_error(error, self.path) from error
         self._sync()
         self._size_bytes += len(frame)
+        self._end = End(self._head.seed, self._size_bytes, crc_of(frame))
+        self._note.raise_to(self._end)
 
     def _encode(self, given: list[items.Item]) -> bytes:
         return json_form.encode(given) if self.format == "json" else items.encode(given)
@@ -221,8 +256,9 @@ class Journal:
         descriptor = -1
         try:
             descriptor = self._files.open(self._next_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
-            size_bytes = self._write_snapshot(descriptor, head, given)
+            end = self._write_snapshot(descriptor, head, given)
             self._files.sync(descriptor)
+            self._note.announce(end, self._end)
             self._files.replace(self.path, self._next_path)
         except BaseException as error:
             if descriptor >= 0:
@@ -234,18 +270,19 @@ class Journal:
             raise
         self.close()
         self._descriptor, self._head = descriptor, head
-        self._size_bytes = self._snapshot_bytes = size_bytes
-        self._sync_folder()
+        self._size_bytes = self._snapshot_bytes = end.size_bytes
+        self._end = end
+        self._settle()
 
-    def _write_snapshot(self, descriptor: int, head: Head, given: Iterable[items.Item]) -> int:
-        at = len(bytes(head))
+    def _write_snapshot(self, descriptor: int, head: Head, given: Iterable[items.Item]) -> End:
+        at, crc = len(bytes(head)), b""
         self._write(descriptor, bytes(head), 0)
         for chunk in _chunks(chain(given, [items.SnapshotEnd()])):
             payload = json_form.encode(chunk) if head.format == "json" else items.encode(chunk)
             frame = head.frame(payload, at)
             self._write(descriptor, frame, at)
-            at += len(frame)
-        return at
+            at, crc = at + len(frame), crc_of(frame)
+        return End(head.seed, at, crc)
 
     def _sync_folder(self) -> None:
         try:

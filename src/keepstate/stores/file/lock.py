@@ -8,8 +8,12 @@ from __future__ import annotations
 
 import fcntl
 import os
+from typing import Final
 
 from keepstate.errors import StoreUnavailableError
+
+HOLDER_BYTES: Final = 32
+"""The holder's process id; what is behind it stays from one holder to the next."""
 
 
 class ProcessLock:
@@ -21,13 +25,12 @@ class ProcessLock:
 
     def __init__(self, journal: str) -> None:
         path = f"{journal}.lock"
-        self._descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = (
-                os.pread(self._descriptor, 32, 0).decode(errors="replace").strip() or "that does not say who"
-            )
+            said = os.pread(self.descriptor, HOLDER_BYTES, 0).decode(errors="replace")
+            holder = said.strip("\0 \n") or "that does not say who"
             self.leave()
             raise StoreUnavailableError(
                 f"{journal} is open in process {holder}, and a journal has one process at a time: "
@@ -36,17 +39,16 @@ class ProcessLock:
         except BaseException:
             self.leave()
             raise
-        os.ftruncate(self._descriptor, 0)
-        os.pwrite(self._descriptor, b"%d\n" % os.getpid(), 0)
+        os.pwrite(self.descriptor, (b"%d" % os.getpid()).ljust(HOLDER_BYTES - 1) + b"\n", 0)
 
     def release(self) -> None:
         """Lets another process in, also where a forked child still has a copy of the descriptor."""
-        if self._descriptor is not None:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
+        if self.descriptor is not None:
+            fcntl.flock(self.descriptor, fcntl.LOCK_UN)
             self.leave()
 
     def leave(self) -> None:
         """Closes this process's descriptor and nothing else: what a forked child may do."""
-        descriptor, self._descriptor = self._descriptor, None
+        descriptor, self.descriptor = self.descriptor, None
         if descriptor is not None:
             os.close(descriptor)

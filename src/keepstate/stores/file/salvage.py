@@ -6,6 +6,7 @@ that turned in the first line or in a frame's head is put right: their checksums
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
 
@@ -13,7 +14,8 @@ import msgspec
 
 from keepstate.errors import CorruptError, UnsupportedError
 from keepstate.stores.file import items, json_form
-from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head, is_torn
+from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head, crc_of, is_torn
+from keepstate.stores.file.noted import End, Noted, note_beside
 from keepstate.stores.protocol import Entry
 from keepstate.stores.salvage import Damage, SpaceRemains
 
@@ -44,10 +46,17 @@ class JournalRemains:
         self.path = path
         self.damages: list[Damage] = []
         self._spaces: dict[str, _Space] = {}
+        self._ends: dict[int, bytes] = {}
+        self._torn_at = sys.maxsize
+        noted = note_beside(path)  # before the journal, which may grow meanwhile
         with open(path, "rb") as file:
             data = file.read()
         if data:
-            self._read(data, self._head(data))
+            head = self._head(data)
+            self._read(data, head)
+            self._compare(noted, data, head)
+        elif noted is not None:
+            self._lack(noted.ends[0], 0)
 
     # ---- what is there
 
@@ -92,12 +101,31 @@ class JournalRemains:
     def _read(self, data: bytes, head: Head) -> None:
         at = len(bytes(head))
         while at < len(data):
-            body = head.body(data, at) or self._mended(data, head, at)
+            whole = head.body(data, at)
+            body = whole or self._mended(data, head, at)
             if body is None:
                 at = self._skip(data, head, at)
                 continue
             self._take(body[:-1], head, at)
+            crc = crc_of(data, at)
             at += FRAME_HEAD_BYTES + len(body)
+            if whole:
+                self._ends[at] = crc
+
+    def _compare(self, noted: Noted | None, data: bytes, head: Head) -> None:
+        """Names what is missing at the end, or that another journal was put in place."""
+        end = None if noted is None else noted.end_of(head.seed)
+        if noted is not None and end is None:
+            if noted.is_exact and note_beside(self.path) == noted:
+                self.damages.append(Damage("another journal stood here and was replaced", self._at(0)))
+        elif end is not None and end.size_bytes > (whole := min(self._torn_at, len(data))):
+            self._lack(end, whole)
+        elif end is not None and self._ends.get(end.size_bytes, end.crc) != end.crc:
+            self.damages.append(Damage("another frame stood here and was replaced", self._at(end.size_bytes)))
+
+    def _lack(self, end: End, whole_bytes: int) -> None:
+        what = f"{end.size_bytes - whole_bytes} bytes that were durable were cut off; what they wrote is lost"
+        self.damages.append(Damage(what, self._at(whole_bytes)))
 
     def _mended(self, data: bytes, head: Head, at: int) -> memoryview | None:
         """Returns the body of a frame in whose head one bit is turned."""
@@ -119,6 +147,8 @@ class JournalRemains:
             self.damages.append(
                 Damage(f"{end - at} bytes of frames are damaged; what they wrote is lost", self._at(at))
             )
+        else:
+            self._torn_at = at
         return len(data) if following < 0 else following
 
     def _take(self, payload: memoryview, head: Head, at: int) -> None:

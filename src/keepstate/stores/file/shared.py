@@ -22,6 +22,7 @@ from keepstate.stores.file.io import Files
 from keepstate.stores.file.items import Item, SnapshotEnd
 from keepstate.stores.file.journal import Journal
 from keepstate.stores.file.lock import ProcessLock
+from keepstate.stores.file.noted import Note
 from keepstate.stores.file.state import Draft, JournaledState
 from keepstate.stores.places import is_forbidden
 from keepstate.stores.protocol import Batch, Outcome
@@ -60,7 +61,7 @@ class SharedJournal:
                 "file in a folder that you may write to"
             ) from error
         try:
-            self._journal = Journal(path, files, clock)
+            self._journal = Journal(path, files, clock, Note(self._process_lock, path))
             self._journal.open(partial(_replay, self.spaces), form or "msgpack")
             if form is not None and form != self._journal.format:
                 self._journal.rewrite(self._snapshot(), form)

@@ -22,6 +22,7 @@ from zlib import crc32
 import apsw
 
 from keepstate.errors import CorruptError
+from keepstate.stores.machine import UNKNOWN_START, machine_start
 from keepstate.stores.protocol import Durability
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.statements import Execute
@@ -29,15 +30,6 @@ from keepstate.stores.sqlite.statements import Execute
 _NOTE: Final = b"newest %016x %s %s"
 _NOTED: Final = re.compile(rb"newest ([0-9a-f]{16}) (power  |process) ([0-9a-f-]{36}) ([0-9a-f]{8})\n")
 _NONE: Final = bytes(78)
-_UNKNOWN_START: Final = bytes(36).replace(b"\0", b"-")
-
-
-def machine_start() -> bytes:
-    """Returns what names the machine's last start; dashes where the system does not tell."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
-    except OSError:
-        return _UNKNOWN_START
 
 
 class Newest:
@@ -96,7 +88,7 @@ class Newest:
             return True
         row = int(found[1], 16)
         try:
-            if found[3] == self._start != _UNKNOWN_START:
+            if found[3] == self._start != UNKNOWN_START:
                 return bool(execute("SELECT count(*) FROM log WHERE id = ?", (row,)).get)
             return found[2].strip() != Durability.POWER.encode() or _has_come_to(execute, row)
         except apsw.SQLError:  # not even the table is there
@@ -110,7 +102,7 @@ def least_row(lock_path: str) -> int:
     except OSError:
         return 0
     is_certain = found is not None and (
-        found[3] == machine_start() != _UNKNOWN_START or found[2].strip() == Durability.POWER.encode()
+        found[3] == machine_start() != UNKNOWN_START or found[2].strip() == Durability.POWER.encode()
     )
     return int(found[1], 16) if found is not None and is_certain else 0
 
