@@ -135,6 +135,31 @@ def test_a_place_of_a_rewritten_journal_costs_no_more_than_its_frame(tmp_path: P
     assert [space.revision for space in found.spaces()] == [200]
 
 
+def test_a_lost_first_line_costs_no_frame(journal: bytes, tmp_path: Path) -> None:
+    found, entries = remains(tmp_path, bytes(40) + journal[40:])
+
+    assert versions(entries) == versions(remains(tmp_path, journal)[1])
+    assert [damage.what for damage in found.damages] == [
+        "the first line is damaged; the frames tell what it said"
+    ]
+    assert found.spaces()[0].revision == 30
+
+
+@pytest.mark.parametrize("size", [1, 40, 400])
+def test_bytes_that_were_removed_cost_the_frames_that_they_were_in(
+    journal: bytes, tmp_path: Path, size: int
+) -> None:
+    whole = versions(remains(tmp_path, journal)[1])
+    start = len(journal) // 2
+
+    found, entries = remains(tmp_path, journal[:start] + journal[start + size :])
+
+    assert f"were written {size} bytes farther on" in found.damages[0].what
+    assert len(whole - versions(entries)) <= 4
+    assert versions(entries) <= written()
+    assert found.spaces()[0].revision == 30
+
+
 def test_what_never_was_a_journal_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CorruptError, match="does not start as a journal"):
         remains(tmp_path, b"a letter to nobody\n" * 40)

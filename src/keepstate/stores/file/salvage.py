@@ -1,7 +1,8 @@
 """Reads a damaged journal: every frame that is whole, whatever stands between them.
 
 A frame says what a flush wrote, so what a lost one wrote, or deleted, is as it was before it. A single bit
-that turned in the first line or in a frame's head is put right: their checksums tell which one it was.
+that turned in the first line or in a frame's head is put right: their checksums tell which one it was. A lost
+first line is told by the frames, and so is where they stood before bytes in front of them were removed.
 """
 
 from __future__ import annotations
@@ -9,12 +10,14 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from typing import Final
+from zlib import crc32
 
 import msgspec
 
 from keepstate.errors import CorruptError, UnsupportedError
 from keepstate.stores.file import items, json_form
 from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head, crc_of, is_torn
+from keepstate.stores.file.moved import head_from_frames, realigned
 from keepstate.stores.file.noted import End, Noted, note_beside
 from keepstate.stores.protocol import Entry
 from keepstate.stores.salvage import Damage, SpaceRemains
@@ -38,7 +41,7 @@ class JournalRemains:
         path: The journal; it is read once, and not locked.
 
     Raises:
-        CorruptError: It does not begin as a journal does, so that nothing in it can be verified.
+        CorruptError: It does not begin as a journal does, and no frames tell what its first line was.
         UnsupportedError: A later keepstate wrote it.
     """
 
@@ -52,7 +55,8 @@ class JournalRemains:
         with open(path, "rb") as file:
             data = file.read()
         if data:
-            head = self._head(data)
+            head = self._head(data, noted)
+            data = self._in_place(data, head)
             self._read(data, head)
             self._compare(noted, data, head)
         elif noted is not None:
@@ -84,7 +88,7 @@ class JournalRemains:
 
     # ---- frames
 
-    def _head(self, data: bytes) -> Head:
+    def _head(self, data: bytes, noted: Noted | None) -> Head:
         try:
             return Head.of(data, self.path)
         except CorruptError:
@@ -96,7 +100,27 @@ class JournalRemains:
                     continue
                 self.damages.append(Damage("the first line has a bit turned", f"{self.path} at byte 0"))
                 return head
-            raise
+            if (found := head_from_frames(data)) is None:
+                raise
+            self.damages.append(
+                Damage("the first line is damaged; the frames tell what it said", self._at(0))
+            )
+            seeds = [end.seed for end in noted.ends] if noted is not None else []
+            known = (seed for seed in seeds if crc32(seed) == crc32(found.seed))
+            return Head(found.format, next(known, found.seed))
+
+    def _in_place(self, data: bytes, head: Head) -> bytes:
+        """Returns the journal with what had moved at its place; from there on places are those of before."""
+        data, moves = realigned(data, head)
+        gone = 0
+        for move in moves:
+            what = f"the frames from here on were written {abs(move.by)} bytes "
+            what += (
+                "farther on: bytes before them are gone" if move.by > 0 else "before: others are in between"
+            )
+            self.damages.append(Damage(what, self._at(move.at - gone)))
+            gone += move.by
+        return data
 
     def _read(self, data: bytes, head: Head) -> None:
         at = len(bytes(head))
