@@ -17,6 +17,7 @@ import msgspec
 import pytest
 
 from keepstate._finish import finish
+from keepstate.stores.file import noted
 from keepstate.stores.protocol import Applied, Batch, Put
 from keepstate.stores.sqlite import newest
 from keepstate.testing.clocks import ManualClock
@@ -42,7 +43,8 @@ def test_what_was_acknowledged_survives_a_power_cut(
     recording = workload.record(kind, folder(tmp_path, "recorded"), seed)
     assert expected_places(kind) <= places(recording.moments).keys()
     chance = random.Random(seed)
-    monkeypatch.setattr(newest, "machine_start", lambda: b"after-the-cut".ljust(36, b"-"))
+    for module in (newest, noted):
+        monkeypatch.setattr(module, "machine_start", lambda: b"after-the-cut".ljust(36, b"-"))
 
     for number, image in enumerate(images(recording.moments, count, chance)):
         place = folder(tmp_path, "image")
