@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Literal, Self, TypeVar
 
 from keepstate._clock import SYSTEM_CLOCK
-from keepstate.errors import InvalidError, StoreUnavailableError
+from keepstate.errors import InvalidError, StorageError, StoreUnavailableError
 from keepstate.testing.servers.redis import Redis
 from keepstate.testing.servers.server import HOST
 from keepstate.testing.servers.wire import read_fields
@@ -230,7 +230,11 @@ class RedisCluster:
 
 
 def _is_ok(node: Redis) -> bool:
-    return read_fields(node.command("CLUSTER", "INFO")).get("cluster_state") == "ok"
+    """Whether a node sees every slot served; a replica refuses to say so while it loads its first copy."""
+    try:
+        return read_fields(node.command("CLUSTER", "INFO")).get("cluster_state") == "ok"
+    except StorageError:
+        return False
 
 
 def _is_in_sync(node: Redis) -> bool:
