@@ -26,12 +26,12 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Changes, Delete, Put, Write
 from keepstate.stores.sqlite import SqliteStore, checkpoint
 from keepstate.testing.clocks import ManualClock
-from keepstate.testing.faults.disk import Disk, DiskFiles
+from keepstate.testing.faults.disk import Disk, DiskFiles, Event
 from keepstate.testing.faults.power import Moment, Recorder
 from keepstate.testing.faults.vfs import beneath_sqlite
 
 KINDS = ["file-msgpack", "file-json", "sqlite-full", "sqlite-normal"]
-SPACES = ["plain", "documents", "timed", "dropped"]
+SPACES = ["plain", "other", "documents", "timed", "dropped"]
 NAME = {"file": "journal", "sqlite": "keepstate.db"}
 STEPS_A_SESSION = 45
 LIFE_MS = 50
@@ -46,16 +46,49 @@ class Recording:
 
     moments: list[Moment]
     states: list[State]
-    locks: list[bytes]
-    """What the lock file held after as many steps: nobody syncs it."""
+    locks: list[tuple[int, bytes]]
+    """What the lock file held, and from which moment on."""
+
+    def locks_until(self, cut: int) -> list[bytes]:
+        """Returns what a cut may leave of the lock file, the newest last: nobody syncs it."""
+        return [content for moment, content in self.locks if moment <= cut]
+
+
+class Watcher(Recorder):
+    """Also looks at the lock file, which is not written by way of the disk, at every moment."""
+
+    def __init__(self, lock: Path) -> None:
+        super().__init__()
+        self.locks = [(0, b"")]
+        self._lock = lock
+
+    @classmethod
+    def above(cls, recorder: Recorder, lock: Path) -> Watcher:
+        """Returns one that goes on with a record."""
+        watcher = cls(lock)
+        watcher.moments = recorder.moments
+        return watcher
+
+    def did(self, event: Event) -> None:
+        self._look()
+        super().did(event)
+
+    def mark(self, steps: int, *, is_closed: bool = False) -> None:
+        self._look()
+        super().mark(steps, is_closed=is_closed)
+
+    def _look(self) -> None:
+        content = self._lock.read_bytes() if self._lock.exists() else b""
+        if content != self.locks[-1][1]:
+            self.locks.append((len(self.moments), content))
 
 
 def record(kind: str, folder: Path, seed: int, *, sessions: int = 3) -> Recording:
-    """Runs the workload in an empty folder."""
-    recorder, clock, chance = Recorder(), ManualClock(seed=seed), random.Random(seed)
+    """Runs the workload in an empty folder; each session opens the store anew, and closes it."""
+    clock, chance = ManualClock(seed=seed), random.Random(seed)
+    recorder = Watcher(lock_of(kind, folder))
     twin = finish(MemoryStore(runner=ThreadRunner(), clock=clock).open())
-    states, locks = [state_of(twin)], [b""]
-    lock = folder / f"{NAME[kind.partition('-')[0]]}.lock"
+    states = [state_of(twin)]
     with soon(), beneath(kind, recorder):
         for _ in range(sessions):
             store = opened(kind, folder, clock, recorder)
@@ -63,11 +96,15 @@ def record(kind: str, folder: Path, seed: int, *, sessions: int = 3) -> Recordin
                 _step(store, twin, clock, chance)
                 recorder.mark(len(states))
                 states.append(state_of(twin))
-                locks.append(lock.read_bytes())
             finish(store.close())
             recorder.mark(len(states) - 1, is_closed=True)
     finish(twin.close())
-    return Recording(recorder.moments, states, locks)
+    return Recording(recorder.moments, states, recorder.locks)
+
+
+def lock_of(kind: str, folder: Path) -> Path:
+    """Returns where a store of a kind has its lock file."""
+    return folder / f"{NAME[kind.partition('-')[0]]}.lock"
 
 
 def beneath(kind: str, disk: Disk) -> Any:
@@ -127,11 +164,10 @@ def _scanned(store: StoreBase, space: str, section: bytes) -> list[Any]:
 def _step(store: StoreBase, twin: StoreBase, clock: ManualClock, chance: random.Random) -> None:
     match chance.choices(["apply", "flush", "expire", "sweep", "drop"], [12, 3, 2, 1, 1])[0]:
         case "apply":
-            _apply(store, twin, [_batch(chance.choice(["plain", "documents", "dropped"]), chance)])
+            _apply(store, twin, [_batch(chance.choice(["plain", "other", "documents", "dropped"]), chance)])
         case "flush":
-            _apply(
-                store, twin, [_batch(space, chance) for space in ("plain", "documents", "plain", "dropped")]
-            )
+            spaces = ("plain", "documents", "plain", "other", "dropped")
+            _apply(store, twin, [_batch(space, chance) for space in spaces])
         case "expire":
             clock.advance(chance.randint(1, LIFE_MS))
             _apply(store, twin, [_batch("timed", chance, ttl_ms=chance.randint(1, LIFE_MS))])
@@ -150,7 +186,7 @@ def _apply(store: StoreBase, twin: StoreBase, batches: list[Batch]) -> None:
 
 
 def _batch(space: str, chance: random.Random, ttl_ms: int | None = None) -> Batch:
-    keys = chance.sample(range(40), chance.randint(1, 6))
+    keys = chance.sample(range(14), chance.randint(1, 6))
     writes: list[Write] = []
     for number in keys:
         key = bytes([chance.choice([0, 1, 1, 2])]) + b"key %d" % number

@@ -22,7 +22,11 @@ from keepstate.testing.faults.power import (
 )
 from tests.crashes import power_workload as workload
 
-MADE = [Opened("/d/a", True), Wrote("/d/a", 0, b"old"), Synced("/d/a"), FolderSynced("/d")]
+MADE: list[Moment] = [Opened("/d/a", True), Wrote("/d/a", 0, b"old"), Synced("/d/a"), FolderSynced("/d")]
+
+
+def saved(name: str, data: bytes) -> list[Moment]:
+    return [Wrote(f"/d/{name}", 0, data), Synced(f"/d/{name}")]
 
 
 def possible(moments: Sequence[Moment], tries: int = 300) -> list[Image]:
@@ -43,7 +47,7 @@ def test_what_was_not_synced_is_there_or_not() -> None:
 
 
 def test_a_file_whose_folder_was_not_synced_may_be_missing() -> None:
-    moments = [Opened("/d/a", True), Wrote("/d/a", 0, b"old"), Synced("/d/a")]
+    moments: list[Moment] = [Opened("/d/a", True), Wrote("/d/a", 0, b"old"), Synced("/d/a")]
 
     assert contents(moments) == {None, b"old"}
 
@@ -73,7 +77,7 @@ def test_a_removed_file_may_still_be_there() -> None:
 
 
 def test_pages_and_sectors_reach_the_disk_each_by_itself() -> None:
-    write = Wrote("/d/a", 0, b"n" * 2 * PAGE_BYTES)
+    write: Moment = Wrote("/d/a", 0, b"n" * 2 * PAGE_BYTES)
 
     found = contents([*MADE, write])
 
@@ -95,7 +99,7 @@ def test_a_sector_is_never_torn() -> None:
 
 def test_what_was_cut_off_is_there_as_a_whole_or_not_at_all() -> None:
     whole = b"x" * 3 * PAGE_BYTES
-    moments = [
+    moments: list[Moment] = [
         Opened("/d/a", True),
         Wrote("/d/a", 0, whole),
         Synced("/d/a"),
@@ -114,9 +118,42 @@ def test_marks_say_what_was_acknowledged_at_the_cut() -> None:
 
 
 def test_every_kind_of_place_is_tried() -> None:
-    found = {one.place for one in images(MADE, 4, random.Random(0))}
+    written = [one for number in range(9) for name in "ab" for one in saved(name, b"%d" % number)]
 
-    assert found == {"Opened a", "Wrote a", "Synced a", "FolderSynced d"} == set(places(MADE))
+    found = {one.place for one in images([*MADE, Opened("/d/b", True), *written], 20, random.Random(0))}
+
+    assert {"Wrote a", "Synced a", "Wrote b", "Synced b"} <= found
+
+
+def test_no_two_images_are_alike_and_a_record_that_has_no_more_gives_no_more() -> None:
+    found = list(images(MADE, 50, random.Random(0)))
+
+    assert sorted(tuple(one.files.items()) for one in found) == [(), (("a", b""),), (("a", b"old"),)]
+    assert len({one.digest for one in found}) == 3
+
+
+def test_images_that_were_seen_before_do_not_count_again() -> None:
+    seen = {one.digest for one in images(MADE, 2, random.Random(0))}
+
+    more = list(images(MADE, 50, random.Random(1), seen=seen))
+
+    assert len(more) == 1
+    assert len(seen) == 3
+
+
+def test_the_power_goes_after_what_was_acknowledged_without_another_change() -> None:
+    moments: list[Moment] = [*MADE, Marked(1), Marked(1, is_closed=True), Wrote("/d/a", 0, b"x")]
+
+    assert places(moments) == {"Opened a": [1], "Wrote a": [2, 7], "Synced a": [3], "FolderSynced d": [6]}
+
+
+def test_moments_with_something_acknowledged_come_first() -> None:
+    early = [one for number in range(9) for one in saved("a", b"early %d" % number)]
+    later = [one for number in range(9) for one in saved("a", b"later %d" % number)]
+
+    found = images([*MADE, *early, Marked(1), *later], 6, random.Random(0))
+
+    assert sum(one.acknowledged for one in found) >= 4
 
 
 def test_a_record_upon_files_begins_with_them(tmp_path: Path) -> None:

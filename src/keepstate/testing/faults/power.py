@@ -15,8 +15,10 @@ from __future__ import annotations
 import os
 import random
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
@@ -37,6 +39,8 @@ from keepstate.testing.faults.disk import (
 
 PAGE_BYTES: Final = 4096
 SECTOR_BYTES: Final = 512
+_FRUITLESS: Final = 3
+"""After so many goes over all moments that gave nothing new there is taken to be nothing more."""
 
 
 class Marked(msgspec.Struct, frozen=True, array_like=True, tag=True):
@@ -90,6 +94,14 @@ class Image:
     place: str
     tearing: Tearing
 
+    @property
+    def digest(self) -> bytes:
+        """Returns what two images have in common if they hold the same names and the same bytes."""
+        found = sha256()
+        for name, data in sorted(self.files.items()):
+            found.update(sha256(name.encode()).digest() + sha256(data).digest())
+        return found.digest()
+
     def write(self, folder: Path) -> None:
         """Puts the files into an empty folder."""
         for name, data in self.files.items():
@@ -99,40 +111,92 @@ class Image:
 def places(moments: Sequence[Moment], after: int = 0) -> dict[str, list[int]]:
     """Returns where the power may go, by what happened just before: `"Wrote keepstate.db-wal"`.
 
+    It goes as late as it can without another change: what was acknowledged in between is to be kept too.
+
     Args:
         moments: The record.
         after: How many of them are over for good.
     """
     found: dict[str, list[int]] = defaultdict(list)
+    kind = None
     for index, moment in enumerate(moments):
-        if index >= after and not isinstance(moment, Marked):
-            found[f"{type(moment).__name__} {os.path.basename(moment.path)}"].append(index + 1)
+        if isinstance(moment, Marked):
+            if kind is not None:
+                found[kind][-1] = index + 1
+        elif index >= after:
+            kind = f"{type(moment).__name__} {os.path.basename(moment.path)}"
+            found[kind].append(index + 1)
     return dict(found)
 
 
 def images(
-    moments: Sequence[Moment], count: int, chance: random.Random, *, after: int = 0
+    moments: Sequence[Moment],
+    count: int,
+    chance: random.Random,
+    *,
+    after: int = 0,
+    seen: set[bytes] | None = None,
 ) -> Iterator[Image]:
-    """Yields so many images, of cuts in as many kinds of places as there are."""
-    kinds = list(places(moments, after).items())
-    for number in range(count):
-        place, cuts = kinds[number % len(kinds)]
-        yield image(moments, chance.choice(cuts), place, chance)
+    """Yields so many images, no two alike; fewer if the record has no more.
+
+    Args:
+        moments: The record.
+        count: How many.
+        chance: What chooses.
+        after: How many of the moments are over for good.
+        seen: The digests of images that do not count again; it is added to.
+    """
+    kinds, seen, fruitless = places(moments, after), set[bytes]() if seen is None else seen, 0
+    while count and fruitless < _FRUITLESS:
+        cuts, fruitless = _in_turn(kinds, _first_answer(moments), chance), fruitless + 1
+        while count and cuts:
+            chosen, cuts = sorted(cuts[:count]), cuts[count:]
+            for made in _cut_at(moments, chosen, chance):
+                digest = made.digest
+                if digest not in seen:
+                    seen.add(digest)
+                    count, fruitless = count - 1, 0
+                    yield made
 
 
 def image(moments: Sequence[Moment], cut: int, place: str, chance: random.Random) -> Image:
     """Returns one of the images that a cut after so many moments may leave."""
+    return next(_cut_at(moments, [(cut, place)], chance))
+
+
+_CutAt: TypeAlias = tuple[int, str]
+"""After how many moments, and the kind of the place."""
+
+
+def _in_turn(kinds: Mapping[str, list[int]], answered: int, chance: random.Random) -> list[_CutAt]:
+    """Returns each cut once: one of each kind in turn while the kind has more, those with answers first."""
+    shuffled = [[(cut, place) for cut in chance.sample(cuts, len(cuts))] for place, cuts in kinds.items()]
+    for cuts in shuffled:
+        cuts.sort(key=lambda cut: cut[0] < answered)
+    return [cut for turn in zip_longest(*shuffled) for cut in turn if cut is not None]
+
+
+def _first_answer(moments: Sequence[Moment]) -> int:
+    """Returns after how many moments a step has been acknowledged."""
+    marks = (index + 1 for index, one in enumerate(moments) if isinstance(one, Marked) and one.steps)
+    return next(marks, 0)
+
+
+def _cut_at(moments: Sequence[Moment], cuts: Sequence[_CutAt], chance: random.Random) -> Iterator[Image]:
+    """Yields an image of each cut; they are in the order of time."""
     folder = _Folder()
-    acknowledged = closed = 0
-    for moment in moments[:cut]:
-        if isinstance(moment, Marked):
-            acknowledged = moment.steps
-            closed = moment.steps if moment.is_closed else closed
-        else:
-            folder.apply(moment)
-    tearing = chance.choice(TEARINGS)
-    files = {name: file.torn(tearing, chance) for name, file in folder.torn(tearing, chance).items()}
-    return Image(files, acknowledged, closed, cut, place, tearing)
+    done = acknowledged = closed = 0
+    for cut, place in cuts:
+        for moment in moments[done:cut]:
+            if isinstance(moment, Marked):
+                acknowledged = moment.steps
+                closed = moment.steps if moment.is_closed else closed
+            else:
+                folder.apply(moment)
+        done = cut
+        tearing = chance.choice(TEARINGS)
+        files = {name: file.torn(tearing, chance) for name, file in folder.torn(tearing, chance).items()}
+        yield Image(files, acknowledged, closed, cut, place, tearing)
 
 
 _Change: TypeAlias = tuple[int, bytes | None]
