@@ -47,6 +47,8 @@ class Size:
 
     seconds: float
     kill_every_s: tuple[float, float] = (0.4, 1.2)
+    least_kills: int = 1
+    """Of workers, and of the server if there is one: with fewer, a run has proven little."""
 
 
 SHORT = Size(1.2, (0.15, 0.35))
@@ -66,7 +68,10 @@ BACKENDS = {
     ("kind", "size"),
     [
         *(pytest.param(kind, SHORT, id=f"{kind}-short", marks=pytest.mark.slow) for kind in BACKENDS),
-        *(pytest.param(kind, Size(long), id=f"{kind}-long", marks=DEEP) for kind, long in BACKENDS.items()),
+        *(
+            pytest.param(kind, Size(long, least_kills=15), id=f"{kind}-long", marks=DEEP)
+            for kind, long in BACKENDS.items()
+        ),
     ],
 )
 def test_kills_lose_nothing(kind: str, size: Size, tmp_path: Path, tally: Tally) -> None:
@@ -78,9 +83,10 @@ def test_kills_lose_nothing(kind: str, size: Size, tmp_path: Path, tally: Tally)
     assert report.faults == []
     assert report.findings.found == [], f"seed {seed}: {report}"
     assert report.history_lost == 0
-    assert report.worker_kills > 0
+    assert report.worker_kills >= size.least_kills
+    assert report.server_crashes >= (size.least_kills if at.crash is not None else 0)
     assert report.samples > 0
-    assert report.server_crashes > 0 or at.crash is None
+    assert report.too_long <= max(2, report.samples), "most samples were given up"
     tally(
         f"{kind}: chaos",
         operations=report.findings.operations,
