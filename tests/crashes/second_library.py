@@ -1,12 +1,15 @@
 """Processes that share a database, one of which opens it by a second SQLite library, or as a plain file.
 
-`second_library ROLE PATH SECONDS`: prints, as JSON, how many of its writes were acknowledged, and the error
-that ended them.
+`second_library ROLE PATH SECONDS LIVES`: writes in a process of its own until an error ends that, and then in
+the next. Each line of the output says what a life was answered, at once, so that it stands also when the
+system kills it: `library.3 17` a write, `library.3 corrupt` what ended it, `library.3 killed` that the
+memory which it shared was gone.
 """
 
 from __future__ import annotations
 
-import json
+import os
+import signal
 import sqlite3
 import sys
 import time
@@ -24,6 +27,15 @@ EVERY = 5
 
 def key(number: int) -> bytes:
     return b"\x01%d" % number
+
+
+def partner(number: int) -> bytes:
+    """Returns the other key of the same batch."""
+    return b"\x02%d" % number
+
+
+def value(number: int) -> bytes:
+    return b"%d " % number * 60
 
 
 def by_library(path: str) -> None:
@@ -46,23 +58,49 @@ STRANGERS: dict[str, Callable[[str], None]] = {
 }
 
 
-def write(role: str, path: str, seconds: float) -> tuple[int, str | None]:
-    """Writes until an error or the end; returns how many writes were acknowledged, and the error's code."""
-    ends = time.monotonic() + seconds
+def live(role: str, life: str, path: str, ends: float) -> None:
+    """Writes to a space of its own until an error or the end, and says each answer."""
     store = finish(SqliteStore(path, runner=ThreadRunner()).open())
-    acknowledged, failed = 0, None
-    while failed is None and time.monotonic() < ends:
-        number = acknowledged + 1
+    number = 0
+    while number < EVERY or time.monotonic() < ends:  # the stranger came by once, however busy the machine is
+        number += 1
         if number % EVERY == 0:
             STRANGERS[role](path)
-        [outcome] = finish(store.apply([Batch(role, [Put(key(number), b"x" * 300)])]))
-        if isinstance(outcome, Applied):
-            acknowledged = number
-        else:
+        written = [Put(key(number), value(number)), Put(partner(number), value(number))]
+        [outcome] = finish(store.apply([Batch(life, written)]))
+        if not isinstance(outcome, Applied):
             assert isinstance(outcome, StorageError)
-            failed = outcome.code
+            say(life, outcome.code)
+            break
+        say(life, str(number))
     finish(store.close())
-    return acknowledged, failed
+
+
+def say(life: str, what: str) -> None:
+    os.write(1, f"{life} {what}\n".encode())
+
+
+def live_on(role: str, path: str, seconds: float, lives: int) -> None:
+    """Starts a process for each life, one after another; ends with an error if one of them did."""
+    ends = time.monotonic() + seconds
+    for number in range(lives):
+        if time.monotonic() >= ends:
+            break
+        life = f"{role}.{number}"
+        child = os.fork()
+        if child == 0:
+            try:
+                live(role, life, path, ends)
+            except BaseException:  # noqa: BLE001  nothing else of the parent may run in its copy
+                sys.excepthook(*sys.exc_info())
+                os._exit(1)
+            os._exit(0)
+        _, status = os.waitpid(child, 0)
+        code = os.waitstatus_to_exitcode(status)
+        if code == -signal.SIGBUS:
+            say(life, "killed")
+        elif code:
+            sys.exit(f"{life} ended with {code}")
 
 
 def look_on(path: str, seconds: float) -> None:
@@ -74,12 +112,11 @@ def look_on(path: str, seconds: float) -> None:
 
 
 def main() -> None:
-    role, path, seconds = sys.argv[1:]
+    role, path, seconds, lives = sys.argv[1:]
     if role == "onlooker":
         look_on(path, float(seconds))
-        print(json.dumps((0, None)))
     else:
-        print(json.dumps(write(role, path, float(seconds))))
+        live_on(role, path, float(seconds), int(lives))
 
 
 if __name__ == "__main__":
