@@ -58,7 +58,7 @@ class Beside:
         self.applied = self.unknown = 0
         self.longest_s = 0.0
         self.error = ""
-        self._thread = threading.Thread(target=self._run)
+        self._thread = threading.Thread(target=self._run, daemon=True)  # a failure ends all
         self._thread.start()
 
     def _run(self) -> None:

@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Container
-from contextvars import ContextVar
+from contextvars import ContextVar, copy_context
 from inspect import isawaitable
 from typing import Any, TypeVar
 
@@ -45,13 +45,19 @@ async def changed(
 ) -> Any:
     """Returns what the caller's function makes of the value of the document at this place."""
     update = _Update(store, space, place, _present.get())
-    _present.set(update)
+    # A context of its own is left by the interpreter itself, wherever Ctrl-C comes.
+    context = copy_context()
+    context.run(_present.set, update)
     try:
-        answer = change(value)
-        return await answer if isawaitable(answer) else answer
+        answer = context.run(change, value)
+        if not isawaitable(answer):
+            return answer
+        _present.set(update)
+        return await answer
     finally:
         update.is_over = True
-        _present.set(update.outer)  # a token could not be given back where a cancelled task is collected
+        if _present.get() is update:
+            _present.set(update.outer)  # a token could not be given back where a cancelled task is collected
 
 
 def updated_among(store: Store, space: str, places: Container[bytes]) -> bytes | None:
