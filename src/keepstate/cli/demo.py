@@ -202,13 +202,14 @@ async def _kill_one(run: Space, processes: Sequence[Process]) -> bool:
     for number, process in enumerate(processes):
         if process.returncode is not None:
             continue
-        process.send_signal(signal.SIGSTOP)  # so that it still holds what it is seen to hold
-        holds = any(task.worker == f"worker {number + 1}" for task in await run.queue.list("claimed"))
-        if holds:
-            process.kill()
-            said().print(f"worker {number + 1} (process {process.pid}) is killed while it holds modules")
-            return True
-        process.send_signal(signal.SIGCONT)
+        with suppress(ProcessLookupError):  # it has just ended by itself
+            process.send_signal(signal.SIGSTOP)  # so that it still holds what it is seen to hold
+            holds = any(task.worker == f"worker {number + 1}" for task in await run.queue.list("claimed"))
+            if holds:
+                process.kill()
+                said().print(f"worker {number + 1} (process {process.pid}) is killed while it holds modules")
+                return True
+            process.send_signal(signal.SIGCONT)
     return False
 
 
