@@ -1,8 +1,8 @@
 """The state layer under AI agents: no update is lost, every moment can be read again.
 
 `open(url)` gives a handle for use in an event loop, `keepstate.sync.open(url)` the same for blocking code. A
-handle has spaces; a space has documents, events, a queue, leases and transactions. Names are loaded when they
-are first used, so that importing keepstate imports no driver.
+handle has spaces; a space has documents, events, a queue, leases, transactions and a history. Names are
+loaded when they are first used, so that importing keepstate imports no driver.
 """
 
 from importlib import import_module
@@ -12,6 +12,20 @@ if TYPE_CHECKING:
     from keepstate import sync
     from keepstate.engine.documents import MISSING, Document, DocumentEntry, Documents
     from keepstate.engine.events import ANY, EXISTS, NO_STREAM, Event, Events, EventStream
+    from keepstate.engine.history.checkout import Checkout
+    from keepstate.engine.history.commits import (
+        Blame,
+        Branch,
+        Commit,
+        Difference,
+        HistoryStats,
+        Pruned,
+        Tag,
+        Verified,
+    )
+    from keepstate.engine.history.draft import Draft
+    from keepstate.engine.history.history import History
+    from keepstate.engine.history.merging import MergeConflict
     from keepstate.engine.keepstate import Keepstate
     from keepstate.engine.lease import Lease, Leases
     from keepstate.engine.queue import Claim, Queue, Task
@@ -55,6 +69,20 @@ if TYPE_CHECKING:
 _HOMES = {
     "engine.documents": ("MISSING", "Document", "DocumentEntry", "Documents"),
     "engine.events": ("ANY", "EXISTS", "NO_STREAM", "Event", "EventStream", "Events"),
+    "engine.history.checkout": ("Checkout",),
+    "engine.history.commits": (
+        "Blame",
+        "Branch",
+        "Commit",
+        "Difference",
+        "HistoryStats",
+        "Pruned",
+        "Tag",
+        "Verified",
+    ),
+    "engine.history.draft": ("Draft",),
+    "engine.history.history": ("History",),
+    "engine.history.merging": ("MergeConflict",),
     "engine.keepstate": ("Keepstate",),
     "engine.lease": ("Lease", "Leases"),
     "engine.queue": ("Claim", "Queue", "Task"),
@@ -102,21 +130,29 @@ __all__ = [
     "ActionEvent",
     "AlreadyExistsError",
     "AttemptsExhaustedError",
+    "Blame",
+    "Branch",
+    "Checkout",
     "Claim",
     "ClosedError",
+    "Commit",
     "CompactedError",
     "ConflictError",
     "CorruptError",
+    "Difference",
     "Document",
     "DocumentChange",
     "DocumentEntry",
     "Documents",
+    "Draft",
     "EXISTS",
     "EncryptedStore",
     "Event",
     "EventStream",
     "Events",
+    "History",
     "HistoryLostError",
+    "HistoryStats",
     "InvalidError",
     "Keepstate",
     "KeepstateDeprecationWarning",
@@ -127,12 +163,14 @@ __all__ = [
     "Leases",
     "Live",
     "MISSING",
+    "MergeConflict",
     "MergeConflictError",
     "MissingExtraError",
     "NO_STREAM",
     "NotFoundError",
     "NotLoadedError",
     "OutcomeUnknownError",
+    "Pruned",
     "PrunedError",
     "Queue",
     "SignedPickle",
@@ -142,12 +180,14 @@ __all__ = [
     "Store",
     "StoreFullError",
     "StoreUnavailableError",
+    "Tag",
     "Task",
     "TaskFailedError",
     "TaskInfo",
     "Transaction",
     "TransitionError",
     "UnsupportedError",
+    "Verified",
     "Watch",
     "events",
     "open",

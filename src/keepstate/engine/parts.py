@@ -6,6 +6,7 @@ from functools import cached_property
 
 from keepstate.engine.documents import Documents
 from keepstate.engine.events import Events
+from keepstate.engine.history.history import History
 from keepstate.engine.lease import Leases
 from keepstate.engine.queue import Queue
 from keepstate.engine.scope import Scope
@@ -36,3 +37,8 @@ class Parts:
     def leases(self) -> Leases:
         """Who holds what until when."""
         return Leases(self._scope)
+
+    @cached_property
+    def history(self) -> History:
+        """The commits of a state: every moment of it can be read again."""
+        return History(self._scope)

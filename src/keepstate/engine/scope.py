@@ -122,6 +122,10 @@ class Scope(ABC):
         """Returns what a transaction has itself appended under exactly this prefix."""
         return []
 
+    @abstractmethod
+    def unless_applied(self, undo: Callable[[], None]) -> None:
+        """Lets a transaction that does not apply take back what somebody keeps of its work."""
+
     async def store(self) -> Store:
         """Returns the opened store."""
         return await self.home.opened()
@@ -191,6 +195,9 @@ class SpaceScope(Scope):
     def refuse_inside(self, what: str) -> None:
         """Allows it: this is no transaction."""
 
+    def unless_applied(self, undo: Callable[[], None]) -> None:
+        """Keeps nothing: the work has applied."""
+
 
 class TransactionScope(Scope):
     """All work joins one unit, one piece after the other, whoever calls at once."""
@@ -201,6 +208,7 @@ class TransactionScope(Scope):
         super().__init__(outer.home, outer.name, outer.author)
         self.unit, self.ended = unit, False
         self._turns = Turns(outer.runner)
+        self._undoing: list[Callable[[], None]] = []
 
     async def run(
         self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = None
@@ -231,6 +239,15 @@ class TransactionScope(Scope):
     def appended(self, prefix: bytes) -> list[bytes]:
         """Returns what the transaction has itself appended under exactly this prefix."""
         return self.unit.appended(prefix)
+
+    def unless_applied(self, undo: Callable[[], None]) -> None:
+        """Calls this if the transaction does not apply."""
+        self._undoing.append(undo)
+
+    def take_back(self) -> None:
+        """Takes back what is kept of the transaction's work, the last first: it has not applied."""
+        for undo in reversed(self._undoing):
+            undo()
 
     def refuse_inside(self, what: str) -> None:
         """Raises: what acts at once has no place in a batch that may never apply."""

@@ -11,6 +11,7 @@ from keepstate.engine.parts import Parts
 from keepstate.engine.scope import SpaceScope, TransactionScope
 from keepstate.engine.unit import Unit
 from keepstate.errors import ConflictError
+from keepstate.stores.protocol import Applied
 
 
 class Transaction(Parts):
@@ -51,11 +52,21 @@ async def gathering(
         await fence(lease, outer, scope.unit)
     tx = Transaction(scope, message=message)
     try:
-        yield tx
-    finally:
-        scope.ended = True
+        try:
+            yield tx
+        finally:
+            scope.ended = True
+        applied = await _applied(scope, lease)
+    except BaseException:
+        scope.take_back()
+        raise
+    if applied is not None and scope.unit.writes:
+        tx.revision = applied.revision
+
+
+async def _applied(scope: TransactionScope, lease: Lease | None) -> Applied | None:
     try:
-        applied = await scope.commit()
+        return await scope.commit()
     except ConflictError as conflict:
         if lease is not None:
             if (lost := loss_in(lease, conflict)) is not None:
@@ -63,5 +74,3 @@ async def gathering(
             # Where the body has scanned, the next holder's own entry is the first thing that has changed.
             await lease.check()
         raise
-    if applied is not None and scope.unit.writes:
-        tx.revision = applied.revision

@@ -246,6 +246,18 @@ class Unit:
         losses.verify()
         self._losses = losses
 
+    def written(self, prefix: bytes) -> dict[bytes, bytes | None]:
+        """Returns the whole values that the unit will write under a prefix; None for what it removes."""
+        return {
+            key: self._whole.get(key, write.value) if isinstance(write, Put) else None
+            for key, write in self._writes.items()
+            if key.startswith(prefix)
+        }
+
+    def written_objects(self, prefix: bytes) -> list[bytes]:
+        """Returns the keys under a prefix of objects that the unit will write."""
+        return [key for key in self._objects if key.startswith(prefix)]
+
     def knows(self, key: bytes) -> bool:
         """Whether the unit has read or written this key."""
         return key in self._found or key in self._writes

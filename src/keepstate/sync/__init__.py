@@ -7,8 +7,11 @@ end in the calling thread, and has no state of its own. Threads may share it.
 To add one: name the class in `tools/generate_sync.py`, run that, and name the twin here.
 """
 
+from keepstate.sync.checkout import Checkout
 from keepstate.sync.documents import Document, Documents
+from keepstate.sync.draft import Draft
 from keepstate.sync.events import Events, EventStream
+from keepstate.sync.history import History
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.lease import Lease, Leases
 from keepstate.sync.opening import of, open
@@ -18,10 +21,13 @@ from keepstate.sync.transaction import Transaction
 from keepstate.sync.watch import Watch
 
 __all__ = [
+    "Checkout",
     "Document",
     "Documents",
+    "Draft",
     "EventStream",
     "Events",
+    "History",
     "Keepstate",
     "Lease",
     "Leases",

@@ -26,6 +26,8 @@ from keepstate.sync.upkeep import Upkeep
 class History(Upkeep[engine.History]):
     """The commits of a space, or of a transaction on it.
 
+    In a transaction commits join its batch, and its drafts end with it.
+
     A commit's state is a dict with str keys. Where a commit is asked for, a branch, a tag, an id or its
     beginning, `main~3`, `main#37`, a time or a `Commit` will do.
     """

@@ -11,6 +11,7 @@ from typing import TypeVar
 from keepstate.engine import parts as engine
 from keepstate.sync.documents import Documents
 from keepstate.sync.events import Events
+from keepstate.sync.history import History
 from keepstate.sync.lease import Leases
 from keepstate.sync.queue import Queue
 from keepstate.sync.twin import Twin
@@ -40,3 +41,8 @@ class Parts(Twin[Inner]):
     def leases(self) -> Leases:
         """Who holds what until when."""
         return Leases(self._inner.leases)
+
+    @cached_property
+    def history(self) -> History:
+        """The commits of a state: every moment of it can be read again."""
+        return History(self._inner.history)

@@ -27,7 +27,14 @@ class Twin(Generic[Inner]):
         return repr(self._inner)
 
     def __reduce__(self) -> tuple[object, ...]:
-        return type(self), (self._inner,)
+        return around, (type(self), self._inner)
+
+
+def around(kind: type[W], inner: Any) -> W:
+    """Returns the twin of an object that is there already, also where users make twins by arguments."""
+    twin = kind.__new__(kind)
+    Twin.__init__(twin, inner)
+    return twin
 
 
 def inner_of(twin: Twin[Inner]) -> Inner:

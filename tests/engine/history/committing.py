@@ -4,15 +4,13 @@ import asyncio
 import sys
 
 import keepstate
-from keepstate.engine.history.history import History
-from keepstate.engine.scope import SpaceScope
 
 COMMITS = 50
 
 
 async def main(url: str, name: str, how: str) -> None:
     async with keepstate.open(url) as ks:
-        history = History(SpaceScope(ks.space("run/1")._home, "run/1", name))
+        history = ks.space("run/1", author=name).history
         if how == "append":
             for number in range(COMMITS):
                 await history.append("messages", f"{name} {number}")

@@ -9,19 +9,18 @@ import pytest
 import keepstate
 from keepstate.engine.history.history import History
 from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.scope import SpaceScope
 from keepstate.engine.space import Space
 from keepstate.sync.history import History as BlockingHistory
 
 
 def history_of(space: Space) -> History:
     """Returns the history of a space."""
-    return History(SpaceScope(space._home, space.name, space.author))
+    return space.history
 
 
 def blocking_history(ks: keepstate.sync.Keepstate, name: str = "run/1") -> BlockingHistory:
     """Returns the history of a space in blocking use."""
-    return BlockingHistory(history_of(ks.space(name)._inner))
+    return ks.space(name).history
 
 
 @pytest.fixture(params=["memory", "sqlite"])

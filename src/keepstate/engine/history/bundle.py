@@ -31,7 +31,8 @@ from keepstate.errors import CorruptError, InvalidError
 from keepstate.values.merkle import reach
 from keepstate.values.refs import Kind, Ref, name_of
 
-_MAGIC: Final = b"keepstate history 1\n"
+_KIND: Final = b"keepstate history "
+_MAGIC: Final = _KIND + b"1\n"
 _DIGEST_BYTES: Final = 32
 _LENGTH_BYTES: Final = 4
 
@@ -131,6 +132,11 @@ def _lines(bundle: Bundle) -> Iterator[bytes]:
 def _line(*parts: object) -> bytes:
     line = msgspec.msgpack.encode(parts)
     return len(line).to_bytes(_LENGTH_BYTES) + line
+
+
+def is_bundle(begin: bytes) -> bool:
+    """Whether a file that begins so is a bundle, be it of a later format."""
+    return begin.startswith(_KIND)
 
 
 def read_bundle(path: str) -> Bundle:

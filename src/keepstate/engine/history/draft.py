@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any
 
 from keepstate.engine.documents import MISSING
@@ -126,6 +126,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
 
         attempts = ATTEMPTS if on_conflict == "merge" else 1
         (outcome, others), _ = await self._scope.run(work, attempts=attempts)
+        self._scope.unless_applied(self._standing())
         self._go_on(outcome, encodings, others)
         self.base = commit_of(outcome.id, outcome.record, outcome.number, self.branch)
         return self.base
@@ -164,6 +165,15 @@ class Draft(Loaded, MutableMapping[str, Any]):
                 encodings = await ledger.serve(whole([entry]))
                 others[key] = CODEC.assemble(encodings[0], await ledger.serve(gather(encodings)))
         return others
+
+    def _standing(self) -> Callable[[], None]:
+        """Returns what lets the draft stand again where it stands now; its values are left as they are."""
+        id, root, base, bases = self._state.id, self._state.root, self.base, self._bases
+
+        def stand() -> None:
+            self._state.id, self._state.root, self.base, self._bases = id, root, base, bases
+
+        return stand
 
     def _go_on(self, outcome: Outcome, encodings: dict[str, bytes], others: dict[str, Any]) -> None:
         """Stands on the new commit from now on."""

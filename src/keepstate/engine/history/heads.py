@@ -57,12 +57,20 @@ def put_head(unit: Unit, part: bytes, name: str, head: Head) -> None:
 
 
 async def heads(unit: Unit, part: bytes) -> AsyncIterator[tuple[str, Head]]:
-    """Yields all branches, or all tags, by name, as they stand while they are read; nothing is checked."""
+    """Yields all branches, or all tags, as they stand while they are read; nothing is checked.
+
+    Those that the unit itself has written come first.
+    """
+    own = unit.written(part)
+    for key, value in own.items():
+        if value is not None:
+            yield layout.name_of(part, key), opened(value, Head, describe(key))
     after: bytes | None = None
     while True:
         page = await unit.store.scan(unit.space, part, after=after)
         for entry in page.entries:
-            yield layout.name_of(part, entry.key), opened(entry.value, Head, describe(entry.key))
+            if entry.key not in own:
+                yield layout.name_of(part, entry.key), opened(entry.value, Head, describe(entry.key))
         if page.next is None:
             return
         after = page.next

@@ -52,6 +52,8 @@ _PAGE = 64
 class History(Upkeep):
     """The commits of a space, or of a transaction on it.
 
+    In a transaction commits join its batch, and its drafts end with it.
+
     A commit's state is a dict with str keys. Where a commit is asked for, a branch, a tag, an id or its
     beginning, `main~3`, `main#37`, a time or a `Commit` will do.
     """
@@ -244,6 +246,7 @@ class History(Upkeep):
             AlreadyExistsError: A branch or tag of the same name stands on another commit there.
         """
         admit_instance("to", to, History)
+        self._scope.refuse_inside("forking a history")
         bundle = await self._run(taken_out)
         return await to._run(lambda ledger: brought_in(ledger, bundle))
 

@@ -131,15 +131,16 @@ async def _by_id(ledger: Ledger, text: str) -> Found:
 async def _ids(ledger: Ledger, text: str) -> list[bytes]:
     """Returns two ids at most that begin with some digits."""
     prefix = layout.COMMITS + bytes.fromhex(text[: len(text) // 2 * 2])
-    ids: list[bytes] = []
+    keys = ledger.unit.written_objects(prefix)
     after: bytes | None = None
     while True:
         page = await ledger.unit.store.scan(ledger.unit.space, prefix, after=after)
-        names = [entry.key[len(layout.COMMITS) :] for entry in page.entries]
-        ids += [name for name in names if name.hex().startswith(text)]
+        keys += [entry.key for entry in page.entries]
+        ids = {key[len(layout.COMMITS) :] for key in keys}
+        fitting = [id for id in ids if id.hex().startswith(text)]
         after = page.next
-        if len(ids) > 1 or after is None:
-            return ids[:2]
+        if len(fitting) > 1 or after is None:
+            return fitting[:2]
 
 
 async def _line(ledger: Ledger, found: Found) -> AsyncIterator[Found]:

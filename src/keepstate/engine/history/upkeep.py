@@ -41,10 +41,12 @@ class Upkeep:
 
     async def stats(self) -> HistoryStats:
         """Returns how large the history is; what is written meanwhile may be counted or not."""
+        self._scope.refuse_inside("counting a history")
         return await survey(await self._scope.store(), self._scope.stored_name)
 
     async def verify(self) -> Verified:
         """Compares every byte that branches and tags lead to with its name, and returns what is damaged."""
+        self._scope.refuse_inside("verifying a history")
         store = await self._scope.store()
         return await verify(Unit(store, self._scope.stored_name))
 
@@ -122,6 +124,7 @@ class Upkeep:
 
         The file is written whole or not at all; one that is there is replaced. Memory is used for all of it.
         """
+        self._scope.refuse_inside("exporting a history")
         bundle = await self._run(taken_out)
         await self._scope.runner.call(write_bundle, bundle, fspath(path))
         return len(bundle.commits)
