@@ -2,7 +2,9 @@
 
 A twin holds the asynchronous object and drives each call to its end. It has the same names, signatures and
 docstrings; what the object takes or gives that has a twin itself is unwrapped and wrapped. Public methods and
-documented attributes are taken over, but for the seams of the engine that `SEAMS` names.
+documented attributes are taken over, but for the seams of the engine that `SEAMS` names. A class whose
+`__init__` takes `_colour` is made by its users: its twin takes the same arguments, and makes the object in
+the blocking colour. Other twins are made around an object.
 
 `generate_sync.py` writes the files; with `--check` it only says whether they are as they would be written.
 """
@@ -20,26 +22,28 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "src" / "keepstate" / "engine"
-TARGET = ROOT / "src" / "keepstate" / "sync"
+SOURCE = ROOT / "src" / "keepstate"
+TARGET = SOURCE / "sync"
 
 MODULES = {
-    "documents": ("Documents", "Document"),
-    "events": ("Events", "EventStream"),
-    "history.checkout": ("Checkout",),
-    "history.draft": ("Draft",),
-    "history.history": ("History",),
-    "history.loading": ("Loaded",),
-    "history.upkeep": ("Upkeep",),
-    "keepstate": ("Keepstate",),
-    "lease": ("Lease", "Leases"),
-    "parts": ("Parts",),
-    "queue": ("Queue", "Task"),
-    "space": ("Space",),
-    "transaction": ("Transaction",),
-    "watch": ("Watch",),
+    "engine.documents": ("Documents", "Document"),
+    "engine.events": ("Events", "EventStream"),
+    "engine.history.checkout": ("Checkout",),
+    "engine.history.draft": ("Draft",),
+    "engine.history.history": ("History",),
+    "engine.history.loading": ("Loaded",),
+    "engine.history.upkeep": ("Upkeep",),
+    "engine.keepstate": ("Keepstate",),
+    "engine.lease": ("Lease", "Leases"),
+    "engine.parts": ("Parts",),
+    "engine.queue": ("Queue", "Task"),
+    "engine.space": ("Space",),
+    "engine.transaction": ("Transaction",),
+    "engine.watch": ("Watch",),
 }
-"""The classes that have twins, by the module of the engine that they stand in. Twins stand in no folders."""
+"""The classes that have twins, by the module that they stand in.
+
+Twins of the engine stand in `sync` itself, others in a folder named as theirs."""
 
 SEAMS = {
     "Keepstate": {"clock", "decode", "in_colour", "opened", "pickle", "runner", "sync"},
@@ -57,7 +61,14 @@ REWORDED = {
 }
 """What docstrings say in other words, because it is different in blocking use."""
 
-HOMES = {name: module.rpartition(".")[2] for module, names in MODULES.items() for name in names}
+
+def home_of(module: str) -> str:
+    """Returns the module of `sync` where the twins of a module stand."""
+    package, _, name = module.partition(".")
+    return name.rpartition(".")[2] if package == "engine" else module
+
+
+HOMES = {name: home_of(module) for module, names in MODULES.items() for name in names}
 COLOURS = {
     "AsyncIterator": "Iterator",
     "AsyncGenerator": "Generator",
@@ -81,11 +92,15 @@ HELPERS = {
     **dict.fromkeys(("Generator", "Iterator"), "collections.abc"),
     **dict.fromkeys(("Any", "TypeVar"), "typing"),
     **dict.fromkeys(("entered", "finish", "finish_each"), "keepstate._finish"),
-    **dict.fromkeys(("Twin", "entered_once", "inner_of", "receiving"), "keepstate.sync.twin"),
+    **dict.fromkeys(("Twin", "around", "entered_once", "inner_of", "receiving"), "keepstate.sync.twin"),
 }
 """What twins are made with, by where it comes from."""
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
+
+
+MADE: set[str] = set()
+"""The classes of which users make objects; known once all sources are read."""
 
 
 class UnclearError(Exception):
@@ -94,7 +109,7 @@ class UnclearError(Exception):
 
 @dataclass
 class Source:
-    """One module of the engine: its classes, its type variables, and where its names come from."""
+    """One module: its classes, its type variables, and where its names come from."""
 
     name: str
     classes: dict[str, ast.ClassDef] = field(default_factory=dict[str, ast.ClassDef])
@@ -105,7 +120,7 @@ class Source:
     def read(cls, name: str, text: str) -> Source:
         """Returns what stands at the top level of a module's text."""
         source = cls(name)
-        home = f"keepstate.engine.{name}"
+        home = f"keepstate.{name}"
         for node in ast.parse(text).body:
             match node:
                 case ast.ImportFrom(module=str(module), names=names):
@@ -124,12 +139,12 @@ class Source:
 
 def main() -> int:
     """Writes the twins, or says which of them are not as they would be written."""
-    parser = argparse.ArgumentParser(description="Writes the blocking twins of keepstate's engine.")
+    parser = argparse.ArgumentParser(description="Writes keepstate's blocking twins.")
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a twin is out of date")
     checking = parser.parse_args().check
     stale: list[str] = []
     for name, text in generated():
-        path = TARGET / f"{name.rpartition('.')[2]}.py"
+        path = TARGET / f"{home_of(name).replace('.', '/')}.py"
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             stale.append(path.relative_to(ROOT).as_posix())
             if not checking:
@@ -143,15 +158,19 @@ def main() -> int:
 
 def generated() -> Iterator[tuple[str, str]]:
     """Yields each module's name and its twins' text."""
-    for module in MODULES:
-        path = SOURCE / f"{module.replace('.', '/')}.py"
-        yield module, twins_of(module, path.read_text(encoding="utf-8"))
+    texts = {
+        module: (SOURCE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8") for module in MODULES
+    }
+    for module, text in texts.items():
+        MADE.update(name for name, cls in Source.read(module, text).classes.items() if is_made(cls))
+    for module, text in texts.items():
+        yield module, twins_of(module, text)
 
 
 def twins_of(module: str, text: str) -> str:
-    """Returns the text of the twins of one module of the engine."""
+    """Returns the text of the twins of one module."""
     source = Source.read(module, text)
-    bodies = [twin_of(source, source.classes[name]) for name in MODULES[module]]
+    bodies = [twin_of(source.classes[name], package_of(module)) for name in MODULES[module]]
     return formatted("\n".join([*head(source, "\n\n\n".join(bodies)), *bodies]) + "\n")
 
 
@@ -171,15 +190,16 @@ def formatted(text: str) -> str:
 
 def head(source: Source, body: str) -> Iterator[str]:
     """Yields the docstring, imports and type variables that the body needs."""
-    yield f'"""Blocking twins of `keepstate.engine.{source.name}`.'
+    yield f'"""Blocking twins of `keepstate.{source.name}`.'
     yield '\nWritten by tools/generate_sync.py; change the source and run it again.\n"""\n'
     yield "from __future__ import annotations\n"
-    folder, _, module = f"keepstate.engine.{source.name}".rpartition(".")
-    yield f"from {folder} import {module} as engine"
+    folder, _, module = f"keepstate.{source.name}".rpartition(".")
+    package = package_of(source.name)
+    yield f"from {folder} import {module} as {package}"
     used = names_in(body)
     variables = [text for name, text in source.variables.items() if name in used]
     used |= {"TypeVar"} if variables or "TypeVar" in used else set()
-    own = set(MODULES[source.name]) | set(source.variables) | {"engine", "Inner"}
+    own = set(MODULES[source.name]) | set(source.variables) | {package, "Inner"}
     for name in sorted(used - own):
         if name in HOMES:
             yield f"from keepstate.sync.{HOMES[name]} import {name}"
@@ -207,11 +227,11 @@ def bound_in(body: str) -> set[str]:
 # ---- one class
 
 
-def twin_of(source: Source, cls: ast.ClassDef) -> str:
+def twin_of(cls: ast.ClassDef, package: str) -> str:
     """Returns the text of one twin."""
     generic = [ast.unparse(base) for base in cls.bases if isinstance(base, ast.Subscript)]
     own = [base[base.index("[") :] for base in generic if base.startswith("Generic[")]
-    inner = f"engine.{cls.name}" + "".join(own)
+    inner = f"{package}.{cls.name}" + "".join(own)
     parents = [base.id for base in cls.bases if isinstance(base, ast.Name) and base.id in HOMES]
     lines: list[str] = []
     if is_parent(cls.name):
@@ -220,6 +240,8 @@ def twin_of(source: Source, cls: ast.ClassDef) -> str:
     bases = [*(f"{parent}[{inner}]" for parent in parents or ["Twin"]), *generic]
     lines.append(f"class {cls.name}({', '.join(bases)}):")
     lines += [*docstring(cls.name, ast.get_docstring(cls)), ""]
+    if cls.name in MADE:
+        lines += making(cls, f"{package}.{cls.name}")
     for name, meaning in attributes_of(cls):
         lines += attribute(cls, name, meaning)
     for node in cls.body:
@@ -230,7 +252,48 @@ def twin_of(source: Source, cls: ast.ClassDef) -> str:
 
 def is_parent(name: str) -> bool:
     """Says whether other twins inherit from it, and so hold an inner object of another class."""
-    return name in {"Loaded", "Parts", "Upkeep"}
+    return name in {"Loaded", "Manager", "Parts", "Upkeep"}
+
+
+def package_of(module: str) -> str:
+    """Returns the package that a module stands in, by which its twins call it."""
+    return module.partition(".")[0]
+
+
+def making(cls: ast.ClassDef, inner: str) -> list[str]:
+    """Returns the lines of the twin's own `__init__`."""
+    (node,) = [node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    given = without_colour(node.args)
+    words = ", ".join(word for word in (passed(given), '_colour="blocking"') if word)
+    return [
+        f"    def __init__({parameters(given)}) -> None:",
+        f"        super().__init__({inner}({words}))\n",
+    ]
+
+
+def without_colour(arguments: ast.arguments) -> ast.arguments:
+    """Returns the arguments but for `_colour`."""
+    pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
+    kept = [(argument, default) for argument, default in pairs if argument.arg != "_colour"]
+    return ast.arguments(
+        posonlyargs=arguments.posonlyargs,
+        args=arguments.args,
+        vararg=arguments.vararg,
+        kwonlyargs=[argument for argument, _ in kept],
+        kw_defaults=[default for _, default in kept],
+        kwarg=arguments.kwarg,
+        defaults=arguments.defaults,
+    )
+
+
+def is_made(cls: ast.ClassDef) -> bool:
+    """Says whether users make objects of a class, which then have a colour from the beginning."""
+    return not is_parent(cls.name) and any(
+        argument.arg == "_colour"
+        for node in cls.body
+        if isinstance(node, ast.FunctionDef) and node.name == "__init__"
+        for argument in node.args.kwonlyargs
+    )
 
 
 def is_offered(cls: str, name: str) -> bool:
@@ -341,7 +404,9 @@ def steps(node: Function, marks: list[str], returns: str, called: str) -> list[s
     if returns.startswith("Iterator["):
         each = returns.removeprefix("Iterator[").removesuffix("]")
         plain = f"finish_each({called})"
-        return [f"return {plain}" if each not in HOMES else f"return ({each}(each) for each in {plain})"]
+        if each not in HOMES:
+            return [f"return {plain}"]
+        return [f"return ({around(each, 'each')} for each in {plain})"]
     if isinstance(node, ast.AsyncFunctionDef):
         called = f"finish({called})"
     if called.startswith(f"finish({node.name}("):  # what Any returned gets its type by a name
@@ -354,10 +419,15 @@ def wrapped(returns: str, value: str) -> str:
     if not twins_in(returns):
         return value
     if (bare := returns.partition("[")[0]) in HOMES:
-        return f"{bare}({value})"
+        return around(bare, value)
     if (listed := re.fullmatch(r"list\[(\w+)\]", returns)) is not None:
-        return f"[{listed[1]}(each) for each in {value}]"
+        return f"[{around(listed[1], 'each')} for each in {value}]"
     raise UnclearError(f"how a {returns} is put into twins is not said: add it to `wrapped`")
+
+
+def around(twin: str, value: str) -> str:
+    """Returns the expression of a twin around an object."""
+    return f"around({twin}, {value})" if twin in MADE else f"{twin}({value})"
 
 
 def is_overloaded(cls: ast.ClassDef, node: Function) -> bool:
@@ -431,7 +501,8 @@ def handed(argument: ast.arg) -> str:
         return argument.arg
     if kind.startswith("Callable[["):
         (only,) = twins
-        return f"receiving({only}, {argument.arg})"
+        made = f"lambda inner: around({only}, inner)" if only in MADE else only
+        return f"receiving({made}, {argument.arg})"
     if kind in HOMES:
         return f"inner_of({argument.arg})"
     kinds = twins[0] if len(twins) == 1 else f"({', '.join(twins)})"

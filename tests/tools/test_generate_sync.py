@@ -17,7 +17,9 @@ from keepstate import sync
 from tools import generate_sync
 
 ROOT = Path(__file__).resolve().parents[2]
-TWINS = [name for names in generate_sync.MODULES.values() for name in names if name != "Parts"]
+TWINS = [
+    name for names in generate_sync.MODULES.values() for name in names if name not in {"Manager", "Parts"}
+]
 
 SOURCE = '''
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -71,7 +73,7 @@ def test_the_twins_are_up_to_date() -> None:
 
 def test_a_twin_that_was_changed_by_hand_is_named_with_the_command_that_mends_it(tmp_path: Path) -> None:
     copy = tmp_path / "checkout"
-    for folder in ("src/keepstate/engine", "src/keepstate/sync", "tools"):
+    for folder in ("src/keepstate", "tools"):
         for file in (ROOT / folder).rglob("*.py"):
             place = copy / file.relative_to(ROOT)
             place.parent.mkdir(parents=True, exist_ok=True)
@@ -92,7 +94,7 @@ def test_a_twin_that_was_changed_by_hand_is_named_with_the_command_that_mends_it
 
 
 def test_each_kind_of_method_is_taken_over_in_its_own_way() -> None:
-    text = generate_sync.twins_of("lease", SOURCE)
+    text = generate_sync.twins_of("engine.lease", SOURCE)
 
     for line in (
         "class Lease(Twin[engine.Lease]):",
@@ -114,7 +116,7 @@ def test_each_kind_of_method_is_taken_over_in_its_own_way() -> None:
 
 def test_seams_and_private_methods_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(generate_sync.SEAMS, "Lease", {"guards"})
-    text = generate_sync.twins_of("lease", SOURCE)
+    text = generate_sync.twins_of("engine.lease", SOURCE)
 
     assert "guards" not in text and "_hidden" not in text
 
@@ -125,7 +127,24 @@ def test_an_attribute_without_a_type_is_refused_by_name() -> None:
     with pytest.raises(
         generate_sync.UnclearError, match=r"of what type its attribute name is: write `name: TYPE`"
     ):
-        generate_sync.twins_of("lease", source)
+        generate_sync.twins_of("engine.lease", source)
+
+
+def test_what_users_make_takes_the_same_arguments_and_gets_its_colour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(generate_sync, "MADE", {"Lease"})
+    text = generate_sync.twins_of(
+        "engine.lease", SOURCE.replace("name: str)", 'name: str, *, _colour: str = "async")')
+    )
+
+    for line in (
+        "    def __init__(self, name: str) -> None:",
+        '        super().__init__(engine.Lease(name, _colour="blocking"))',
+        "        return finish(self._inner.steal(receiving(lambda inner: around(Lease, inner), fn)))",
+        "        return (around(Lease, each) for each in finish_each(self._inner.each()))",
+    ):
+        assert line in text
 
 
 def test_a_result_that_holds_twins_in_a_way_nobody_said_is_refused() -> None:
@@ -134,19 +153,19 @@ def test_a_result_that_holds_twins_in_a_way_nobody_said_is_refused() -> None:
     )
 
     with pytest.raises(generate_sync.UnclearError, match=r"how a set\[Lease\] is put into twins is not said"):
-        generate_sync.twins_of("lease", source)
+        generate_sync.twins_of("engine.lease", source)
 
 
 def test_a_docstring_that_was_to_be_reworded_and_changed_is_refused() -> None:
     with pytest.raises(generate_sync.UnclearError, match="the docstring of Keepstate no longer says"):
-        generate_sync.twins_of("keepstate", 'class Keepstate:\n    """Something else."""\n')
+        generate_sync.twins_of("engine.keepstate", 'class Keepstate:\n    """Something else."""\n')
 
 
 @pytest.mark.parametrize("name", TWINS)
 def test_a_twin_has_the_public_names_and_parameters_of_its_source(name: str) -> None:
     module = next(module for module, names in generate_sync.MODULES.items() if name in names)
-    source = getattr(import_module(f"keepstate.engine.{module}"), name)
-    twin = getattr(import_module(f"keepstate.sync.{module.rpartition('.')[2]}"), name)
+    source = getattr(import_module(f"keepstate.{module}"), name)
+    twin = getattr(import_module(f"keepstate.sync.{generate_sync.home_of(module)}"), name)
     seams = generate_sync.SEAMS.get(name, set())
 
     assert set(public(twin)) - attributes(twin) == set(public(source)) - seams - attributes(twin)
@@ -159,7 +178,7 @@ def test_a_twin_has_the_public_names_and_parameters_of_its_source(name: str) -> 
 
 @pytest.mark.parametrize("name", sorted(generate_sync.MODULES))
 def test_no_twin_speaks_of_what_only_an_event_loop_can_do(name: str) -> None:
-    file = ROOT / "src/keepstate/sync" / f"{name.rpartition('.')[2]}.py"
+    file = ROOT / "src/keepstate/sync" / f"{generate_sync.home_of(name).replace('.', '/')}.py"
     text = file.read_text(encoding="utf-8")
     for word in ("__aenter__", "__aexit__", "__anext__", "StopAsyncIteration"):
         text = text.replace(word, "")
