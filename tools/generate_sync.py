@@ -47,6 +47,9 @@ Twins of the engine stand in `sync` itself, others in a folder named as theirs."
 
 SEAMS = {
     "Keepstate": {"clock", "decode", "in_colour", "opened", "pickle", "runner", "sync"},
+    **dict.fromkeys(("Parts", "Space", "Transaction"), {"clock", "runner"}),
+    "Queue": {"claim_also"},
+    "Watch": {"take", "wake"},
 }
 """What the engine's classes offer to one another only."""
 

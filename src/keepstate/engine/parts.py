@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from functools import cached_property
 
+from keepstate._clock import Clock
+from keepstate._runner import Runner
 from keepstate.engine.documents import Documents
 from keepstate.engine.events import Events
 from keepstate.engine.history.history import History
 from keepstate.engine.lease import Leases
 from keepstate.engine.queue import Queue
 from keepstate.engine.scope import Scope
+from keepstate.engine.unit import Unit
 
 
 class Parts:
@@ -42,3 +46,23 @@ class Parts:
     def history(self) -> History:
         """The commits of a state: every moment of it can be read again."""
         return History(self._scope)
+
+    async def now(self) -> datetime:
+        """Returns the store's time, UTC, by which leases, delays and times to live run."""
+
+        async def work(unit: Unit) -> int:
+            return await unit.now_ms()
+
+        return datetime.fromtimestamp((await self._scope.run(work))[0] / 1000, UTC)
+
+    # ---- what stands above asks of it
+
+    @property
+    def runner(self) -> Runner:
+        """Returns how this colour waits."""
+        return self._scope.runner
+
+    @property
+    def clock(self) -> Clock:
+        """Returns time and randomness of this process."""
+        return self._scope.clock

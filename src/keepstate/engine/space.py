@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TypeVar, overload
 
 from keepstate.engine.lease import Lease
+from keepstate.engine.measuring import SpaceSize, measure
 from keepstate.engine.once import entered_once
 from keepstate.engine.parts import Parts
 from keepstate.engine.scope import Home, SpaceScope, called
@@ -80,6 +81,10 @@ class Space(Parts):
             return answer
 
         return await self._alone.repeated(once, attempts)
+
+    async def size(self) -> SpaceSize:
+        """Returns how much the space holds, by reading it; what is written meanwhile may be counted or not."""
+        return await measure(await self._alone.store(), self._alone.stored_name)
 
     async def revision(self) -> int:
         """Returns how many batches the space has seen."""

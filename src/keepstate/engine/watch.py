@@ -54,6 +54,7 @@ class Watch:
         self._timeout_s, self._losses = timeout_s, Losses(store, scope.stored_name, scope.name)
         self._ready: deque[Change] = deque()
         self._asked_to = self.revision = after
+        self._failed: CompactedError | CorruptError | None = None
 
     def __repr__(self) -> str:
         return f"<Watch {self._glob.text!r} of {self._scope.name!r} after {self.revision}>"
@@ -82,6 +83,36 @@ class Watch:
             if not self._ready and (goal is None or self._asked_to >= goal):
                 self.revision = self._asked_to
                 raise StopAsyncIteration
+
+    async def take(self, timeout_s: float) -> list[DocumentChange]:
+        """Returns what comes next, as much as there is; nothing if nothing comes in time, or it is woken.
+
+        Then `revision` says how far that is complete, also where no document has changed.
+        """
+        if self._failed is not None:
+            failed, self._failed = self._failed, None
+            raise failed
+        if not self._ready and not await self._ask():
+            await self._hints.wait(min(timeout_s, _LONGEST_WAIT_S))
+            await self._ask()
+        taken: list[DocumentChange] = []
+        while self._ready:
+            try:
+                if (told := await self._next()) is not None:
+                    taken.append(told)
+            except (CompactedError, CorruptError) as error:
+                if not taken:
+                    raise
+                self._failed = error  # those before it are told first
+                return taken
+        self.revision = self._asked_to
+        return taken
+
+    def wake(self) -> None:
+        """Lets who waits in `take` look again, from any thread."""
+        hear = getattr(self._hints, "hear", None)
+        if hear is not None:  # else it waits for a moment only
+            hear()
 
     async def _next(self) -> DocumentChange | None:
         """Takes the first change that is ready; it stays if the caller is cancelled, or the store away."""

@@ -5,9 +5,11 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
+from datetime import datetime
 from functools import cached_property
 from typing import TypeVar
 
+from keepstate._finish import finish
 from keepstate.engine import parts as engine
 from keepstate.sync.documents import Documents
 from keepstate.sync.events import Events
@@ -46,3 +48,7 @@ class Parts(Twin[Inner]):
     def history(self) -> History:
         """The commits of a state: every moment of it can be read again."""
         return History(self._inner.history)
+
+    def now(self) -> datetime:
+        """Returns the store's time, UTC, by which leases, delays and times to live run."""
+        return finish(self._inner.now())

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from keepstate._finish import entered, finish
 from keepstate.engine import space as engine
+from keepstate.engine.measuring import SpaceSize
 from keepstate.sync.lease import Lease
 from keepstate.sync.parts import Parts
 from keepstate.sync.transaction import Transaction
@@ -70,6 +71,10 @@ class Space(Parts[engine.Space]):
             AttemptsExhaustedError: Every attempt ended in a conflict; nothing was applied.
         """
         return finish(self._inner.transact(receiving(Transaction, fn), attempts))
+
+    def size(self) -> SpaceSize:
+        """Returns how much the space holds, by reading it; what is written meanwhile may be counted or not."""
+        return finish(self._inner.size())
 
     def revision(self) -> int:
         """Returns how many batches the space has seen."""
