@@ -133,11 +133,19 @@ class _Shared:
         store: The store, not yet opened.
         key: Under which handles find it.
         is_keyless: Whether to ask it, once it is open, if it is encrypted and may not be written.
+        folder: What to make before it opens, if it is not there.
     """
 
-    def __init__(self, store: AnyStore, key: tuple[object, ...] = (), *, is_keyless: bool = False) -> None:
+    def __init__(
+        self,
+        store: AnyStore,
+        key: tuple[object, ...] = (),
+        *,
+        is_keyless: bool = False,
+        folder: str | None = None,
+    ) -> None:
         self.store, self._key, self._process = store, key, ThreadRunner()
-        self._is_keyless = is_keyless
+        self._is_keyless, self._folder = is_keyless, folder
         self.users = 0
         self.is_open = self.is_over = self._is_opening = False
         self._waiting: list[Promise[bool]] = []
@@ -168,6 +176,8 @@ class _Shared:
         return True
 
     async def _open(self) -> None:
+        if self._folder:
+            Path(self._folder).mkdir(parents=True, exist_ok=True)
         await self.store.open()
         if not self._is_keyless:
             return
@@ -211,6 +221,7 @@ class OpenStore:
         folder: Where a relative path begins; the working folder, if it is not given.
         private: The store itself, where it is nobody else's.
         encryption: The keys that values are encrypted under.
+        makes_folder: Whether to make the folder of its file, if that is not there.
     """
 
     def __init__(
@@ -221,8 +232,10 @@ class OpenStore:
         folder: str | None = None,
         private: AnyStore | None = None,
         encryption: KeyRing | None = None,
+        makes_folder: bool = False,
     ) -> None:
         self._text, self._url, self._encryption = url, StoreUrl.parse(url), encryption
+        self._makes_folder = makes_folder
         if "\0" in self._url.path:
             raise InvalidError(f"{self._url!r} holds a NUL, and no file's name does")
         self._class = store_class(self._url.scheme)
@@ -277,7 +290,8 @@ class OpenStore:
             if shared is None:
                 # Nobody else could have encrypted what is private.
                 is_keyless = self._encryption is None and not self._is_private
-                shared = _Shared(self._private or self._made(), key, is_keyless=is_keyless)
+                place = os.path.dirname(self._path) if self._makes_folder else None
+                shared = _Shared(self._private or self._made(), key, is_keyless=is_keyless, folder=place)
                 _registry[key] = shared
             shared.users += 1
             self._shared = shared
@@ -287,9 +301,12 @@ class OpenStore:
         colour = self.runner.colour
         return self._text, self._folder, colour, present_loop(colour), id(self._private), self._encryption
 
+    @property
+    def _path(self) -> str:
+        return os.path.join(self._folder, self._url.path) if self._folder is not None else self._url.path
+
     def _made(self) -> AnyStore:
-        path = os.path.join(self._folder, self._url.path) if self._folder is not None else self._url.path
-        url = msgspec.structs.replace(self._url, path=path)
+        url = msgspec.structs.replace(self._url, path=self._path)
         store = self._class.from_url(url, runner=runner_of(self.runner.colour))
         if self._encryption is None:
             return store
@@ -309,7 +326,12 @@ class OpenStore:
         """Returns the same store for another colour."""
         private = None if self._private is None else self._private.twin(runner_of(colour))
         twin = OpenStore(
-            self._text, colour, folder=self._folder, private=private, encryption=self._encryption
+            self._text,
+            colour,
+            folder=self._folder,
+            private=private,
+            encryption=self._encryption,
+            makes_folder=self._makes_folder,
         )
         twin._closed = self._closed
         return twin
@@ -326,11 +348,12 @@ class OpenStore:
             )
         if self._encryption is not None:
             raise TypeError(f"a handle with keys cannot be pickled; open {self.url} where it is used")
-        return _again, self._text, self.runner.colour, self._folder
+        options = {"folder": self._folder, "makes_folder": self._makes_folder}
+        return _again, self._text, self.runner.colour, options
 
 
-def _again(url: str, colour: Colour, folder: str | None) -> OpenStore:
-    return OpenStore(url, colour, folder=folder)
+def _again(url: str, colour: Colour, options: dict[str, Any]) -> OpenStore:
+    return OpenStore(url, colour, **options)
 
 
 class PassedStore:
