@@ -83,7 +83,7 @@ class Space(Parts):
         return await self._alone.repeated(once, attempts)
 
     async def size(self) -> SpaceSize:
-        """Returns how much the space holds, by reading it; what is written meanwhile may be counted or not."""
+        """Returns how much the space holds, by reading it; what comes meanwhile may be counted or not."""
         return await measure(await self._alone.store(), self._alone.stored_name)
 
     async def revision(self) -> int:
