@@ -40,6 +40,7 @@ MODULES = {
     "engine.space": ("Space",),
     "engine.transaction": ("Transaction",),
     "engine.watch": ("Watch",),
+    "managers.manager": ("Manager",),
 }
 """The classes that have twins, by the module that they stand in.
 

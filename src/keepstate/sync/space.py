@@ -73,7 +73,7 @@ class Space(Parts[engine.Space]):
         return finish(self._inner.transact(receiving(Transaction, fn), attempts))
 
     def size(self) -> SpaceSize:
-        """Returns how much the space holds, by reading it; what is written meanwhile may be counted or not."""
+        """Returns how much the space holds, by reading it; what comes meanwhile may be counted or not."""
         return finish(self._inner.size())
 
     def revision(self) -> int:

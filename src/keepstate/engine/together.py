@@ -1,0 +1,47 @@
+"""Work on several parts that applies as one batch, whether a space was given for it or a transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from keepstate.engine.lease import Lease
+from keepstate.engine.scope import ATTEMPTS
+from keepstate.engine.space import Space
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import InvalidError
+
+T = TypeVar("T")
+
+
+async def together(
+    place: Space | Transaction,
+    work: Callable[[Transaction], Awaitable[T]],
+    *,
+    lease: Lease | None = None,
+    message: str = "",
+    attempts: int = ATTEMPTS,
+) -> T:
+    """Returns what the work returned, once what it did is applied; or joins the transaction that was given.
+
+    Args:
+        place: Where to work.
+        work: Does it by the transaction; on a space it is called again when it met a conflict.
+        lease: Applies only while this lease is held.
+        message: Says what the transaction is for.
+        attempts: How often to call it at the most.
+
+    Raises:
+        AttemptsExhaustedError: Every attempt ended in a conflict; nothing was applied.
+        LeaseLostError: The lease is no longer held; nothing was applied.
+    """
+    if isinstance(place, Transaction):
+        if lease is not None:
+            raise InvalidError(f"{place!r} is fenced where it begins: give the lease there")
+        return await work(place)
+
+    async def once() -> T:
+        async with place.transaction(lease=lease, message=message) as tx:
+            return await work(tx)
+
+    return await place._alone.repeated(once, attempts)  # pyright: ignore[reportPrivateUsage]

@@ -1,0 +1,254 @@
+"""Where managers keep things, said by a name, a URL, or the description of a backend.
+
+A description opens nothing: it stands for a URL, which the first call opens.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from os import PathLike
+from typing import Final, Literal, TypeAlias
+from urllib.parse import quote, urlencode
+
+from keepstate.engine.admission import admit_instance, admit_text
+from keepstate.errors import InvalidError
+from keepstate.values import limits
+
+SHARED_MEMORY: Final = "memory://default"
+"""Where managers keep things that were told no place: shared by all of them in the process."""
+REDIS: Final = "redis://localhost:6379"
+_FOLDER: Final = "./state"
+_SQLITE: Final = "./state/keepstate.db"
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryBackend:
+    """Memory of this process, shared by all who give the same name.
+
+    Attributes:
+        name: Which; empty for one that nobody else has.
+    """
+
+    name: str = "default"
+
+    @property
+    def store_url(self) -> str:
+        """Returns the URL that it stands for."""
+        return f"memory://{quote(admit_text('name', self.name))}"
+
+
+@dataclass(frozen=True, slots=True)
+class FileBackend:
+    """A journal in a folder, used by one process at a time.
+
+    Attributes:
+        base_path: The folder, made if it is not there; the journal in it is `keepstate.journal`.
+        format: `msgpack`, or `json` for people who read it.
+        compression: Has no effect: values over 4 KiB are always compressed, so False is refused.
+    """
+
+    base_path: str | PathLike[str] = _FOLDER
+    format: Literal["json", "msgpack"] = "msgpack"
+    compression: bool = True
+
+    def __post_init__(self) -> None:
+        _admit_path("base_path", self.base_path)
+        if self.format not in ("json", "msgpack"):  # pyright: ignore[reportUnnecessaryContains]
+            raise InvalidError(f"`format` is {self.format!r}; it is 'json' or 'msgpack'")
+        if self.compression is not True:
+            raise InvalidError("values over 4 KiB are always compressed; leave `compression` as it is")
+
+    @property
+    def store_url(self) -> str:
+        """Returns the URL that it stands for."""
+        return _of_file("file", os.path.join(self.base_path, ""), {"format": self.format})
+
+
+@dataclass(frozen=True, slots=True)
+class SQLiteBackend:
+    """An SQLite file, for many processes of one machine.
+
+    Attributes:
+        path: The file; its folder is made if it is not there.
+        durability: What an acknowledged write survives: `full` a power cut, `normal` a crash of the process.
+    """
+
+    path: str | PathLike[str] = _SQLITE
+    durability: Literal["full", "normal"] = "full"
+
+    def __post_init__(self) -> None:
+        _admit_path("path", self.path)
+        if self.durability not in ("full", "normal"):  # pyright: ignore[reportUnnecessaryContains]
+            raise InvalidError(f"`durability` is {self.durability!r}; it is 'full' or 'normal'")
+
+    @property
+    def store_url(self) -> str:
+        """Returns the URL that it stands for."""
+        return _of_file("sqlite", self.path, {"durability": self.durability})
+
+
+@dataclass(frozen=True, slots=True)
+class RedisBackend:
+    """A Redis or Valkey server, for a fleet.
+
+    Attributes:
+        url: The server.
+        db: The number of its database; the one in the URL if it is left at 0.
+        key_prefix: What all keys there begin with: several applications may share a server.
+        connection_pool_size: How many connections this process may use at once.
+    """
+
+    url: str = REDIS
+    db: int = 0
+    key_prefix: str = "keepstate"
+    connection_pool_size: int = 16
+
+    def __post_init__(self) -> None:
+        _admit_scheme("url", self.url, ("redis", "rediss", "redis+cluster"))
+        admit_text("key_prefix", self.key_prefix)
+        limits.admit_count("connection_pool_size", self.connection_pool_size)
+        if type(self.db) is not int or self.db < 0:
+            raise InvalidError(f"`db` is {self.db!r}; it is the number of a database, 0 or more")
+        if self.db and self.url.partition("://")[2].partition("?")[0].partition("/")[2]:
+            raise InvalidError(f"the URL names a database, and `db` is {self.db}; give one of them")
+
+    @property
+    def store_url(self) -> str:
+        """Returns the URL that it stands for."""
+        server, _, query = self.url.partition("?")
+        if self.db:
+            server = f"{server.rstrip('/')}/{self.db}"
+        options = {"prefix": self.key_prefix, "max_connections": str(self.connection_pool_size)}
+        return _with_options(server, query, options)
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresBackend:
+    """A PostgreSQL database, for a fleet.
+
+    Attributes:
+        url: The database: `postgresql://user@host:5432/database`.
+        schema: Where its tables are, made if it is not there.
+        connection_pool_size: How many connections this process may use at once.
+    """
+
+    url: str
+    schema: str = "keepstate"
+    connection_pool_size: int = 8
+
+    def __post_init__(self) -> None:
+        _admit_scheme("url", self.url, ("postgresql",))
+        admit_text("schema", self.schema)
+        limits.admit_count("connection_pool_size", self.connection_pool_size)
+
+    @property
+    def store_url(self) -> str:
+        """Returns the URL that it stands for."""
+        server, _, query = self.url.partition("?")
+        options = {"schema": self.schema, "max_connections": str(self.connection_pool_size)}
+        return _with_options(server, query, options)
+
+
+Backend: TypeAlias = MemoryBackend | FileBackend | SQLiteBackend | RedisBackend | PostgresBackend
+"""The description of a backend."""
+
+NAMES: Final = ("memory", "file", "sqlite", "redis", "postgres")
+
+
+def url_of(
+    persistence: str | Backend | None,
+    *,
+    url: str | None = None,
+    redis_url: str | None = None,
+    file_path: str | PathLike[str] | None = None,
+) -> str:
+    """Returns the URL that the arguments of a manager stand for.
+
+    Raises:
+        InvalidError: They name nothing, or one of them would have no effect; the right ones are named.
+    """
+    given = {
+        name: value
+        for name, value in (("url", url), ("redis_url", redis_url), ("file_path", file_path))
+        if value is not None
+    }
+    if persistence is None:
+        _refuse_beside(given, "no `persistence`", allowed=("url",))
+        return SHARED_MEMORY if url is None else admit_text("url", url)
+    if not isinstance(persistence, str):
+        _refuse_beside(given, f"{type(persistence).__name__}(…)")
+        return persistence.store_url
+    if "://" in persistence:
+        _refuse_beside(given, "a URL")
+        return persistence
+    return _of_name(persistence, given)
+
+
+def _of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
+    if name not in NAMES:
+        raise InvalidError(
+            f"`persistence` is {name!r}; it is one of {', '.join(NAMES)}, a URL, a description such as "
+            "RedisBackend(…), or an open store"
+        )
+    beside = f"persistence={name!r}"
+    if name == "memory":
+        _refuse_beside(given, beside)
+        return SHARED_MEMORY
+    if name in ("file", "sqlite"):
+        _refuse_beside(given, beside, allowed=("file_path", "url"))
+        if "url" in given:
+            return _admit_scheme("url", given["url"], (name,))
+        path = given.get("file_path")
+        if name == "sqlite":
+            return SQLiteBackend(_SQLITE if path is None else path).store_url
+        return FileBackend().store_url if path is None else _of_journal(path)
+    if name == "redis":
+        _refuse_beside(given, beside, allowed=("redis_url", "url"))
+        server = given.get("redis_url", given.get("url", REDIS))
+        return _admit_scheme("redis_url", server, ("redis", "rediss", "redis+cluster"))
+    _refuse_beside(given, beside, allowed=("url",))
+    if "url" not in given:
+        raise InvalidError(f"{beside} needs `url`, such as postgresql://user@host:5432/database")
+    return _admit_scheme("url", given["url"], ("postgresql",))
+
+
+def _of_journal(path: str | PathLike[str]) -> str:
+    """Returns the URL of a journal; one whose name ends in `.json` is kept as JSON."""
+    name = _admit_path("file_path", path)
+    return _of_file("file", name, {"format": "json"} if name.endswith(".json") else {})
+
+
+def _of_file(scheme: str, path: str | PathLike[str], options: Mapping[str, str]) -> str:
+    query = f"?{urlencode(options)}" if options else ""
+    return f"{scheme}:///{quote(os.fspath(path))}{query}"
+
+
+def _with_options(server: str, query: str, options: Mapping[str, str]) -> str:
+    """Returns the URL with options, where it does not say them itself."""
+    named = {part.partition("=")[0] for part in query.split("&")}
+    added = urlencode({name: value for name, value in options.items() if name not in named})
+    return f"{server}?{'&'.join(part for part in (query, added) if part)}"
+
+
+def _refuse_beside(given: Mapping[str, object], beside: str, *, allowed: tuple[str, ...] = ()) -> None:
+    needless = [name for name in given if name not in allowed]
+    if needless:
+        right = {"redis_url": "persistence='redis'", "file_path": "persistence='file' or 'sqlite'"}
+        wanted = right.get(needless[0], "persistence='postgres', or alone")
+        raise InvalidError(f"`{needless[0]}` has no effect beside {beside}; it goes with {wanted}")
+    if len(given) > 1:
+        raise InvalidError(f"{' and '.join(f'`{name}`' for name in given)} are two places; give one of them")
+
+
+def _admit_path(what: str, path: object) -> str:
+    admit_instance(what, path, str, PathLike)
+    return admit_text(what, os.fspath(path))  # type: ignore[call-overload]
+
+
+def _admit_scheme(what: str, url: object, schemes: tuple[str, ...]) -> str:
+    text = admit_text(what, url)
+    if text.partition("://")[0].lower() not in schemes:
+        raise InvalidError(f"`{what}` is no URL of {' or '.join(schemes)}: {text.partition('://')[0]!r}")
+    return text

@@ -1,0 +1,208 @@
+"""What all managers share: where they keep things, how they open and close, how large they are.
+
+A manager opens its store with its first call, or on entering it as a context manager, and closes it in
+`close`. Several managers on one store share it. Inside a transaction, `space=tx`, all that a manager does
+joins the transaction's one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
+from os import PathLike
+from types import TracebackType
+from typing import Any, ClassVar, Final, Self, TypeVar
+
+from keepstate._clock import Clock
+from keepstate._runner import Colour, Runner
+from keepstate.engine.admission import admit_instance
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.lease import Lease
+from keepstate.engine.scope import refuse_coroutine_function
+from keepstate.engine.space import Space
+from keepstate.engine.together import together
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import InvalidError
+from keepstate.managers.backends import Backend
+from keepstate.managers.place import Folder, Place
+from keepstate.managers.sizes import AlertCallback, ManagerSize, SizeAlerts
+from keepstate.stores.protocol import Store
+
+T = TypeVar("T")
+
+_SWEEP_S: Final = 30.0
+
+
+class Manager:
+    """The part that every manager has."""
+
+    _kind: ClassVar[str]
+    """What its subjects are: the first segment of the names of their spaces."""
+
+    def __init__(
+        self,
+        *,
+        persistence: str | Backend | Store | Keepstate | None = None,
+        url: str | None = None,
+        redis_url: str | None = None,
+        file_path: str | PathLike[str] | None = None,
+        space: Space | Transaction | None = None,
+        _colour: Colour = "async",
+    ) -> None:
+        self._place = Place(
+            self._kind,
+            persistence=persistence,
+            url=url,
+            redis_url=redis_url,
+            file_path=file_path,
+            space=space,
+            colour=_colour,
+        )
+        self._alerts = SizeAlerts()
+        self._sweep_s, self._swept_s = _SWEEP_S, self._clock.monotonic_s()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} in {self._place!r}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what another process makes the same manager of; who is told of what stays here."""
+        return {**self.__dict__, "_alerts": SizeAlerts(), "_swept_s": 0.0}
+
+    # ---- opening and closing
+
+    async def __aenter__(self) -> Self:
+        await self._place.open()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of the store; the last one to do so closes it. What was passed in open stays open."""
+        await self._place.close()
+
+    # ---- how much there is
+
+    async def size(self) -> ManagerSize:
+        """Returns how much is kept, by reading all of it, and tells those who want to hear.
+
+        A space that was passed counts whole, with what others keep in it.
+        """
+        self._place.refuse_inside("measuring")
+        sizes = [await space.size() async for space in self._place.spaces()]
+        size = ManagerSize(
+            len(sizes), sum(each.entries for each in sizes), sum(each.size_bytes for each in sizes)
+        )
+        await self._alerts.tell(size, self._clock.monotonic_s())
+        return size
+
+    def on_size_alert(
+        self,
+        *,
+        limit_bytes: int | None = None,
+        growth_per_hour: int | None = None,
+        callback: AlertCallback,
+    ) -> None:
+        """Calls a function when more is kept than it should be; again when that happens again.
+
+        The size is measured by `size`, and by writes of this manager: at most every 30 seconds, or every
+        `save_interval` of `StateConfig`.
+
+        Args:
+            limit_bytes: More than so much altogether.
+            growth_per_hour: More than so much within the last hour, as far as this manager has measured.
+            callback: Gets a `SizeAlert`.
+        """
+        self._refuse_coroutine(callback)
+        self._alerts.add(limit_bytes, growth_per_hour, callback)
+
+    async def cleanup(self, *, older_than: timedelta) -> int:
+        """Removes what is over and has not been written for so long, and returns how much that was.
+
+        Args:
+            older_than: By the store's clock.
+        """
+        self._place.refuse_inside("cleaning up")
+        admit_instance("older_than", older_than, timedelta)
+        if older_than < timedelta(0):
+            raise InvalidError(f"`older_than` is {older_than!r}; give a timedelta of 0 or more")
+        removed = 0
+        for id in await self._ids():
+            folder = self._folder(id)
+            removed += await self._clean(folder, await folder.space.now() - older_than)
+        return removed
+
+    async def _clean(self, folder: Folder, before: datetime) -> int:
+        """Removes what of a subject is over and was last written before then; returns how much."""
+        raise NotImplementedError
+
+    # ---- for the managers
+
+    @property
+    def _runner(self) -> Runner:
+        return self._place.runner
+
+    @property
+    def _clock(self) -> Clock:
+        return self._place.clock
+
+    def _folder(self, id: str) -> Folder:
+        """Returns what belongs to a subject; asks the store nothing.
+
+        Raises:
+            InvalidError: The id is empty, or its space's name would be over 200 bytes.
+        """
+        return self._place.folder(id)
+
+    async def _ids(self) -> list[str]:
+        """Returns the subjects that hold something."""
+        return [id async for id in self._place.ids()]
+
+    async def _together(
+        self,
+        folder: Folder,
+        work: Callable[[Folder], Awaitable[T]],
+        *,
+        message: str = "",
+        lease: Lease | None = None,
+        attempts: int = 1_000,
+    ) -> T:
+        """Returns what the work returned once all that it did is applied, or joins the present transaction.
+
+        Args:
+            folder: What belongs to a subject.
+            work: Gets the same in a transaction; is called again where it met a conflict.
+            message: What the record of the space says.
+            lease: Applies only while it is held.
+            attempts: How often to call it at the most.
+        """
+
+        async def on(tx: Transaction) -> T:
+            return await work(folder.on(tx))
+
+        answer = await together(folder.space, on, lease=lease, message=message, attempts=attempts)
+        await self._wrote()
+        return answer
+
+    async def _wrote(self) -> None:
+        """Does what is due after a write, and not more often than the interval says."""
+        if not self._is_due():
+            return
+        if self._alerts:
+            await self.size()
+
+    def _is_due(self) -> bool:
+        now_s = self._clock.monotonic_s()
+        if self._place.transaction is not None or now_s - self._swept_s < self._sweep_s:
+            return False
+        self._swept_s = now_s
+        return True
+
+    def _refuse_coroutine(self, function: Callable[..., Any]) -> None:
+        """Raises `InvalidError` for what is no function, or one that nobody here could await."""
+        if not callable(function):  # pyright: ignore[reportUnnecessaryComparison]
+            raise InvalidError(f"{function!r} cannot be called; give a function")
+        if self._runner.colour == "blocking":
+            refuse_coroutine_function(function)

@@ -1,0 +1,71 @@
+"""How what managers keep is named: the spaces of subjects, and the names in them.
+
+```
+agent/r2d2                 the space of a subject, where the manager has the store for itself
+  checkpoint/step 5          a document in it; what a user named stands last, as it is
+agent/r%2Fd/checkpoint/…   the same in a space that was passed, which others use too
+```
+
+Names of documents lead back to what they were made of. Branches, streams and leases are only looked up, so
+that those that get too long are cut.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+from urllib.parse import unquote
+
+from keepstate.engine.admission import admit_text
+from keepstate.errors import InvalidError
+from keepstate.values import limits
+
+_ESCAPED: Final = str.maketrans(
+    {sign: f"%{ord(sign):02X}" for sign in ("%", "/", "~", "#", "@", "\x7f", *map(chr, range(32)))}
+)
+_LABEL_BYTES: Final = 200
+"""Of the name of a branch or stream."""
+
+
+def quoted(id: str) -> str:
+    """Returns any text as one segment: without `/`, and without what no branch may have in its name."""
+    return id.translate(_ESCAPED)
+
+
+def unquoted(segment: str) -> str:
+    """Returns the text that was quoted."""
+    return unquote(segment)
+
+
+def space_of(kind: str, id: object) -> str:
+    """Returns the name of a subject's own space.
+
+    Raises:
+        InvalidError: The id is no text, empty, or too long for a space.
+    """
+    text = admit_text("id", id)
+    size, most = len(text.encode()), limits.SPACE_BYTES - len(kind) - 1
+    if not 0 < size <= most:
+        raise InvalidError(
+            f"{kind} {text[:40]!r}{'…' * (len(text) > 40)} has an id of {size} bytes; it has 1 to {most}"
+        )
+    return f"{kind}/{text}"
+
+
+def id_in(kind: str, space: str) -> str:
+    """Returns the id that a space's name has."""
+    return space.removeprefix(f"{kind}/")
+
+
+def prefix_of(kind: str, id: str) -> str:
+    """Returns what the names of a subject begin with in a space that others use too."""
+    return f"{kind}/{quoted(id)}/"
+
+
+def short(label: str) -> str:
+    """Returns the name of a branch, stream or lease, cut where it would be too long."""
+    encoded = label.encode()
+    if len(encoded) <= _LABEL_BYTES:
+        return label
+    kept = encoded[: _LABEL_BYTES - 65].decode("utf-8", "ignore").rpartition("%")[0] or "cut"
+    return f"{kept}/{sha256(encoded).hexdigest()}"

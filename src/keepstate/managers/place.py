@@ -1,0 +1,227 @@
+"""Where a manager keeps things: a store of its own opening, with a space for each subject, or a space passed.
+
+Invariant: what was passed in open is never closed here, and in a space that was passed nothing is touched
+whose name does not begin as the subject's.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from os import PathLike
+from typing import Any, Final
+
+from keepstate._clock import Clock
+from keepstate._runner import Colour, Runner
+from keepstate.engine.glob import escaped
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space import Space
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import InvalidError
+from keepstate.managers import naming
+from keepstate.managers.backends import Backend, url_of
+from keepstate.opening import OpenStore, source_of
+from keepstate.stores.protocol import Store
+
+_HANDLES: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class Folder:
+    """What belongs to one subject: a part of a space, or all of it.
+
+    Attributes:
+        id: The subject.
+        space: The space, or a transaction on it.
+        prefix: What names begin with; empty in a space of the subject's own.
+    """
+
+    id: str
+    space: Space | Transaction
+    prefix: str
+
+    def name(self, *segments: str) -> str:
+        """Returns the name of a document or task; the last segment may be any text."""
+        return self.prefix + "/".join(segments)
+
+    def label(self, name: str) -> str:
+        """Returns the name of a branch, stream or lease."""
+        return naming.short(self.prefix + name)
+
+    def on(self, space: Space | Transaction) -> Folder:
+        """Returns the same part of a transaction on the space, or of the space for another author."""
+        return Folder(self.id, space, self.prefix)
+
+    def by(self, message: str) -> Folder:
+        """Returns the same for what is done now, which records name by the message."""
+        return self.on(self.space.by(message=message))
+
+    async def names(self, *segments: str) -> AsyncIterator[str]:
+        """Yields what stands last in the names of the documents that begin with these segments."""
+        begin = self.name(*segments, "")
+        async for key in self.space.documents.keys(escaped(begin) + "*"):
+            yield key[len(begin) :]
+
+    async def values(self, *segments: str) -> AsyncIterator[tuple[str, Any]]:
+        """Yields the same with the values."""
+        begin = self.name(*segments, "")
+        async for key, value in self.space.documents.items(escaped(begin) + "*"):
+            yield key[len(begin) :], value
+
+
+class Place:
+    """The store or space of one manager.
+
+    Args:
+        kind: What its subjects are: the first segment of all names.
+        persistence: A name, a URL, a description, an open store or a handle on one.
+        url: A URL, for the names that need one.
+        redis_url: The URL of a Redis server.
+        file_path: The file of a journal or SQLite database.
+        space: Instead: a space or transaction to keep all subjects in.
+        colour: How it is used.
+    """
+
+    def __init__(
+        self,
+        kind: str,
+        *,
+        persistence: str | Backend | Store | Keepstate | None,
+        url: str | None,
+        redis_url: str | None,
+        file_path: str | PathLike[str] | None,
+        space: Space | Transaction | None,
+        colour: Colour,
+    ) -> None:
+        self.kind, self.colour = kind, colour
+        self._handle: Keepstate | None = None
+        self._is_own = False
+        self.space: Space | Transaction | None = None
+        self._folders: OrderedDict[str, Folder] = OrderedDict()
+        if space is not None:
+            if (persistence, url, redis_url, file_path) != (None, None, None, None):
+                raise InvalidError("`space` says where to keep things already; give nothing beside it")
+            self.space = self._admitted(space, "space", Space, Transaction)
+        elif isinstance(persistence, Keepstate):
+            self._handle = self._admitted(persistence, "persistence", Keepstate)
+        elif persistence is None or isinstance(persistence, str | Backend):
+            text = url_of(persistence, url=url, redis_url=redis_url, file_path=file_path)
+            self._handle, self._is_own = Keepstate(OpenStore(text, colour, makes_folder=True)), True
+        else:
+            url_of("memory", url=url, redis_url=redis_url, file_path=file_path)
+            self._handle = Keepstate(source_of(_not_blocking(persistence, "persistence"), colour))
+
+    def _admitted(self, given: Any, what: str, *kinds: type) -> Any:
+        if not isinstance(_not_blocking(given, what), kinds):
+            wanted = " or ".join(kind.__name__ for kind in kinds)
+            raise InvalidError(f"`{what}` is {given!r}; give a {wanted}")
+        if given.runner.colour != self.colour:
+            right = "keepstate" if given.runner.colour == "async" else "keepstate.sync"
+            raise InvalidError(f"{given!r} is {given.runner.colour}; hand it to the manager of {right}")
+        return given
+
+    def __repr__(self) -> str:
+        return repr(self._parts)
+
+    @property
+    def _parts(self) -> Keepstate | Space | Transaction:
+        place = self._handle or self.space
+        assert place is not None
+        return place
+
+    @property
+    def runner(self) -> Runner:
+        """Returns how the colour waits."""
+        return self._parts.runner
+
+    @property
+    def clock(self) -> Clock:
+        """Returns time and randomness of this process."""
+        return self._parts.clock
+
+    @property
+    def handle(self) -> Keepstate | None:
+        """Returns the handle on the store; None where a space was passed."""
+        return self._handle
+
+    @property
+    def transaction(self) -> Transaction | None:
+        """Returns the transaction that all work joins, or None."""
+        return self.space if isinstance(self.space, Transaction) else None
+
+    def refuse_inside(self, what: str) -> None:
+        """Raises `InvalidError` inside a transaction, for what cannot wait until that applies."""
+        if self.transaction is not None:
+            raise InvalidError(f"{what} acts at once and cannot be part of a transaction; do it outside")
+
+    # ---- opening and closing
+
+    async def open(self) -> None:
+        """Opens the store, which else the first call does."""
+        if self._handle is not None:
+            await self._handle.opened()
+
+    async def close(self) -> None:
+        """Lets go of a store that was opened here."""
+        if self._handle is not None and self._is_own:
+            await self._handle.close()
+
+    # ---- subjects
+
+    def folder(self, id: str) -> Folder:
+        """Returns what belongs to a subject; asks the store nothing."""
+        found = self._folders.get(id)
+        if found is None:
+            name = naming.space_of(self.kind, id)
+            found = self._folders[id] = (
+                Folder(id, self.space, naming.prefix_of(self.kind, id))
+                if self.space is not None
+                else Folder(id, self._space(name, id), "")
+            )
+            if len(self._folders) > _HANDLES:
+                self._folders.popitem(last=False)
+        return found
+
+    def _space(self, name: str, author: str) -> Space:
+        assert self._handle is not None
+        return self._handle.space(name, author=author)
+
+    async def ids(self) -> AsyncIterator[str]:
+        """Yields the subjects that hold something, in the order of their names."""
+        if self._handle is not None:
+            async for name in self._handle.spaces(f"{self.kind}/"):
+                yield naming.id_in(self.kind, name)
+            return
+        assert self.space is not None
+        last: str | None = None
+        begin = f"{self.kind}/"
+        async for key in self.space.documents.keys(f"{escaped(begin)}*"):
+            segment = key[len(begin) :].partition("/")[0]
+            if segment != last:
+                yield naming.unquoted(segment)
+            last = segment
+
+    async def spaces(self) -> AsyncIterator[Space]:
+        """Yields the spaces that hold something: those of the subjects, or the one that was passed."""
+        if isinstance(self.space, Space):
+            yield self.space
+        elif self._handle is not None:
+            async for name in self._handle.spaces(f"{self.kind}/"):
+                yield self._handle.space(name)
+
+    async def drop(self, folder: Folder) -> None:
+        """Removes a subject's own space, and nothing of one that was passed."""
+        if self._handle is not None:
+            await self._handle.drop(naming.space_of(self.kind, folder.id))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_folders": OrderedDict()}
+
+
+def _not_blocking(given: Any, what: str) -> Any:
+    """Returns what was given, unless it is a blocking twin."""
+    if hasattr(given, "_inner"):
+        kind = type(given).__name__
+        raise InvalidError(f"`{what}` is a blocking {kind}; hand it to a manager of keepstate.sync")
+    return given
