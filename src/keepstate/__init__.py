@@ -64,7 +64,7 @@ if TYPE_CHECKING:
     from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
     from keepstate.values.pickles import SignedPickle
     from keepstate.values.schema import register, upcast
-    from keepstate.workspace import ActionEvent, Live, events, view
+    from keepstate.workspace import ActionEvent, Cache, Disk, Live, events, view
 
 _HOMES = {
     "engine.documents": ("MISSING", "Document", "DocumentEntry", "Documents"),
@@ -121,7 +121,7 @@ _HOMES = {
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
     "values.pickles": ("SignedPickle",),
     "values.schema": ("register", "upcast"),
-    "workspace": ("ActionEvent", "Live", "events", "view"),
+    "workspace": ("ActionEvent", "Cache", "Disk", "Live", "events", "view"),
 }
 _MODULES = {name: f"keepstate.{home}" for home, names in _HOMES.items() for name in names}
 
@@ -132,6 +132,7 @@ __all__ = [
     "AttemptsExhaustedError",
     "Blame",
     "Branch",
+    "Cache",
     "Checkout",
     "Claim",
     "ClosedError",
@@ -140,6 +141,7 @@ __all__ = [
     "ConflictError",
     "CorruptError",
     "Difference",
+    "Disk",
     "Document",
     "DocumentChange",
     "DocumentEntry",

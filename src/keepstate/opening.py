@@ -30,6 +30,7 @@ from keepstate.engine.admission import admit_text
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError, UnsupportedError
 from keepstate.stores.base import StoreBase
+from keepstate.stores.kv import KeyValues, KeyValueStore
 from keepstate.stores.protocol import Coloured, Store
 from keepstate.stores.urls import StoreUrl, store_class
 from keepstate.stores.wrappers.keyless import refused_if_encrypted
@@ -98,6 +99,14 @@ def source_of(
             f"{url!r} was opened already; open an EncryptedStore around it, and hand that over"
         )
     return PassedStore(url, colour)
+
+
+def source_over(values: KeyValues) -> PassedStore:
+    """Returns where a blocking handle on a caller's key-value store gets its store from."""
+    store = KeyValueStore(values, runner=runner_of("blocking"))
+    own = _Shared(store)
+    own.users = 1
+    return PassedStore(store, "blocking", own=own)
 
 
 def blocking(handle: Keepstate) -> BlockingKeepstate:

@@ -4,11 +4,16 @@
 00 "part" digest                     a part of a value over 1 MiB, named by its content
 00 "object" digest                   a part of a state in a history, named by its content
 00 "commit" digest                   a commit of a history
+00 "blob" name                       bytes by name
+01 "blobs" "size"                    how many bytes those have
 01 "gc" "epoch"                      when what nothing names was last collected
 01 "grafts"                          which commits come before those that lost theirs to pruning
+01 "recorded"                        that each change of documents is a commit of `main` as well
+01 "expiring" due_ms digest          names of recorded documents that expire then
 01 "event" stream STAMP              an event
 01 "stream" stream                   the head of a stream: the index of its last event; its version is the
-revision 01 "task" id                         a task's record
+                                     revision
+01 "task" id                         a task's record
 01 "payload" id                      what the task is about
 01 "result" id                       what it came to
 01 "ready" -priority STAMP           an id that can be claimed now
@@ -42,8 +47,12 @@ TAGS: Final = stored_key(WITH_VALUES, "tag")
 PARTS: Final = stored_key(OBJECTS, "part")
 STATES: Final = stored_key(OBJECTS, "object")
 COMMITS: Final = stored_key(OBJECTS, "commit")
+BLOBS: Final = stored_key(OBJECTS, "blob")
+BLOBS_SIZE: Final = stored_key(BY_KEY, "blobs", "size")
 EPOCH: Final = stored_key(BY_KEY, "gc", "epoch")
 GRAFTS: Final = stored_key(BY_KEY, "grafts")
+RECORDED: Final = stored_key(BY_KEY, "recorded")
+EXPIRING: Final = stored_key(BY_KEY, "expiring")
 EVENTS: Final = stored_key(BY_KEY, "event")
 HEADS: Final = stored_key(BY_KEY, "stream")
 TASKS: Final = stored_key(BY_KEY, "task")
@@ -58,7 +67,7 @@ RESULTS: Final = stored_key(BY_KEY, "result")
 INDEXES: Final = {"ready": READY, "waiting": WAITING, "claimed": CLAIMED, "done": DONE, "dead": DEAD}
 """The index of each state of a task."""
 
-NAME_PARTS: Final = (DOCUMENTS, EVENTS, PAYLOADS, RESULTS, STATES, GRAFTS)
+NAME_PARTS: Final = (DOCUMENTS, EVENTS, PAYLOADS, RESULTS, STATES, GRAFTS, EXPIRING, BLOBS)
 """Where values stand that may be too large for one entry."""
 
 _LONGEST_NAME = 440

@@ -87,6 +87,9 @@ class Delete(msgspec.Struct, frozen=True, gc=False, tag=True):
     key: bytes
 
 
+CONTENT_NAMED: Final = "keepstate:object/"
+"""What the keys in a caller's key-value store start with whose value follows from the key."""
+
 Write: TypeAlias = Put | Delete
 """Tagged, so that a backend can keep a batch in a journal and decode it again as `Batch`."""
 

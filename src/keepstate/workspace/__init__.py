@@ -6,6 +6,8 @@ what is remembered about it, and what happened is never among the variables.
 To add one: a kind of event in `happenings`, told in `view`; a kind of state beside `live`.
 """
 
+from keepstate.workspace.cache import Cache as Cache
+from keepstate.workspace.disk import Disk as Disk
 from keepstate.workspace.happenings import ActionEvent as ActionEvent
 from keepstate.workspace.happenings import ErrorEvent as ErrorEvent
 from keepstate.workspace.happenings import FailEvent as FailEvent
@@ -14,7 +16,9 @@ from keepstate.workspace.happenings import SuccessEvent as SuccessEvent
 from keepstate.workspace.happenings import TaskEvent as TaskEvent
 from keepstate.workspace.happenings import TaskStartEvent as TaskStartEvent
 from keepstate.workspace.happenings import events as events
+from keepstate.workspace.kv import KVStore as KVStore
 from keepstate.workspace.live import Live as Live
+from keepstate.workspace.memory import Memory as Memory
 from keepstate.workspace.tasks import Agent as Agent
 from keepstate.workspace.tasks import AgentTask as AgentTask
 from keepstate.workspace.view import view as view
@@ -23,9 +27,13 @@ __all__ = [
     "ActionEvent",
     "Agent",
     "AgentTask",
+    "Cache",
+    "Disk",
     "ErrorEvent",
     "FailEvent",
+    "KVStore",
     "Live",
+    "Memory",
     "OutputEvent",
     "SuccessEvent",
     "TaskEvent",

@@ -1,0 +1,324 @@
+"""A store over what only gets, sets and deletes values by name: a key-value store that a caller brings.
+
+```
+keepstate:object/SPACE/HEX    a version of eight bytes, then what is named by its content (section 00)
+keepstate:head/SPACE          all else of the space: its revision, its clock, its entries; behind their CRC
+```
+
+A batch writes its objects first and the head last, so that it holds as soon as the head does. A head is put
+in place of the one that was judged if the caller's store can do that; else one writer is promised. There is
+no log, and nothing expires: that is enough for a history. Who collects garbage needs the store for itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Final, NoReturn, Protocol, runtime_checkable
+from urllib.parse import quote, unquote
+from zlib import crc32
+
+import msgspec
+
+from keepstate._clock import SYSTEM_CLOCK, Clock
+from keepstate._runner import Runner
+from keepstate.errors import CompactedError, CorruptError, HistoryLostError, UnsupportedError
+from keepstate.stores.admission import admit_reading
+from keepstate.stores.base import StoreBase
+from keepstate.stores.protocol import (
+    CONTENT_NAMED,
+    Applied,
+    Batch,
+    Capabilities,
+    Changes,
+    Check,
+    Conflict,
+    Delete,
+    Durability,
+    Entry,
+    Outcome,
+    Page,
+    Put,
+    Reading,
+)
+from keepstate.values import limits
+from keepstate.values.key import OBJECTS
+
+_HEADS: Final = "keepstate:head/"
+_VERSION_BYTES: Final = 8
+_CRC_BYTES: Final = 4
+
+
+@runtime_checkable
+class KeyValues(Protocol):
+    """What a caller brings."""
+
+    def get(self, key: str) -> bytes | None:
+        """Returns a value, None for none."""
+        ...
+
+    def set(self, key: str, value: bytes) -> None:
+        """Writes a value."""
+        ...
+
+    def delete(self, key: str) -> None:
+        """Removes a value; an absent one stays absent."""
+        ...
+
+    def keys(self, prefix: str = "") -> Iterable[str]:
+        """Returns the keys that start with a prefix, in any order."""
+        ...
+
+    def get_many(self, keys: Collection[str]) -> Mapping[str, bytes]:
+        """Returns the values that are there."""
+        ...
+
+    def set_many(self, values: Mapping[str, bytes]) -> None:
+        """Writes values."""
+        ...
+
+
+@runtime_checkable
+class Swapping(Protocol):
+    """The extra ability to write only over what is known to be there."""
+
+    def cas(self, key: str, expected: bytes | None, value: bytes) -> bool:
+        """Writes a value if the present one is `expected`, None for none, and says whether it was."""
+        ...
+
+
+class _Kept(msgspec.Struct, array_like=True, frozen=True):
+    """An entry that stands in the head."""
+
+    value: bytes
+    version: int
+    created: int
+
+
+class _Head(msgspec.Struct, array_like=True):
+    """All of a space but its objects."""
+
+    revision: int = 0
+    clock_ms: int = 0
+    entries: dict[bytes, _Kept] = msgspec.field(default_factory=dict[bytes, _Kept])
+
+
+class KeyValueStore(StoreBase):
+    """Keeps spaces in a caller's key-value store.
+
+    Args:
+        values: The caller's store.
+        runner: What waits in the blocking colour.
+        clock: Time of this process.
+    """
+
+    def __init__(self, values: KeyValues, *, runner: Runner, clock: Clock = SYSTEM_CLOCK) -> None:
+        super().__init__(url=f"kv:{type(values).__name__}", runner=runner, clock=clock)
+        self._values = values
+
+    async def _open(self) -> Capabilities:
+        return Capabilities(durability=Durability.NONE, shared=isinstance(self._values, Swapping))
+
+    async def _close(self) -> None:
+        """Leaves the caller's store to the caller."""
+
+    def admit(self, batches: Sequence[Batch]) -> list[int]:
+        """Returns the batches' sizes in bytes.
+
+        Raises:
+            UnsupportedError: A batch wants what needs more than a head.
+        """
+        for batch in batches:
+            for write in batch.writes:
+                if isinstance(write, Put) and (write.stamp or write.ttl_ms is not None):
+                    self._refuse("events, queues and what expires")
+        return super().admit(batches)
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise UnsupportedError(f"{self.url} keeps histories, not {what}; open a store by its URL for that")
+
+    # ---- applying
+
+    async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        return [self._applied(batch) for batch in batches]
+
+    def _applied(self, batch: Batch) -> Outcome:
+        while True:
+            stored = self._values.get(_head_key(batch.space))
+            head = _decoded(stored, batch.space)
+            head.clock_ms = max(head.clock_ms, self._clock.now_ms())
+            if (conflict := self._judged(batch, head)) is not None:
+                return conflict
+            if not batch.writes:
+                return Applied(head.revision, head.clock_ms)
+            gone = self._write(batch, head)
+            if self._swap(_head_key(batch.space), stored, _encoded(head)):
+                for key in gone:
+                    self._values.delete(key)
+                return Applied(head.revision, head.clock_ms)
+
+    def _judged(self, batch: Batch, head: _Head) -> Conflict | None:
+        if batch.at is not None and batch.at != head.revision:
+            return Conflict(None, head.revision)
+        objects = self._objects(batch.space, [check.key for check in batch.checks])
+        for check in batch.checks:
+            entry = _found(check.key, head, objects)
+            if (actual := _actual(check, entry)) is not None:
+                return Conflict(check.key, actual)
+        return None
+
+    def _write(self, batch: Batch, head: _Head) -> list[str]:
+        """Writes objects, brings the head to the next revision, and returns what is to be deleted then."""
+        head.revision += 1
+        version = head.revision.to_bytes(_VERSION_BYTES)
+        objects: dict[str, bytes] = {}
+        gone: list[str] = []
+        for write in batch.writes:
+            is_object = write.key[0] == OBJECTS
+            if isinstance(write, Delete):
+                if is_object:
+                    gone.append(_object_key(batch.space, write.key))
+                else:
+                    head.entries.pop(write.key, None)
+            elif is_object:
+                objects[_object_key(batch.space, write.key)] = version + write.value
+            else:
+                before = head.entries.get(write.key)
+                created = before.created if before else head.revision
+                head.entries[write.key] = _Kept(write.value, head.revision, created)
+        if objects:
+            self._values.set_many(objects)
+        return gone
+
+    def _swap(self, key: str, before: bytes | None, now: bytes) -> bool:
+        if isinstance(self._values, Swapping):
+            return self._values.cas(key, before, now)
+        self._values.set(key, now)
+        return True
+
+    # ---- reading
+
+    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        head = self._head(space)
+        objects = self._objects(space, keys)
+        found = [_found(key, head, objects) for key in keys]
+        admit_reading(space, sum(len(entry.value) for entry in found if entry is not None))
+        return Reading(found, head.revision, max(head.clock_ms, self._clock.now_ms()))
+
+    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
+        head = self._head(space)
+        keys = [key for key in head.entries if key.startswith(prefix)]
+        if prefix[0] == OBJECTS:
+            names = self._values.keys(_object_key(space, prefix))
+            keys = [bytes.fromhex(name.rpartition("/")[2]) for name in names]
+        keys.sort(reverse=reverse)
+        if after is not None:
+            keys = [key for key in keys if (key < after if reverse else key > after)]
+        page: list[Entry] = []
+        size = 0
+        for key in keys[:limit]:
+            entry = _found(key, head, self._objects(space, [key]))
+            if entry is None:  # deleted meanwhile
+                continue
+            size += len(entry.value)
+            if page and size > limits.PAGE_BYTES:
+                return Page(page, page[-1].key, head.revision)
+            page.append(entry)
+        return Page(page, keys[limit - 1] if len(keys) > limit else None, head.revision)
+
+    async def _changes(self, space: str, after: int, limit: int) -> Changes:
+        revision = self._head(space).revision
+        if after > revision:
+            raise HistoryLostError(
+                f"space {space!r} is at revision {revision}, below {after}; the store lost it",
+                space=space,
+                revision=after,
+            )
+        if after < revision:
+            raise CompactedError(
+                f"{self.url} keeps no log of {space!r}; read what is there now, or let no one else write",
+                space=space,
+                floor=revision,
+            )
+        return Changes((), revision, revision)
+
+    async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
+        names = [unquote(key[len(_HEADS) :]) for key in self._values.keys(_HEADS)]
+        fitting = sorted(
+            (name for name in names if name.startswith(prefix) and self._head(name).entries), key=str.encode
+        )
+        return [name for name in fitting if after is None or name.encode() > after.encode()][:limit]
+
+    async def _drop(self, space: str) -> None:
+        while True:
+            stored = self._values.get(_head_key(space))
+            if stored is None:
+                return
+            head = _decoded(stored, space)
+            if self._swap(_head_key(space), stored, _encoded(_Head(head.revision + 1, head.clock_ms))):
+                break
+        for key in list(self._values.keys(_object_key(space, b""))):
+            self._values.delete(key)
+
+    async def _sweep(self, limit: int) -> int:
+        return 0
+
+    def _head(self, space: str) -> _Head:
+        return _decoded(self._values.get(_head_key(space)), space)
+
+    def _objects(self, space: str, keys: Collection[bytes]) -> Mapping[bytes, Entry]:
+        named = {_object_key(space, key): key for key in keys if key[0] == OBJECTS}
+        entries: dict[bytes, Entry] = {}
+        if not named:
+            return entries
+        found = self._values.get_many(list(named))
+        for name, value in found.items():
+            if len(value) < _VERSION_BYTES:
+                raise _damaged(name)
+            version = int.from_bytes(value[:_VERSION_BYTES])
+            entries[named[name]] = Entry(named[name], value[_VERSION_BYTES:], version, version)
+        return entries
+
+
+def _head_key(space: str) -> str:
+    return _HEADS + quote(space, safe="")
+
+
+def _object_key(space: str, key: bytes) -> str:
+    return f"{CONTENT_NAMED}{quote(space, safe='')}/{key.hex()}"
+
+
+def _encoded(head: _Head) -> bytes:
+    body = msgspec.msgpack.encode(head)
+    return crc32(body).to_bytes(_CRC_BYTES) + body
+
+
+def _decoded(stored: bytes | None, space: str) -> _Head:
+    if stored is None:
+        return _Head()
+    body = stored[_CRC_BYTES:]
+    if crc32(body).to_bytes(_CRC_BYTES) != stored[:_CRC_BYTES]:
+        raise _damaged(_head_key(space))
+    try:
+        return msgspec.msgpack.decode(body, type=_Head)
+    except msgspec.MsgspecError as error:
+        raise _damaged(_head_key(space)) from error
+
+
+def _damaged(name: str) -> CorruptError:
+    return CorruptError(f"{name!r} is damaged; restore it from a copy", place=name)
+
+
+def _found(key: bytes, head: _Head, objects: Mapping[bytes, Entry]) -> Entry | None:
+    if key[0] == OBJECTS:
+        return objects.get(key)
+    kept = head.entries.get(key)
+    return None if kept is None else Entry(key, kept.value, kept.version, kept.created)
+
+
+def _actual(check: Check, entry: Entry | None) -> int | None:
+    """Returns what was found where the check fails, None where it holds."""
+    if check.version is not None:
+        actual = entry.version if entry else 0
+        return None if actual == check.version else actual
+    actual = entry.created if entry else 0
+    return None if actual == check.created else actual

@@ -1,0 +1,116 @@
+"""A key-value store in a folder, durable, shared by the processes of one host."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from os import PathLike
+from pathlib import Path
+from typing import Final
+from weakref import finalize
+
+from keepstate._finish import finish
+from keepstate.engine.blobs import Blobs
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.scope import SpaceScope
+from keepstate.errors import InvalidError
+from keepstate.opening import source_of
+from keepstate.values import limits
+from keepstate.workspace.kv import KVStore
+
+GIB: Final = 1 << 30
+
+_FILE: Final = "disk.db"
+
+
+class Disk(KVStore):
+    """Keeps bytes in a folder; what was written survives a power cut, and nothing is ever evicted.
+
+    Threads and processes may share it. It is closed by `close`, or with the last reference.
+
+    Args:
+        path: The folder; it is made if it is not there.
+        size_limit: How many bytes of keys and values there may be. What would pass it raises
+            `StoreFullError` and is not written.
+    """
+
+    def __init__(self, path: str | PathLike[str], size_limit: int = GIB) -> None:
+        limits.admit_count("size_limit", size_limit)
+        try:
+            self.path: Path = Path(path).absolute()
+        except TypeError as error:
+            raise InvalidError(f"{path!r} is no path of a folder; give a str or a Path") from error
+        self.size_limit: int = size_limit
+        self._opened: Blobs | None = None
+
+    def __repr__(self) -> str:
+        return f"<Disk {os.fspath(self.path)}>"
+
+    def __reduce__(self) -> tuple[type[Disk], tuple[Path, int]]:
+        return Disk, (self.path, self.size_limit)
+
+    @property
+    def _blobs(self) -> Blobs:
+        if self._opened is None:
+            self._opened = self._open()
+        return self._opened
+
+    def _open(self) -> Blobs:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InvalidError(f"{self.path} cannot be made a folder: {error.strerror}") from error
+        handle = Keepstate(source_of(self.path / _FILE, "blocking"))
+        self._closing = finalize(self, _close, handle)
+        return Blobs(SpaceScope(handle, "disk", None), self.size_limit)
+
+    def close(self) -> None:
+        """Lets go of the folder; the next call opens it again."""
+        if self._opened is not None:
+            self._opened = None
+            self._closing()
+
+    def get(self, key: str) -> bytes | None:
+        """Returns a value, None for none."""
+        return finish(self._blobs.get([key])).get(key)
+
+    def get_many(self, keys: Collection[str]) -> Mapping[str, bytes]:
+        """Returns the values that are there, read together."""
+        return finish(self._blobs.get(keys))
+
+    def set(self, key: str, value: bytes) -> None:
+        """Writes a value.
+
+        Raises:
+            StoreFullError: It would pass the limit.
+        """
+        finish(self._blobs.put({key: value}))
+
+    def set_many(self, values: Mapping[str, bytes]) -> None:
+        """Writes values, together as far as one batch goes.
+
+        Raises:
+            StoreFullError: They would pass the limit.
+        """
+        finish(self._blobs.put(values))
+
+    def cas(self, key: str, expected: bytes | None, value: bytes) -> bool:
+        """Writes a value if the present one is `expected`, None for none, and says whether it was.
+
+        Raises:
+            StoreFullError: It would pass the limit.
+        """
+        return finish(self._blobs.swap(key, expected, value))
+
+    def delete(self, key: str) -> None:
+        """Removes a value; an absent one stays absent."""
+        finish(self._blobs.delete(key))
+
+    def keys(self, prefix: str = "") -> Iterable[str]:
+        """Returns the keys that start with a prefix, in the order of their UTF-8 bytes."""
+        return finish(self._blobs.names(prefix))
+
+
+def _close(handle: Keepstate) -> None:
+    if handle.runner.is_home():  # a forked child has nothing to close
+        finish(handle.close())
