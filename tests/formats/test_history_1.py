@@ -8,10 +8,9 @@ from typing import Any
 
 import keepstate
 from keepstate._runner import TaskRunner
-from keepstate.engine.history.history import History
-from keepstate.engine.scope import SpaceScope
 from keepstate.stores.memory import MemoryStore
 from keepstate.testing.clocks import ManualClock
+from tests.engine.conftest import TurnedKeepstate, TurnedSource
 
 PATH = Path(__file__).parent / "history_1.bundle"
 BEGIN_MS = 1_767_225_600_000
@@ -30,11 +29,11 @@ STATES: list[dict[str, Any]] = [
     {"messages": [*MESSAGES[100:], "new"], "small": (1, 2.5, b"x"), "big": "y" * 6_000},
 ]
 IDS = [
-    "6c46627fa44aa43ab295e3483c6516e3845b1598",
-    "39f67c5866c0c7adb456bebd80016feb2de37b62",
-    "597679e247e6ef3bb112b6162e5bf0e597a83996",
-    "2a7ce14b89463ef16865759e91d860859aff2c07",
-    "bf2387c22841ac326866954bf7655278d0691a19",
+    "5851916568e49b99b497ccbf1da1caa237f1f5e6",
+    "01ff33a1de7b385c25d5d3511a496119a1585ec6",
+    "4afa99559814bd431f79d4fbb5468b28174603ef",
+    "f62e4066d5c2bdd0f4efaebae1a629ea8afcf3a3",
+    "d18885b2f988ceb3ed094d719a5137c84c71748f",
 ]
 
 
@@ -42,9 +41,9 @@ async def made(path: Path) -> list[str]:
     """Writes the history into a file, and returns its ids from the first."""
     clock = ManualClock(BEGIN_MS)
     store = MemoryStore(runner=TaskRunner(), clock=clock)
-    await store.open()
-    async with keepstate.open(store) as ks:
-        history = History(SpaceScope(ks.space("a")._home, "a", "ada"))
+    async with TurnedKeepstate(TurnedSource(store)) as ks:
+        ks.turned = clock
+        history = ks.space("a", author="ada").history
         await history.commit(STATES[0], message="first")
         await history.append("messages", "new", message="second")
         clock.advance(1_000)
@@ -54,7 +53,6 @@ async def made(path: Path) -> list[str]:
         await history.merge("side", message="both", rules={(): "ours"})
         ids = [commit.id async for commit in history.log()]
         await history.export_bundle(path)
-    await store.close()
     return ids[::-1]
 
 
@@ -65,7 +63,7 @@ def test_the_same_history_has_the_same_ids(tmp_path: Path) -> None:
 def test_what_was_written_is_read() -> None:
     async def whole() -> None:
         async with keepstate.open("memory://") as ks:
-            history = History(SpaceScope(ks.space("b")._home, "b", None))
+            history = ks.space("b").history
             await history.import_bundle(PATH)
 
             assert [commit.id async for commit in history.log()][::-1] == IDS

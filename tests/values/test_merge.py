@@ -140,6 +140,10 @@ def test_two_new_counters_are_added() -> None:
     assert both({}, {"n": 1}, {"n": 1}, {(canonical("n"),): "counter"}) == {"n": 2}
 
 
+def test_a_counter_that_both_removed_is_gone() -> None:
+    assert both({"n": 1, "m": 1}, {"m": 2}, {"m": 2}, {(): "counter"}) == {"m": 3}
+
+
 def test_a_counter_deep_in_equal_changes_still_counts_both() -> None:
     rules: dict[Pattern, Rule] = {(canonical("a"), None, canonical("n")): "counter"}
     one, two = {"a": [{"n": 0, "x": 0}]}, {"a": [{"n": 1, "x": 5}]}

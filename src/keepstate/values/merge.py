@@ -107,7 +107,7 @@ class _Merging:
         """Returns the verdict of the rule."""
         rule = self._rules.at(path)
         side = self._rules.side(rule)
-        if side == "ours" or (ours == theirs and rule != "counter"):
+        if side == "ours" or (ours == theirs and (rule != "counter" or ours is None)):
             return None
         if side == "theirs":
             return _REMOVED if theirs is None else Planted(theirs, {})

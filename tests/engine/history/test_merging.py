@@ -8,6 +8,7 @@ import pytest
 
 from keepstate.engine.history.history import History
 from keepstate.errors import InvalidError, MergeConflictError, NotFoundError
+from tests.engine.conftest import Turned
 
 LONG = [f"message {n} " * 30 for n in range(400)]
 
@@ -34,6 +35,18 @@ async def test_both_sides_additions_are_kept(history: History) -> None:
     assert (len(commit.parents), commit.number, commit.message, commit.author) == (2, 3, "both", "dan")
     assert {c.author: c.number async for c in history.log()} == {"dan": 3, "bob": 2, "cleo": None, "ada": 1}
     assert (await history.find("main~1")).author == "bob"
+
+
+async def test_two_who_count_the_same_at_the_same_moment_are_both_counted(turned: Turned) -> None:
+    history = turned.space.history
+    await history.commit({"n": 0})
+    one, other = await history.begin(), await history.begin()
+    for draft in (one, other):
+        draft["n"] += 1
+        await draft.commit("count", on_conflict="merge", rules={"n": "counter"})
+
+    assert (await history.checkout())["n"] == 2
+    assert len((await history.find()).parents) == 2
 
 
 async def test_merging_what_is_there_already_does_nothing(history: History) -> None:

@@ -218,3 +218,34 @@ async def test_what_no_branch_leads_to_is_collected(history: History) -> None:
     with pytest.raises(NotFoundError):
         await history.checkout(lost)
     assert dict(await history.checkout()) == {"n": 1}
+
+
+async def test_a_line_ends_where_only_what_was_merged_into_it_is_kept(history: History) -> None:
+    await history.commit({"n": 0})
+    await history.branch("side")
+    await history.commit({"n": 0, "side": 1}, branch="side", message="beside")
+    await history.commit({"n": 1})
+    await history.merge("side")
+
+    assert (await history.prune(keep_last=1)).commits == 2
+
+    assert (await history.find()).number == 3
+    assert [(c.message, c.number) async for c in history.log()] == [("merge side", 3), ("beside", None)]
+    assert (await history.blame("side")).commit.message == "beside"
+    assert (await history.verify()).problems == ()
+    assert (await history.append("messages", "new")).number == 4
+    with pytest.raises(PrunedError):
+        await history.checkout("main#2")
+    with pytest.raises(NotFoundError):
+        await history.checkout("main~2")
+
+
+async def test_what_a_commit_changed_is_not_undone_when_it_cannot_be_told(history: History) -> None:
+    for number in range(4):
+        await history.commit({"n": number})
+    await history.prune(keep_last=2)
+
+    with pytest.raises(PrunedError, match="was pruned"):
+        await history.revert("main~1")
+    await history.revert("main")
+    assert dict(await history.checkout()) == {"n": 2}

@@ -15,10 +15,10 @@ async def first_parents(ledger: Ledger, id: bytes) -> AsyncIterator[tuple[bytes,
     """Yields a commit, its first parent, the first parent of that, and so on."""
     while True:
         yield id, await ledger.record(id)
-        parents = await ledger.parents(id)
-        if not parents:
+        parent = await ledger.first_parent(id)
+        if parent is None:
             return
-        id = parents[0]
+        id = parent
 
 
 async def depth(ledger: Ledger, id: bytes) -> int:
@@ -49,20 +49,20 @@ class Walk:
         while self._heap and len(taken) < count:
             _, id = heappop(self._heap)
             record = await ledger.record(id)
-            parents = await ledger.parents(id)
-            taken.append((id, record, self._number_of(id, parents, await ledger.skipped(id))))
-            for parent in parents:
+            first, skipped = await ledger.first_parent(id), await ledger.skipped(id)
+            taken.append((id, record, self._number_of(id, first, skipped)))
+            for parent in await ledger.parents(id):
                 if parent not in self._seen:
                     self._seen.add(parent)
                     heappush(self._heap, (-(await ledger.record(parent)).generation, parent))
         return taken
 
-    def _number_of(self, id: bytes, parents: list[bytes], skipped: int) -> int | None:
+    def _number_of(self, id: bytes, first: bytes | None, skipped: int) -> int | None:
         if id != self._next or self._number is None:
             return None
         number = self._number
         self._number -= 1 + skipped
-        self._next = parents[0] if parents else b""
+        self._next = first or b""
         return number
 
 

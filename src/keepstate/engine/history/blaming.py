@@ -25,13 +25,14 @@ async def blame(ledger: Ledger, found: Found, steps: Steps) -> tuple[Found, bool
 
 async def _older(ledger: Ledger, found: Found, way: Path) -> tuple[Found, Path] | None:
     """Returns a parent that has the same value, and where."""
-    for place, parent in enumerate(await ledger.parents(found.id)):
+    first = await ledger.first_parent(found.id)
+    for parent in await ledger.parents(found.id):
         record = await ledger.record(parent)
         there = await ledger.serve(_followed(record.root, found.record.root, way))
         if there is not None:
             number = found.number
             if number is not None:
-                number = None if place else number - 1 - await ledger.skipped(found.id)
+                number = None if parent != first else number - 1 - await ledger.skipped(found.id)
             return Found(parent, record, number, found.branch, found.is_held), there
     return None
 

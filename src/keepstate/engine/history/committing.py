@@ -13,7 +13,7 @@ from keepstate.engine.history.ancestry import first_parents, is_ancestor
 from keepstate.engine.history.heads import Head, admit_ref_name
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.merging import MergeRules, merged
-from keepstate.engine.history.record import MESSAGE_BYTES, CommitRecord
+from keepstate.engine.history.record import MESSAGE_BYTES, NONCE_BYTES, CommitRecord
 from keepstate.engine.history.revisions import Found, held
 from keepstate.engine.scope import Scope
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
@@ -29,6 +29,7 @@ class Order(msgspec.Struct, frozen=True):
         branch: The branch that moves.
         author: Who commits.
         message: What for.
+        nonce: What tells the commit from another that says the same.
         on_conflict: What to do if the branch has moved on.
         rules: How to merge then.
     """
@@ -36,6 +37,7 @@ class Order(msgspec.Struct, frozen=True):
     branch: str
     author: str | None
     message: str
+    nonce: bytes
     on_conflict: OnConflict = "raise"
     rules: MergeRules | None = None
 
@@ -61,7 +63,8 @@ def admit_order(
     if rules is not None and not isinstance(rules, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidError(f"`rules` is {rules!r}; give a dict of paths and rules")
     who = scope.author if author is None else admit_author(author)
-    return Order(admit_ref_name("branch", branch), who, text, on_conflict, rules)
+    nonce = scope.clock.random_bytes(NONCE_BYTES)
+    return Order(admit_ref_name("branch", branch), who, text, nonce, on_conflict, rules)
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -102,6 +105,7 @@ async def commit_onto(ledger: Ledger, order: Order, base: bytes | None, state: P
         parents=[] if base is None else [base],
         author=order.author,
         message=order.message,
+        nonce=order.nonce,
     )
     made = await merged(ledger, head.commit, own, order.rules)
     return await join(ledger, order, head, (own, record), Planted(made.encoding, made.objects))
@@ -115,6 +119,7 @@ async def _written(ledger: Ledger, order: Order, head: Head | None, state: Plant
         parents=parents,
         author=order.author,
         message=order.message,
+        nonce=order.nonce,
     )
     number = head.number + 1 if head else 1
     ledger.move(order.branch, Head(id, number))
@@ -131,6 +136,7 @@ async def join(
         parents=[head.commit, other[0]],
         author=order.author,
         message=order.message,
+        nonce=order.nonce,
     )
     ledger.move(order.branch, Head(id, head.number + 1))
     return Outcome(id, record, head.number + 1, other[1].root)
@@ -162,6 +168,7 @@ async def squash(ledger: Ledger, order: Order, since: Found) -> Outcome:
         sources=[head.commit],
         author=order.author,
         message=order.message or f"squash {passed} commits",
+        nonce=order.nonce,
     )
     ledger.move(order.branch, Head(id, number + 1))
     return Outcome(id, record, number + 1, before.root)

@@ -22,10 +22,12 @@ class Graft(msgspec.Struct, array_like=True, frozen=True):
     Attributes:
         parents: Its nearest kept ancestors.
         skipped: How many first parents were pruned between it and the first of them, or the beginning.
+        goes_on: Whether the first of them is on its line of first parents; else that line ends here.
     """
 
     parents: list[bytes]
     skipped: Annotated[int, msgspec.Meta(ge=0)]
+    goes_on: bool = True
 
 
 Grafts: TypeAlias = dict[bytes, Graft]

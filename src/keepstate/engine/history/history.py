@@ -336,7 +336,7 @@ class History(Upkeep):
         return await self._moved(work, order)
 
     async def _again(self, ledger: Ledger, order: Order, message: str, head: bytes, found: Found) -> Outcome:
-        own = Order(order.branch, order.author, message)
+        own = Order(order.branch, order.author, message, order.nonce)
         roots = Planted(found.record.root, found.record.roots())
         return await commit_onto(ledger, own, head, roots)
 

@@ -100,6 +100,13 @@ class Ledger:
         graft = (await self.grafts()).get(id)
         return (await self.record(id)).parents if graft is None else graft.parents
 
+    async def first_parent(self, id: bytes) -> bytes | None:
+        """Returns the commit before one on its line of first parents, the nearest that is kept."""
+        graft = (await self.grafts()).get(id)
+        if graft is not None and not graft.goes_on:
+            return None
+        return next(iter(await self.parents(id)), None)
+
     async def skipped(self, id: bytes) -> int:
         """Returns how many commits were pruned between one and its first parent."""
         graft = (await self.grafts()).get(id)
@@ -127,6 +134,7 @@ class Ledger:
         sources: Sequence[bytes] | None = None,
         author: str | None,
         message: str,
+        nonce: bytes,
     ) -> tuple[bytes, CommitRecord]:
         """Writes a commit and returns it; no branch is on it yet.
 
@@ -138,6 +146,7 @@ class Ledger:
                 each was read.
             author: Who makes it.
             message: What for.
+            nonce: What tells it from another that says the same.
         """
         earlier: dict[bytes, bytes] = {}
         for source in parents if sources is None else sources:
@@ -152,6 +161,7 @@ class Ledger:
             created_ms=max(await self.unit.now_ms(), *(parent.created_ms for parent in before), 0),
             author=author,
             message=message,
+            nonce=nonce,
         )
         encoding = record.encoding()
         id = id_of(encoding)

@@ -10,7 +10,7 @@ from keepstate.engine.history.ancestry import is_ancestor, merge_bases
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.paths import CODEC, Steps, decoded_or_none, patterns, shown, steps_shown
 from keepstate.engine.history.record import EMPTY_STATE, CommitRecord
-from keepstate.errors import MergeConflictError, NotFoundError
+from keepstate.errors import MergeConflictError, NotFoundError, PrunedError
 from keepstate.values import merge_rules
 from keepstate.values.merge import Merged, merge
 from keepstate.values.merge_rules import Rule, Rules
@@ -108,9 +108,14 @@ async def reverted(ledger: Ledger, head: bytes, undone: bytes, rules: MergeRules
     Raises:
         MergeConflictError: That was changed again since, and no rule decides.
         NotFoundError: The commit is not before the head.
+        PrunedError: What was before it is gone.
     """
     if not await is_ancestor(ledger, undone, head):
         raise NotFoundError(f"commit {undone.hex()} is not one of the branch, and cannot be undone there")
+    if await ledger.skipped(undone):
+        raise PrunedError(
+            f"what commit {undone.hex()} changed cannot be told any more: the one before it was pruned"
+        )
     mine, record = await ledger.record(head), await ledger.record(undone)
     parents = await ledger.parents(undone)
     before = await ledger.record(parents[0]) if parents else None

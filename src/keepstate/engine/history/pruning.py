@@ -83,7 +83,7 @@ async def _grafts(ledger: Ledger, kept: set[bytes]) -> Grafts:
             continue
         first, skipped = await _first_kept(ledger, id, kept)
         others = [near for parent in parents for near in await _nearest(ledger, parent, kept)]
-        grafts[id] = Graft(list(dict.fromkeys([*first, *others])), skipped)
+        grafts[id] = Graft(list(dict.fromkeys([*first, *others])), skipped, goes_on=bool(first))
     return grafts
 
 

@@ -21,6 +21,7 @@ CARRIED_BYTES: Final = 4_096
 """Of roots in one record."""
 MESSAGE_BYTES: Final = 64 << 10
 """Of a commit's message, as UTF-8."""
+NONCE_BYTES: Final = 8
 EMPTY_STATE: Final = b"\x80"
 """The encoding of a dict without items."""
 
@@ -39,6 +40,7 @@ class CommitRecord(msgspec.Struct, array_like=True, frozen=True):
         created_ms: When, never before a parent. Nothing is ordered by it.
         author: Who made it.
         message: What for.
+        nonce: Random: two who count the same at one moment make two commits, and a merge counts both.
     """
 
     parents: list[_Name]
@@ -48,6 +50,7 @@ class CommitRecord(msgspec.Struct, array_like=True, frozen=True):
     created_ms: StoredMs
     author: str | None
     message: str
+    nonce: bytes = b""
 
     def roots(self) -> dict[bytes, bytes]:
         """Returns the carried roots by name."""
