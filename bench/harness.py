@@ -7,11 +7,17 @@ times beside it are the floor that was met on this machine, and nothing to compa
 
 from __future__ import annotations
 
+import os
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
+
+from keepstate.testing.servers import Server
+
+ServerT = TypeVar("ServerT", bound=Server)
 
 KEYS = tuple(b"\x01k%06d" % number for number in range(1_000))
 VALUES = tuple(bytes([number]) * 500 for number in range(7))
@@ -50,6 +56,31 @@ class Row:
     def as_json(self) -> dict[str, Any]:
         """Returns the row for `results.json`."""
         return {**asdict(self), "holds": self.holds}
+
+
+@contextmanager
+def apart(server: ServerT) -> Generator[ServerT]:
+    """Starts a server on a core of its own and calls it from another one, as if from another machine.
+
+    Left to the scheduler, a caller and a server that wait for each other share a core or do not, by chance
+    and for minutes: the same raw call then takes 33 us or 100, and a ratio says where each side happened to be.
+    """
+    cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
+    if len(cores) < 2:
+        with server:
+            yield server
+        return
+    own = max(cores)
+    os.sched_setaffinity(0, {own})
+    try:
+        with server:
+            os.sched_setaffinity(0, {min(cores)})
+            try:
+                yield server
+            finally:
+                os.sched_setaffinity(0, cores)
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 class Table:

@@ -11,7 +11,7 @@ import redis
 import redis.asyncio
 
 from bench import sides
-from bench.harness import Item, Side, Table
+from bench.harness import Item, Side, Table, apart
 from keepstate._finish import finish
 from keepstate.testing.servers import Postgres, Redis
 
@@ -21,7 +21,7 @@ SELECT = "select v from kv where k = %s"
 
 def redis_rows(table: Table) -> None:
     """Adds puts and gets beside SET and GET."""
-    with Redis() as server:
+    with apart(Redis()) as server:
         store, raw = sides.opened(server.url), redis.Redis.from_url(server.url)
 
         def sets(items: Sequence[Item]) -> None:
@@ -62,19 +62,21 @@ async def _redis_async(table: Table, url: str) -> None:
 
 def postgres_rows(table: Table) -> None:
     """Adds puts and gets beside upserts and selects, and 64 tasks over 16 spaces beside upserts alone."""
-    with Postgres(durable=True) as server, psycopg.connect(server.url, autocommit=True) as raw:
-        raw.execute("create table kv (k bytea primary key, v bytea)")
-        upserts, selects = _upserts(raw), _selects(raw)
+    with apart(Postgres(durable=True)) as server, psycopg.connect(server.url, autocommit=True) as raw:
+        _make_table(raw)
         store = sides.opened(server.url)
         try:
-            table.compare("PostgreSQL put", 1.6, sides.puts(store), upserts, operations=400)
-            table.compare("PostgreSQL get", 1.25, sides.gets(store), selects, operations=800)
+            table.compare("PostgreSQL put", 1.6, sides.puts(store), _upserts(raw), operations=400)
+            table.compare("PostgreSQL get", 1.25, sides.gets(store), _selects(raw), operations=800)
         finally:
             finish(store.close())
-        asyncio.run(_postgres_async(table, server.url, upserts))
+        asyncio.run(_postgres_async(table, server.url))
+    with apart(Postgres(durable=True)) as server, psycopg.connect(server.url, autocommit=True) as raw:
+        _make_table(raw)
+        asyncio.run(_postgres_crowd(table, server.url, _upserts(raw)))
 
 
-async def _postgres_async(table: Table, url: str, upserts_in_sequence: Side) -> None:
+async def _postgres_async(table: Table, url: str) -> None:
     store = await sides.opened_async(url)
     raw = await psycopg.AsyncConnection.connect(url, autocommit=True)
 
@@ -93,6 +95,14 @@ async def _postgres_async(table: Table, url: str, upserts_in_sequence: Side) -> 
         await table.compare_async(
             "PostgreSQL get, async", 1.25, sides.async_gets(store), selects, operations=800
         )
+    finally:
+        await store.close()
+        await raw.close()
+
+
+async def _postgres_crowd(table: Table, url: str, upserts_in_sequence: Side) -> None:
+    store = await sides.opened_async(url)
+    try:
         await table.compare_throughput(
             "PostgreSQL, 64 tasks, 16 spaces",
             2,
@@ -102,7 +112,10 @@ async def _postgres_async(table: Table, url: str, upserts_in_sequence: Side) -> 
         )
     finally:
         await store.close()
-        await raw.close()
+
+
+def _make_table(connection: psycopg.Connection[Any]) -> None:
+    connection.execute("create table kv (k bytea primary key, v bytea)")
 
 
 def _upserts(connection: psycopg.Connection[Any]) -> Side:

@@ -14,7 +14,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from copy import copy
-from typing import ClassVar, Self, TypeVar
+from typing import ClassVar, Self, TypeVar, TypeVarTuple
 
 import msgspec
 
@@ -48,9 +48,11 @@ from keepstate.stores.protocol import (
     question,
     token_after,
 )
+from keepstate.stores.seen import SeenRevisions
 from keepstate.values import limits
 
 T = TypeVar("T")
+Ts = TypeVarTuple("Ts")
 
 SWEPT_BY_FLUSH = 16
 """How many expired entries a flush removes beside its own work."""
@@ -59,7 +61,6 @@ RETRY_FOR_S = 30.0
 """How long a batch whose outcome is unknown, or a store that is away, is tried again."""
 
 _WAIT_ROUND_S = 0.25
-_SPACES_REMEMBERED = 65_536
 _log = logging.getLogger("keepstate.stores")
 logging.getLogger("keepstate").addHandler(logging.NullHandler())
 
@@ -98,7 +99,7 @@ class StoreBase(ABC):
         self._board = HintBoard(self._runner)
         self._capabilities: Capabilities | None = None
         self._waiter: Work | None = None
-        self._revisions: dict[str, int] = {}
+        self._revisions = SeenRevisions()
         self._is_open = self._has_warned = False
         self._state = threading.Lock()
 
@@ -207,15 +208,16 @@ class StoreBase(ABC):
         """Applies what was admitted; a wrapper may have made the values longer since."""
         if not self.retries:
             return await self._combined(batches, sizes)
-        patience = self._patience()
-        known = [await self._known_revision(batch) for batch in batches]
-        named = [
-            batch if batch.token is not None else msgspec.structs.replace(batch, token=self._token(revision))
-            for batch, revision in zip(batches, known, strict=True)
-        ]
+        since_s = self._clock.monotonic_s()
+        named, known = list[Batch](), list[int]()
+        for batch in batches:
+            revision = self._revisions.get(batch.space) or (await self.read(batch.space, ())).revision
+            known.append(revision if batch.retry_of is None else min(batch.retry_of, revision))
+            token = batch.token or self._token(known[-1])
+            named.append(batch if batch.token else msgspec.structs.replace(batch, token=token))
         outcomes = await self._combined(named, sizes)
         if any(isinstance(outcome, StorageError) for outcome in outcomes):
-            await self._settle(named, sizes, known, outcomes, patience)
+            await self._settle(named, sizes, known, outcomes, self._patience(since_s))
         return outcomes
 
     async def _combined(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
@@ -230,14 +232,6 @@ class StoreBase(ABC):
             outcomes += await self._combiner.apply(batches[start:end], size)
             start = end
         return outcomes
-
-    async def _known_revision(self, batch: Batch) -> int:
-        """Returns a revision that the space had before this batch was first sent."""
-        revision = self._revisions.get(batch.space)
-        if revision is None:
-            revision = (await self.read(batch.space, ())).revision
-            self._revisions[batch.space] = revision
-        return revision if batch.retry_of is None else min(batch.retry_of, revision)
 
     def _token(self, revision: int) -> bytes:
         """Returns a new token that carries the revision before it, for any process to ask for its outcome."""
@@ -307,20 +301,13 @@ class StoreBase(ABC):
         for batch, outcome in zip(batches, outcomes, strict=True):
             if type(outcome) is Applied and batch.writes:
                 self._outage.ends()
-                self._seen(batch.space, outcome.revision)
+                if self.retries:
+                    self._revisions.saw(batch.space, outcome.revision)
                 self._board.hint(batch.space)
         return outcomes
 
-    def _seen(self, space: str, revision: int) -> None:
-        """Remembers the highest revision seen: an unanswered batch can only stand above it in the log."""
-        if not self.retries or revision <= self._revisions.get(space, -1):
-            return
-        self._revisions[space] = revision
-        if len(self._revisions) > _SPACES_REMEMBERED:
-            del self._revisions[next(iter(self._revisions))]
-
-    def _patience(self) -> Patience:
-        return Patience(self._retry_for_s, runner=self._runner, clock=self._clock)
+    def _patience(self, since_s: float | None = None) -> Patience:
+        return Patience(self._retry_for_s, since_s=since_s, runner=self._runner, clock=self._clock)
 
     # ---- reading
 
@@ -328,8 +315,9 @@ class StoreBase(ABC):
         """Returns at most 1,000 entries and 8 MiB of values, all of one revision."""
         self._check_open()
         admission.admit_read(space, keys)
-        reading = await self._repeated(lambda: self._read(space, keys))
-        self._seen(space, reading.revision)
+        reading = await self._repeated(self._read, space, keys)
+        if self.retries:
+            self._revisions.saw(space, reading.revision)
         return reading
 
     async def scan(
@@ -344,44 +332,45 @@ class StoreBase(ABC):
         """Returns entries whose key starts with `prefix`, in key order, after `after` in scan direction."""
         self._check_open()
         admission.admit_scan(space, prefix, after, limit)
-        return await self._repeated(lambda: self._scan(space, prefix, after, limit, reverse))
+        return await self._repeated(self._scan, space, prefix, after, limit, reverse)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Returns what changed after a revision, in whole revisions."""
         self._check_open()
         admission.admit_changes(space, after, limit)
-        return await self._repeated(lambda: self._changes(space, after, limit))
+        return await self._repeated(self._changes, space, after, limit)
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
         """Returns names of spaces that hold something, in the order of their UTF-8 bytes."""
         self._check_open()
         admission.admit_listing(prefix, after, limit)
-        return await self._repeated(lambda: self._spaces(prefix, after, limit))
+        return await self._repeated(self._spaces, prefix, after, limit)
 
     async def drop(self, space: str) -> None:
         """Removes entries, log and tokens as the space's next revision; an absent space stays absent."""
         self._check_open()
         admission.admit_space(space)
-        await self._repeated(lambda: self._drop(space), twice=False)
+        await self._repeated(self._drop, space, twice=False)
         self._board.hint(space)
 
     async def sweep(self, *, limit: int = 256) -> int:
         """Removes up to `limit` expired entries as ordinary logged changes, and returns how many."""
         self._check_open()
         limits.admit_count("limit", limit)
-        return await self._repeated(lambda: self._sweep(limit))
+        return await self._repeated(self._sweep, limit)
 
-    async def _repeated(self, call: Callable[[], Awaitable[T]], *, twice: bool = True) -> T:
+    async def _repeated(self, call: Callable[[*Ts], Awaitable[T]], *arguments: *Ts, twice: bool = True) -> T:
         """Asks again while the store is away; what may not be done `twice` only if it surely was not done."""
         if not self.retries:
-            return await call()
-        patience = self._patience()
+            return await call(*arguments)
+        patience, since_s = None, self._clock.monotonic_s()
         while True:
             try:
-                answer = await call()
+                answer = await call(*arguments)
                 self._outage.ends()
                 return answer
             except StoreUnavailableError as error:
+                patience = patience or self._patience(since_s)
                 known = twice or not isinstance(error, OutcomeUnknownError)
                 if not known or not await patience.again(error):
                     raise

@@ -17,11 +17,12 @@ class Patience:
 
     Args:
         for_s: How long the whole call may take, in seconds; 0 allows one attempt.
+        since_s: When the call began, on the monotonic clock; now, if not given.
     """
 
-    def __init__(self, for_s: float, *, runner: Runner, clock: Clock) -> None:
+    def __init__(self, for_s: float, *, runner: Runner, clock: Clock, since_s: float | None = None) -> None:
         self._runner, self._clock = runner, clock
-        self._since_s = clock.monotonic_s()
+        self._since_s = clock.monotonic_s() if since_s is None else since_s
         self._until_s = self._since_s + for_s
         self._longest_s = 0.0
         self._pause_s = _FIRST_PAUSE_S

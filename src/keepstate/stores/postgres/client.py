@@ -128,7 +128,7 @@ class Client:
 
     async def _converse(self, may_write: bool, *statements: Statement, again: bool = True) -> list[PGresult]:
         """Returns the answers; once more where the schema was missing, or a pooler took what was prepared."""
-        connection = await self._pool.take()
+        connection = self._pool.take_free() or await self._pool.take()
         try:
             return await connection.converse(*statements)
         except LostConnection as error:

@@ -46,6 +46,19 @@ class Pool:
         """Returns how many connections there are."""
         return len(self._places)
 
+    def take_free(self) -> Connection | None:
+        """Returns a connection that is free and not hung up, if there is one; `give_back` it."""
+        with self._lock:
+            return self._pop_free()
+
+    def _pop_free(self) -> Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if self._clock.monotonic_s() - connection.used_s < _TRUSTED_S or connection.is_alive():
+                return connection
+            self._free(connection)  # the server was restarted, or a pooler let go
+        return None
+
     async def take(self) -> Connection:
         """Returns a connection that has not been hung up, a new one if need be; `give_back` it."""
         while True:
@@ -59,11 +72,8 @@ class Pool:
     def _free_or_turn(self) -> Connection | _Place | Signal:
         """Returns a connection, or the place for a new one, or what tells that there is one."""
         with self._lock:
-            while self._idle:
-                connection = self._idle.pop()
-                if self._clock.monotonic_s() - connection.used_s < _TRUSTED_S or connection.is_alive():
-                    return connection
-                self._free(connection)  # the server was restarted, or a pooler let go
+            if (connection := self._pop_free()) is not None:
+                return connection
             if len(self._places) < self._size:
                 place = _Place()
                 self._places.add(place)

@@ -28,7 +28,7 @@ SELECT coalesce(
         || CASE WHEN s.nonce = '' THEN int8send(0) ELSE s.nonce END
         || CASE WHEN $3::bigint < s.revision AND $3::bigint > s.floor
             THEN coalesce({schema}.marked_1(s.id, $3::bigint), int8send(0)) ELSE int8send(0) END
-        || int8send(greatest(s.clock_ms, (extract(epoch FROM clock_timestamp()) * 1000)::bigint))
+        || int8send(greatest(s.clock_ms, (date_part('epoch', clock_timestamp()) * 1000)::bigint))
         || coalesce(
             (SELECT int8send(e.version) || int8send(e.created) || int8send(coalesce(e.expires_at_ms, 0))
                 || e.value FROM {schema}.entry e WHERE e.space_id = s.id AND e.key = $2::bytea),
