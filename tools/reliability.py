@@ -30,6 +30,11 @@ WORK = {
     "flipped_bits": "bits flipped",
     "seeds": "seeds simulated",
     "steps": "steps simulated",
+    "histories": "edit histories",
+    "commits": "commits",
+    "collections": "collections beside writers",
+    "collected": "objects collected",
+    "verified_flips": "flips verified",
     "inputs": "hostile inputs",
     "bugs_seeded": "bugs seeded",
     "bugs_caught": "bugs caught",
@@ -50,6 +55,9 @@ LEAST = {
     "server_crashes": 60,
     "power_images": 1_000,
     "seeds": 1_000,
+    "histories": 3_400,
+    "collections": 300,
+    "collected": 5_000,
     "bugs_seeded": 12,
 }
 """What a run must have done before its record is worth writing down."""
