@@ -48,6 +48,7 @@ Twins of the engine stand in `sync` itself, others in a folder named as theirs."
 
 SEAMS = {
     "Keepstate": {"clock", "decode", "in_colour", "opened", "pickle", "runner", "sync"},
+    "Queue": {"claim_also"},
     **dict.fromkeys(("Parts", "Space", "Transaction"), {"clock", "runner"}),
     "Queue": {"claim_also"},
     "Watch": {"take", "wake"},

@@ -7,7 +7,8 @@ spreads over the page instead of running after one task.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -17,8 +18,8 @@ from keepstate.engine.document_record import decoded
 from keepstate.engine.hearing import hear
 from keepstate.engine.scope import Scope, called
 from keepstate.engine.tasks import TaskRecord
-from keepstate.engine.unit import Unit
-from keepstate.errors import ConflictError
+from keepstate.engine.unit import UNWRITTEN, Unit
+from keepstate.errors import ConflictError, InvalidError, NotFoundError, TransitionError
 from keepstate.stores.protocol import Entry, Store
 from keepstate.values import limits
 
@@ -29,6 +30,25 @@ _TIMED_EVERY_S = 0.25
 """How often to look for due and forgotten tasks while enough others are ready."""
 
 Claimed = tuple[TaskRecord, Any]
+Match = Callable[[str, Any], bool]
+"""Says of a task's id and payload whether a worker can do it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What a worker asks for.
+
+    Attributes:
+        worker: Who claims.
+        lease_ms: For how long.
+        match: Takes only tasks for which it answers true.
+        also: Does more in the batch that claims, for the task of this id.
+    """
+
+    worker: str
+    lease_ms: int
+    match: Match | None = None
+    also: Callable[[Unit, str], Awaitable[None]] | None = None
 
 
 class Claims:
@@ -38,24 +58,20 @@ class Claims:
         self._scope = scope
         self._timed_at_s: float | None = None
 
-    async def claim(
-        self, worker: str, lease_ms: int, count: int, wait_s: float, match: Callable[[str, Any], bool] | None
-    ) -> list[Claimed]:
+    async def claim(self, wish: Wish, count: int, wait_s: float) -> list[Claimed]:
         """Returns up to `count` tasks with their payloads, after waiting for the first if need be."""
         store = await self._scope.store()
         clock = self._scope.clock
         deadline_s = clock.monotonic_s() + wait_s
         async with hear(store, self._scope.stored_name) as hints:
             while True:
-                found = await self._claim_now(store, worker, lease_ms, count, match)
+                found = await self._claim_now(store, wish, count)
                 left_s = deadline_s - clock.monotonic_s()
                 if found or left_s <= 0:
                     return found
                 await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._next_due_s(store)))
 
-    async def _claim_now(
-        self, store: Store, worker: str, lease_ms: int, count: int, match: Callable[[str, Any], bool] | None
-    ) -> list[Claimed]:
+    async def _claim_now(self, store: Store, wish: Wish, count: int) -> list[Claimed]:
         found: list[Claimed] = []
         refused: set[bytes] = set()
         missed: set[bytes] = set()
@@ -75,7 +91,7 @@ class Claims:
                 continue
             pick = int(self._scope.clock.spread() * len(candidates)) if crowded else 0
             entry = candidates[pick]
-            claimed = await self._take(entry, worker, lease_ms, match)
+            claimed = await self._take(entry, wish)
             crowded = claimed is None
             if claimed is False or (claimed is None and entry.key in missed):
                 refused.add(entry.key)  # twice somebody else's, or an index entry whose task is gone
@@ -85,9 +101,7 @@ class Claims:
                 found.append(claimed)
         return found
 
-    async def _take(
-        self, index: Entry, worker: str, lease_ms: int, match: Callable[[str, Any], bool] | None
-    ) -> Claimed | bool | None:
+    async def _take(self, index: Entry, wish: Wish) -> Claimed | bool | None:
         """Returns the claimed task, None if somebody else was first, False if it does not match."""
         task_id = tasks.id_in(index)
 
@@ -99,28 +113,54 @@ class Claims:
             if record.state != "ready" or tasks.place_of(record, stored.version) != index.key:
                 return None
             payload = decoded(self._scope, about.key, await unit.value(about))
-            if match is not None and not await called(match, task_id, payload):
+            if wish.match is not None and not await called(wish.match, task_id, payload):
                 return False
-            until_ms = await unit.now_ms() + lease_ms
-            place = tasks.timed_key(layout.CLAIMED, until_ms, task_id)
-            record = msgspec.structs.replace(
-                record,
-                state="claimed",
-                attempt=record.attempt + 1,
-                token=record.token + 1,
-                due_at_ms=until_ms,
-                worker=worker,
-                place=place,
-            )
             unit.delete(index.key)
-            unit.put(place, index.value)
-            unit.put(stored.key, msgspec.msgpack.encode(record))
+            record = await _held(unit, record, wish)
             return record, payload
 
         try:
             return (await self._scope.run(work, attempts=1))[0]
         except ConflictError:
             return None
+
+    async def take(self, task_id: str, wish: Wish) -> Claimed:
+        """Returns one task by its id, claimed although it may not be its turn.
+
+        Raises:
+            ConflictError: Somebody holds it.
+            NotFoundError: There is none.
+            TransitionError: It is done or dead.
+        """
+
+        async def work(unit: Unit) -> Claimed | ConflictError:
+            stored, about = await unit.read(tasks.task_key(task_id), tasks.payload_key(task_id))
+            if stored is None:
+                raise NotFoundError(f"no task of {self._scope.name!r} has the id {task_id!r}")
+            record = tasks.opened(stored.value, f"task {task_id!r} of {self._scope.name!r}")
+            if about is None or record.state in ("done", "dead"):
+                raise TransitionError(
+                    f"task {task_id!r} of {self._scope.name!r} is {record.state} and cannot be claimed",
+                    current=record.state,
+                    wanted="claimed",
+                )
+            if record.state == "claimed" and await unit.now_ms() < record.due_at_ms:
+                return ConflictError(
+                    f"task {task_id!r} of {self._scope.name!r} is held by {record.worker!r}; try later",
+                    space=self._scope.name,
+                    key=stored.key,
+                    actual=stored.version,
+                )
+            if record.state == "ready" and stored.version == UNWRITTEN:
+                raise InvalidError(f"task {task_id!r} is put by this transaction; claim it after its end")
+            unit.delete(tasks.place_of(record, stored.version))
+            payload = decoded(self._scope, about.key, await unit.value(about))
+            return await _held(unit, record, wish), payload
+
+        taken, _ = await self._scope.run(work)
+        if isinstance(taken, ConflictError):  # raised by the work, it would be tried again and again
+            raise taken
+        return taken
 
     # ---- waiting and claimed tasks whose time has come
 
@@ -182,3 +222,23 @@ class Claims:
             for entry in page.entries:
                 soonest = min(soonest, tasks.time_in(part, entry.key)[0] - now_ms)
         return max(soonest / 1000, 0.001)
+
+
+async def _held(unit: Unit, record: TaskRecord, wish: Wish) -> TaskRecord:
+    """Returns a task's record as that of who claims it now; its old index entry is the caller's to remove."""
+    until_ms = await unit.now_ms() + wish.lease_ms
+    place = tasks.timed_key(layout.CLAIMED, until_ms, record.id)
+    record = msgspec.structs.replace(
+        record,
+        state="claimed",
+        attempt=record.attempt + 1,
+        token=record.token + 1,
+        due_at_ms=until_ms,
+        worker=wish.worker,
+        place=place,
+    )
+    unit.put(place, record.id.encode("utf-8", "surrogatepass"))
+    unit.put(tasks.task_key(record.id), msgspec.msgpack.encode(record))
+    if wish.also is not None:
+        await wish.also(unit, record.id)
+    return record

@@ -238,27 +238,36 @@ class Documents:
 
     # ---- many documents
 
-    async def keys(self, pattern: str = "*") -> AsyncIterator[str]:
+    async def keys(self, pattern: str = "*", *, after: str | None = None) -> AsyncIterator[str]:
         r"""Yields the names that fit a pattern, in the order of their UTF-8 bytes.
 
         Args:
             pattern: `*` any text, `?` one character, `[a-z]` one of a set; a backslash makes the next one
                 plain.
+            after: Starts behind this name, whether there is such a document or not.
         """
-        async for record in self._matching(pattern, values=False):
+        async for record in self._matching(pattern, after, values=False):
             yield record.name
 
-    async def items(self, pattern: str = "*") -> AsyncIterator[tuple[str, Any]]:
-        """Yields names and values that fit a pattern, in the order of their names.
+    async def items(self, pattern: str = "*", *, after: str | None = None) -> AsyncIterator[tuple[str, Any]]:
+        """Yields names and values that fit a pattern, in the order of their names; see `keys`.
 
         Each value is one that its document really had; only inside a transaction are they all of one moment.
         """
-        async for record in self._matching(pattern, values=True):
+        async for record in self._matching(pattern, after, values=True):
             yield record.name, record.value
 
-    async def _matching(self, pattern: str, *, values: bool) -> AsyncIterator[DocumentRecord]:
+    async def _matching(
+        self, pattern: str, after: str | None, *, values: bool
+    ) -> AsyncIterator[DocumentRecord]:
         glob = compiled(pattern)
-        async for unit, entry in self._scope.scan(layout.name_prefix(layout.DOCUMENTS, glob.prefix)):
+        place = None if after is None else layout.named_key(layout.DOCUMENTS, after)
+        prefix = layout.name_prefix(layout.DOCUMENTS, glob.prefix)
+        if place is not None and not place.startswith(prefix):
+            if place > prefix:
+                return
+            place = None
+        async for unit, entry in self._scope.scan(prefix, after=place):
             record = None
             if not layout.is_cut(layout.DOCUMENTS, entry.key):
                 record = DocumentRecord(layout.name_of(layout.DOCUMENTS, entry.key), None)

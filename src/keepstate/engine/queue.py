@@ -10,18 +10,18 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 import msgspec
 
 from keepstate.engine import layout, tasks
 from keepstate.engine.admission import admit_instance, admit_name, admit_text
-from keepstate.engine.claiming import Claims
+from keepstate.engine.claiming import Claims, Match, Wish
 from keepstate.engine.counting import count_tasks
-from keepstate.engine.document_record import decoded
+from keepstate.engine.listing import Standing, listed, read_tasks, record_of, standings
 from keepstate.engine.losses import Losses
-from keepstate.engine.scope import Scope
+from keepstate.engine.scope import Scope, SpaceScope
 from keepstate.engine.tasks import DONE_KEPT_MS, STATES, TaskInfo, TaskRecord, TaskState
 from keepstate.engine.times import admit_wait, delay_ms, milliseconds
 from keepstate.engine.unit import UNWRITTEN, Unit
@@ -29,8 +29,11 @@ from keepstate.errors import InvalidError, LeaseLostError, NotFoundError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
 
-Match = Callable[[str, Any], bool]
-"""Says of a task's id and payload whether a worker can do it."""
+if TYPE_CHECKING:
+    from keepstate.engine.transaction import Transaction
+
+Also = Callable[["Transaction", str], Any]
+"""Does more in the batch that claims the task of this id."""
 
 _FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1_000, 300_000
 
@@ -184,15 +187,49 @@ class Queue:
             wait_s: How long to wait for the first one, in seconds.
             match: Takes only tasks for which it answers true, given their id and payload.
         """
+        if match is not None:
+            self._scope.refuse_coroutine(match)
+        return await self.claim_also(
+            worker, lease_s=lease_s, count=count, wait_s=wait_s, match=match, also=None
+        )
+
+    async def claim_also(
+        self,
+        worker: str,
+        *,
+        lease_s: float,
+        count: int = 1,
+        wait_s: float = 0,
+        match: Match | None,
+        also: Also | None,
+    ) -> list[Task]:
+        """Claims, and does more in the batch that claims: `also` is given its transaction and the task's id.
+
+        Where another worker gets the task, nothing of it is applied. For what stands above the engine.
+        """
         self._scope.refuse_inside("claiming a task")
         worker, lease_ms = admit_name("worker", worker), milliseconds("lease_s", lease_s)
         admit_wait("wait_s", wait_s)
         limits.admit_count("count", count)
-        if match is not None:
-            self._scope.refuse_coroutine(match)
         losses = Losses(await self._scope.store(), self._scope.stored_name, self._scope.name)
-        claimed = await self._claims.claim(worker, lease_ms, count, wait_s, match)
+        claimed = await self._claims.claim(
+            Wish(worker, lease_ms, match, _joining(self._scope, also)), count, wait_s
+        )
         return [Task(self, record, payload, lease_s, losses) for record, payload in claimed]
+
+    async def take(self, id: str, worker: str, *, lease_s: float) -> Task:
+        """Returns one task by its id, now held by this worker: out of turn, and before its delay ends.
+
+        Raises:
+            ConflictError: Somebody holds it.
+            NotFoundError: There is none.
+            TransitionError: It is done or dead.
+        """
+        tasks.task_key(id)
+        worker, lease_ms = admit_name("worker", worker), milliseconds("lease_s", lease_s)
+        losses = Losses(await self._scope.store(), self._scope.stored_name, self._scope.name)
+        record, payload = await self._claims.take(id, Wish(worker, lease_ms))
+        return Task(self, record, payload, lease_s, losses)
 
     async def work(
         self, worker: str, *, lease_s: float = 60, wait_s: float | None = None, match: Match | None = None
@@ -326,7 +363,7 @@ class Queue:
         )
 
     def _record(self, entry: Entry) -> TaskRecord:
-        return tasks.opened(entry.value, f"a task record of {self._scope.name!r}")
+        return record_of(self._scope, entry)
 
     # ---- looking
 
@@ -340,12 +377,35 @@ class Queue:
         """
         if not self._scope.gathers:
             return await count_tasks(await self._scope.store(), self._scope.stored_name)
-        return {
+        found: dict[TaskState, int] = {
             state: len([entry async for entry in self._scope.scan(layout.INDEXES[state])]) for state in STATES
         }
+        found["ready"] += len(self._scope.appended_below(layout.READY))
+        return found
+
+    async def standings(
+        self, prefix: str = "", *, newest: int = 100, payloads: bool = False
+    ) -> dict[TaskState, Standing]:
+        """Returns, by state, how many tasks there are, all at one moment, and the newest of them.
+
+        The newest are read after that moment. For the rest it costs what `counts` costs.
+
+        Args:
+            prefix: Only tasks whose ids start so.
+            newest: How many of each state at the most: those that came to it last, the last one first.
+            payloads: Reads what they are about, too.
+
+        Raises:
+            CompactedError: More was written meanwhile than the log keeps.
+        """
+        if newest:
+            limits.admit_count("newest", newest)
+        return await standings(
+            self._scope, prefix=admit_text("prefix", prefix), newest=newest, payloads=payloads
+        )
 
     async def list(
-        self, state: TaskState, *, after: str | None = None, limit: int = 100
+        self, state: TaskState, *, after: str | None = None, limit: int = 100, payloads: bool = False
     ) -> Sequence[TaskInfo]:
         """Returns tasks of a state: ready ones in the order of claiming, the others by time.
 
@@ -353,28 +413,21 @@ class Queue:
             state: `ready`, `waiting`, `claimed`, `done` or `dead`.
             after: The `cursor` of the task to go on behind.
             limit: How many at the most.
+            payloads: Reads what they are about, too.
         """
         if state not in STATES:
             raise InvalidError(f"`state` is {state!r}; it is one of {', '.join(STATES)}")
         limits.admit_count("limit", limit)
-        index = layout.INDEXES[state]
-        found: list[TaskInfo] = []
-        async for _, entry in self._scope.scan(index, after=_cursor(index, after)):
-            task_id = tasks.id_in(entry)
-            info = await self._info(task_id, entry.key.hex())
-            if info is not None and info.state == state:  # else it moved on between the index and the record
-                found.append(info)
-                if len(found) == limit:
-                    break
-        return found
+        place = _cursor(layout.INDEXES[state], after)
+        return await listed(self._scope, state, after=place, limit=limit, payloads=payloads)
 
     async def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
         """Returns the tasks that have failed for good; `requeue` gives one another chance."""
         return await self.list("dead", after=after, limit=limit)
 
-    async def get(self, id: str) -> TaskInfo | None:
-        """Returns one task, or None if there is none of this id."""
-        return await self._info(id, "")
+    async def get(self, id: str, *, payload: bool = False) -> TaskInfo | None:
+        """Returns one task, or None if there is none of this id; on request with what it is about."""
+        return (await read_tasks(self._scope, {id: b""}, payloads=payload))[0]
 
     async def requeue(self, id: str) -> None:
         """Makes a dead task ready again, with all its attempts.
@@ -393,24 +446,14 @@ class Queue:
 
         await self._scope.run(work)
 
-    async def _info(self, task_id: str, cursor: str) -> TaskInfo | None:
-        async def work(unit: Unit) -> TaskInfo | None:
-            entry = await unit.get(tasks.task_key(task_id))
-            if entry is None:
-                return None
-            record = self._record(entry)
-            result = None
-            if record.has_result and (kept := await unit.get(tasks.result_key(task_id))) is not None:
-                result = decoded(self._scope, kept.key, await unit.value(kept))
-            place = cursor
-            if not place and entry.version != UNWRITTEN:
-                place = tasks.place_of(record, entry.version).hex()
-            return TaskInfo(
-                record.id, record.state, record.priority, record.attempt, record.max_attempts, record.worker,
-                record.error, tasks.moment(record.put_at_ms), tasks.moment(record.due_at_ms), result, place,
-            )  # fmt: skip
 
-        return (await self._scope.run(work))[0]
+def _joining(scope: Scope, also: Also | None) -> Callable[[Unit, str], Awaitable[None]] | None:
+    """Returns what a caller wants to be done along with a claim, as work of the unit that claims."""
+    if also is None or not isinstance(scope, SpaceScope):
+        return None
+    from keepstate.engine.transaction import join  # which has a queue itself
+
+    return lambda unit, task_id: join(scope, unit, lambda tx: also(tx, task_id))
 
 
 def _is_unwritten(entry: Entry | None) -> bool:

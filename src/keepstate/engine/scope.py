@@ -126,6 +126,10 @@ class Scope(ABC):
     def unless_applied(self, undo: Callable[[], None]) -> None:
         """Lets a transaction that does not apply take back what somebody keeps of its work."""
 
+    def appended_below(self, prefix: bytes) -> list[bytes]:
+        """Returns what a transaction has itself appended under any key that starts with the prefix."""
+        return []
+
     async def store(self) -> Store:
         """Returns the opened store."""
         return await self.home.opened()
@@ -239,6 +243,10 @@ class TransactionScope(Scope):
     def appended(self, prefix: bytes) -> list[bytes]:
         """Returns what the transaction has itself appended under exactly this prefix."""
         return self.unit.appended(prefix)
+
+    def appended_below(self, prefix: bytes) -> list[bytes]:
+        """Returns what the transaction has itself appended under any key that starts with the prefix."""
+        return self.unit.appended_below(prefix)
 
     def unless_applied(self, undo: Callable[[], None]) -> None:
         """Calls this if the transaction does not apply."""

@@ -64,6 +64,8 @@ class TaskInfo:
         due_at: When it can be claimed; for a claimed one, when its lease ends.
         result: What it was completed with.
         cursor: Where a listing goes on after it.
+        token: How often it was claimed: with the id, what proves the present claim.
+        payload: What it is about, if that was asked for; None of a completed task.
     """
 
     id: str
@@ -77,6 +79,8 @@ class TaskInfo:
     due_at: datetime
     result: Any
     cursor: str
+    token: int = 0
+    payload: Any = None
 
 
 def task_key(task_id: str) -> bytes:

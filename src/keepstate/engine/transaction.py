@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from typing import Any
 
 from keepstate.engine.admission import admit_instance, admit_text
 from keepstate.engine.lease import Lease, fence, loss_in
 from keepstate.engine.parts import Parts
-from keepstate.engine.scope import SpaceScope, TransactionScope
+from keepstate.engine.scope import SpaceScope, TransactionScope, called
 from keepstate.engine.unit import Unit
 from keepstate.errors import ConflictError
 from keepstate.stores.protocol import Applied
@@ -74,3 +75,15 @@ async def _applied(scope: TransactionScope, lease: Lease | None) -> Applied | No
             # Where the body has scanned, the next holder's own entry is the first thing that has changed.
             await lease.check()
         raise
+
+
+async def join(outer: SpaceScope, unit: Unit, work: Callable[[Transaction], Any]) -> None:
+    """Lets a caller's function do more in a unit that another work of the space has begun."""
+    scope = TransactionScope(outer, unit)
+    try:
+        await called(work, Transaction(scope))
+    except BaseException:
+        scope.take_back()
+        raise
+    finally:
+        scope.ended = True

@@ -186,6 +186,10 @@ class Unit:
         """Returns the values that the unit itself will append under exactly this prefix."""
         return [self._whole.get(put.value, put.value) for put in self._stamped if put.key == prefix]
 
+    def appended_below(self, prefix: bytes) -> list[bytes]:
+        """Returns the values that the unit itself will append under any key that starts with the prefix."""
+        return [put.value for put in self._stamped if put.key.startswith(prefix)]
+
     # ---- writing
 
     def put(self, key: bytes, value: bytes, *, ttl_ms: int | None = None) -> None:

@@ -100,21 +100,22 @@ class Documents(Twin[engine.Documents]):
         """Returns a handle on one document of a known type; asks the store nothing."""
         return Document(self._inner.document(key, type))
 
-    def keys(self, pattern: str = "*") -> Iterator[str]:
+    def keys(self, pattern: str = "*", *, after: str | None = None) -> Iterator[str]:
         """Yields the names that fit a pattern, in the order of their UTF-8 bytes.
 
         Args:
             pattern: `*` any text, `?` one character, `[a-z]` one of a set; a backslash makes the next one
                 plain.
+            after: Starts behind this name, whether there is such a document or not.
         """
-        return finish_each(self._inner.keys(pattern))
+        return finish_each(self._inner.keys(pattern, after=after))
 
-    def items(self, pattern: str = "*") -> Iterator[tuple[str, Any]]:
-        """Yields names and values that fit a pattern, in the order of their names.
+    def items(self, pattern: str = "*", *, after: str | None = None) -> Iterator[tuple[str, Any]]:
+        """Yields names and values that fit a pattern, in the order of their names; see `keys`.
 
         Each value is one that its document really had; only inside a transaction are they all of one moment.
         """
-        return finish_each(self._inner.items(pattern))
+        return finish_each(self._inner.items(pattern, after=after))
 
     @entered_once
     def watch(

@@ -10,7 +10,9 @@ from typing import Any
 
 from keepstate._finish import finish, finish_each
 from keepstate.engine import queue as engine
-from keepstate.engine.queue import Claim, Match
+from keepstate.engine.claiming import Match
+from keepstate.engine.listing import Standing
+from keepstate.engine.queue import Claim
 from keepstate.engine.tasks import TaskInfo, TaskState
 from keepstate.sync.twin import Twin, inner_of
 
@@ -58,6 +60,16 @@ class Queue(Twin[engine.Queue]):
                 self._inner.claim(worker, lease_s=lease_s, count=count, wait_s=wait_s, match=match)
             )
         ]
+
+    def take(self, id: str, worker: str, *, lease_s: float) -> Task:
+        """Returns one task by its id, now held by this worker: out of turn, and before its delay ends.
+
+        Raises:
+            ConflictError: Somebody holds it.
+            NotFoundError: There is none.
+            TransitionError: It is done or dead.
+        """
+        return Task(finish(self._inner.take(id, worker, lease_s=lease_s)))
 
     def work(
         self, worker: str, *, lease_s: float = 60, wait_s: float | None = None, match: Match | None = None
@@ -125,23 +137,43 @@ class Queue(Twin[engine.Queue]):
         """
         return finish(self._inner.counts())
 
-    def list(self, state: TaskState, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
+    def standings(
+        self, prefix: str = "", *, newest: int = 100, payloads: bool = False
+    ) -> dict[TaskState, Standing]:
+        """Returns, by state, how many tasks there are, all at one moment, and the newest of them.
+
+        The newest are read after that moment. For the rest it costs what `counts` costs.
+
+        Args:
+            prefix: Only tasks whose ids start so.
+            newest: How many of each state at the most: those that came to it last, the last one first.
+            payloads: Reads what they are about, too.
+
+        Raises:
+            CompactedError: More was written meanwhile than the log keeps.
+        """
+        return finish(self._inner.standings(prefix, newest=newest, payloads=payloads))
+
+    def list(
+        self, state: TaskState, *, after: str | None = None, limit: int = 100, payloads: bool = False
+    ) -> Sequence[TaskInfo]:
         """Returns tasks of a state: ready ones in the order of claiming, the others by time.
 
         Args:
             state: `ready`, `waiting`, `claimed`, `done` or `dead`.
             after: The `cursor` of the task to go on behind.
             limit: How many at the most.
+            payloads: Reads what they are about, too.
         """
-        return finish(self._inner.list(state, after=after, limit=limit))
+        return finish(self._inner.list(state, after=after, limit=limit, payloads=payloads))
 
     def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
         """Returns the tasks that have failed for good; `requeue` gives one another chance."""
         return finish(self._inner.dead(after=after, limit=limit))
 
-    def get(self, id: str) -> TaskInfo | None:
-        """Returns one task, or None if there is none of this id."""
-        return finish(self._inner.get(id))
+    def get(self, id: str, *, payload: bool = False) -> TaskInfo | None:
+        """Returns one task, or None if there is none of this id; on request with what it is about."""
+        return finish(self._inner.get(id, payload=payload))
 
     def requeue(self, id: str) -> None:
         """Makes a dead task ready again, with all its attempts.

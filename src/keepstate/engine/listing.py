@@ -1,0 +1,158 @@
+"""Tasks as listings show them: found in the index of their state, and read many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from keepstate.engine import layout, tasks
+from keepstate.engine.counting import name_tasks
+from keepstate.engine.describing import describe
+from keepstate.engine.document_record import decoded
+from keepstate.engine.scope import Scope
+from keepstate.engine.stored import damaged
+from keepstate.engine.tasks import STATES, TaskInfo, TaskRecord, TaskState
+from keepstate.engine.unit import UNWRITTEN, Unit
+from keepstate.errors import InvalidError
+from keepstate.stores.protocol import LAST_REVISION, Entry
+from keepstate.values.key import Stamp, unpack
+
+_READ_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """The tasks of one state.
+
+    Attributes:
+        count: How many there are.
+        newest: Those that came last, the last one first.
+    """
+
+    count: int
+    newest: Sequence[TaskInfo]
+
+
+async def listed(
+    scope: Scope, state: TaskState, *, after: bytes | None, limit: int, payloads: bool
+) -> list[TaskInfo]:
+    """Returns tasks of a state in the order of its index, behind a key of it."""
+    found: list[TaskInfo] = []
+    async for page in _pages(scope, layout.INDEXES[state], after, limit):
+        for info in await read_tasks(scope, page, payloads=payloads):
+            if info is not None and info.state == state:  # else it moved on between the index and the record
+                found.append(info)
+                if len(found) == limit:
+                    return found
+    return found
+
+
+async def _pages(
+    scope: Scope, prefix: bytes, after: bytes | None, limit: int
+) -> AsyncIterator[dict[str, bytes]]:
+    page: dict[str, bytes] = {}
+    async for _, entry in scope.scan(prefix, after=after):
+        page[tasks.id_in(entry)] = entry.key
+        if len(page) >= min(limit, _READ_AT_ONCE):
+            yield page
+            page = {}
+    if page:
+        yield page
+
+
+async def read_tasks(scope: Scope, places: dict[str, bytes], *, payloads: bool) -> list[TaskInfo | None]:
+    """Returns tasks by their ids, with the keys under which a listing found them; None for an absent one."""
+
+    async def work(unit: Unit) -> list[TaskInfo | None]:
+        stored = await unit.read(*map(tasks.task_key, places))
+        known = [(record_of(scope, entry), entry.version) if entry is not None else None for entry in stored]
+        records = [record for record, _ in filter(None, known)]
+        values = [tasks.result_key(record.id) for record in records if record.has_result]
+        if payloads:
+            values += [tasks.payload_key(record.id) for record in records if record.state != "done"]
+        read = await _read_values(scope, unit, values)
+        return [
+            None if each is None else _info(*each, place, read)
+            for each, place in zip(known, places.values(), strict=True)
+        ]
+
+    return (await scope.run(work))[0]
+
+
+async def _read_values(scope: Scope, unit: Unit, keys: Sequence[bytes]) -> dict[bytes, Any]:
+    """Returns decoded values by key; as many in one read as its limit of bytes allows."""
+    if not keys:
+        return {}
+    try:
+        entries = await unit.read(*keys)
+    except InvalidError:
+        if len(keys) == 1:
+            raise
+        half = len(keys) // 2
+        return await _read_values(scope, unit, keys[:half]) | await _read_values(scope, unit, keys[half:])
+    return {entry.key: await _value(scope, unit, entry) for entry in entries if entry is not None}
+
+
+async def _value(scope: Scope, unit: Unit, entry: Entry) -> Any:
+    return decoded(scope, entry.key, await unit.value(entry))
+
+
+def record_of(scope: Scope, entry: Entry) -> TaskRecord:
+    """Returns the record in an entry."""
+    return tasks.opened(entry.value, f"a task record of {scope.name!r}")
+
+
+def _info(record: TaskRecord, version: int, place: bytes, values: dict[bytes, Any]) -> TaskInfo:
+    if not place and version != UNWRITTEN:
+        place = tasks.place_of(record, version)
+    return TaskInfo(
+        record.id, record.state, record.priority, record.attempt, record.max_attempts, record.worker,
+        record.error, tasks.moment(record.put_at_ms), tasks.moment(record.due_at_ms),
+        values.get(tasks.result_key(record.id)), place.hex(), record.token,
+        values.get(tasks.payload_key(record.id)),
+    )  # fmt: skip
+
+
+# ---- all of them at one moment
+
+_Coming = tuple[tuple[int, int], bytes, str]
+"""When a task came to its state, in the order of such moments, the key in the index, and the id."""
+
+
+async def standings(
+    scope: Scope, *, prefix: str = "", newest: int, payloads: bool
+) -> dict[TaskState, Standing]:
+    """Returns how many tasks whose ids start so stand where, and the newest of each state."""
+    found: dict[TaskState, Standing] = {}
+    for state, coming in (await _coming(scope)).items():
+        ours = sorted((each for each in coming if each[2].startswith(prefix)), reverse=True)
+        places = {task_id: key for _, key, task_id in ours[:newest]}
+        infos = await read_tasks(scope, places, payloads=payloads) if places else []
+        found[state] = Standing(len(ours), [info for info in infos if info is not None])
+    return found
+
+
+async def _coming(scope: Scope) -> dict[TaskState, list[_Coming]]:
+    if not scope.gathers:
+        named = await name_tasks(await scope.store(), scope.stored_name)
+        return {
+            state: [(_came(state, key), key, task_id) for key, task_id in places.items()]
+            for state, places in named.items()
+        }
+    found: dict[TaskState, list[_Coming]] = {}
+    for state in STATES:
+        entries = [entry async for _, entry in scope.scan(layout.INDEXES[state])]
+        found[state] = [(_came(state, entry.key), entry.key, tasks.id_in(entry)) for entry in entries]
+    for number, name in enumerate(scope.appended_below(layout.READY)):  # after all that has its place
+        found["ready"].append(((LAST_REVISION + 1, number), b"", name.decode("utf-8", "surrogatepass")))
+    return found
+
+
+def _came(state: TaskState, key: bytes) -> tuple[int, int]:
+    if state != "ready":
+        return tasks.time_in(layout.INDEXES[state], key)[0], 0
+    last = unpack(key[1:])[-1]
+    if not isinstance(last, Stamp):
+        raise damaged(describe(key), "the key of a ready task ends with a stamp")
+    return last.revision, last.index

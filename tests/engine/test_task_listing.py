@@ -1,0 +1,197 @@
+"""Tasks by name and by the hundred: one taken out of turn, where all stand, what else a claim does."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from keepstate.engine.space import Space
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import ConflictError, InvalidError, NotFoundError, TransitionError
+from tests.engine.conftest import Turned
+
+
+async def test_a_task_is_taken_by_its_id_out_of_turn(space: Space) -> None:
+    for name in ("a", "b", "c"):
+        await space.queue.put(name, id=name)
+
+    task = await space.queue.take("b", "w", lease_s=10)
+
+    assert (task.id, task.payload, task.attempt, task.worker) == ("b", "b", 1, "w")
+    rest = await space.queue.claim("v", lease_s=10, count=9)
+    assert [each.id for each in rest] == ["a", "c"]
+    await task.complete()
+
+
+async def test_a_delayed_task_can_be_taken_by_its_id(space: Space) -> None:
+    await space.queue.put(1, id="t", delay_s=1000)
+
+    await space.queue.take("t", "w", lease_s=10)
+
+    assert (await space.queue.counts())["waiting"] == 0
+
+
+async def test_what_is_held_done_or_absent_cannot_be_taken(space: Space) -> None:
+    await space.queue.put(1, id="t")
+    task = await space.queue.take("t", "w", lease_s=10)
+
+    with pytest.raises(ConflictError, match="held by 'w'"):
+        await space.queue.take("t", "v", lease_s=10)
+    with pytest.raises(NotFoundError):
+        await space.queue.take("other", "v", lease_s=10)
+    await task.complete()
+    with pytest.raises(TransitionError, match="done"):
+        await space.queue.take("t", "v", lease_s=10)
+
+
+async def test_a_task_whose_lease_is_over_can_be_taken(turned: Turned) -> None:
+    space = turned.space
+    await space.queue.put(1, id="t")
+    await space.queue.take("t", "w", lease_s=10)
+    turned.clock.advance(11_000)
+
+    again = await space.queue.take("t", "v", lease_s=10)
+
+    assert (again.worker, again.attempt, again.token) == ("v", 2, 2)
+
+
+async def test_a_task_is_taken_in_a_transaction_or_not_at_all(space: Space) -> None:
+    await space.queue.put(1, id="t")
+
+    with pytest.raises(ZeroDivisionError):
+        async with space.transaction() as tx:
+            await tx.queue.take("t", "w", lease_s=10)
+            raise ZeroDivisionError
+    assert (await space.queue.counts())["ready"] == 1
+    async with space.transaction() as tx:
+        await tx.queue.take("t", "w", lease_s=10)
+        await tx.documents.put("w", "working")
+    assert (await space.queue.counts())["claimed"] == 1
+
+
+async def test_a_task_put_by_the_transaction_cannot_be_taken_by_it(space: Space) -> None:
+    with pytest.raises(InvalidError, match="after its end"):
+        async with space.transaction() as tx:
+            await tx.queue.put(1, id="t")
+            await tx.queue.take("t", "w", lease_s=10)
+
+
+async def test_two_who_take_one_task_at_once_are_one_holder(space: Space) -> None:
+    await space.queue.put(1, id="t")
+
+    async def take(worker: str) -> str:
+        try:
+            return (await space.queue.take("t", worker, lease_s=10)).worker or ""
+        except ConflictError:
+            return ""
+
+    held = await asyncio.gather(*(take(f"w{number}") for number in range(8)))
+
+    info = await space.queue.get("t")
+    assert info is not None
+    assert [worker for worker in held if worker] == [info.worker]
+
+
+async def test_what_a_claim_also_does_applies_with_it(space: Space) -> None:
+    for name in ("a", "b"):
+        await space.queue.put(name, id=name)
+
+    async def tell(tx: Transaction, task_id: str) -> None:
+        await tx.documents.put("busy with", task_id)
+
+    before = await space.revision()
+    (task,) = await space.queue.claim_also("w", lease_s=10, match=None, also=tell)
+
+    assert await space.documents.get("busy with") == task.id == "a"
+    assert await space.revision() == before + 1
+
+
+async def test_a_claim_whose_addition_fails_claims_nothing(space: Space) -> None:
+    await space.queue.put(1, id="t")
+
+    async def fail(tx: Transaction, task_id: str) -> None:
+        await tx.documents.put("busy with", task_id)
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        await space.queue.claim_also("w", lease_s=10, match=None, also=fail)
+
+    assert (await space.queue.counts())["ready"] == 1
+    assert await space.documents.get("busy with") is None
+
+
+async def test_a_listing_gives_payloads_and_tokens_if_asked(space: Space) -> None:
+    for number in range(5):
+        await space.queue.put({"n": number, "text": "x" * 300_000}, id=f"t{number}")
+    await space.queue.claim("w", lease_s=10, count=2)
+
+    claimed = await space.queue.list("claimed", payloads=True)
+
+    assert sorted(info.payload["n"] for info in claimed) == [0, 1]
+    assert [info.token for info in claimed] == [1, 1]
+    assert all(info.payload is None for info in await space.queue.list("ready"))
+    ready = await space.queue.list("ready", payloads=True)
+    assert [info.payload["n"] for info in ready] == [2, 3, 4]
+
+
+async def test_values_over_the_limit_of_one_read_are_listed_all_the_same(space: Space) -> None:
+    for number in range(12):
+        await space.queue.put("x" * 1_000_000, id=f"t{number}")
+
+    found = await space.queue.list("ready", payloads=True)
+
+    assert [len(info.payload) for info in found] == [1_000_000] * 12
+
+
+async def test_standings_count_all_and_show_the_newest_first(space: Space) -> None:
+    for number in range(130):
+        await space.queue.put(number, id=f"t{number}", priority=number % 3)
+    await space.queue.put(0, id="later", delay_s=1000)
+    (task,) = await space.queue.claim("w", lease_s=10)
+    await task.complete("done")
+
+    found = await space.queue.standings(newest=100, payloads=True)
+
+    counts = {state: standing.count for state, standing in found.items()}
+    assert counts == {"ready": 129, "waiting": 1, "claimed": 0, "done": 1, "dead": 0}
+    newest = [info.payload for info in found["ready"].newest]
+    assert newest == [number for number in range(129, -1, -1) if f"t{number}" != task.id][:100]
+    assert found["done"].newest[0].result == "done"
+
+
+async def test_standings_of_some_ids_leave_out_the_others(space: Space) -> None:
+    for name in ("a/1", "a/2", "b/1"):
+        await space.queue.put(name, id=name)
+
+    found = await space.queue.standings("a/", newest=1)
+
+    assert (found["ready"].count, [info.id for info in found["ready"].newest]) == (2, ["a/2"])
+
+
+async def test_a_transaction_sees_where_its_own_tasks_stand(space: Space) -> None:
+    await space.queue.put(1, id="a")
+
+    async with space.transaction() as tx:
+        await tx.queue.put(2, id="b")
+        await tx.queue.put(3, id="c", delay_s=9)
+        await tx.queue.take("a", "w", lease_s=10)
+        found = await tx.queue.standings(payloads=True)
+        counts = await tx.queue.counts()
+
+    assert {state: [info.id for info in each.newest] for state, each in found.items() if each.count} == {
+        "ready": ["b"],
+        "waiting": ["c"],
+        "claimed": ["a"],
+    }
+    assert counts == {state: each.count for state, each in found.items()}
+
+
+async def test_documents_go_on_behind_a_name(space: Space) -> None:
+    for name in ("a", "b/1", "b/2", "b/3", "c"):
+        await space.documents.put(name, name)
+
+    assert [key async for key in space.documents.keys("b/*", after="b/1")] == ["b/2", "b/3"]
+    assert [key async for key, _ in space.documents.items("b/*", after="b/2x")] == ["b/3"]
+    assert [key async for key in space.documents.keys("b/*", after="a")] == ["b/1", "b/2", "b/3"]
+    assert [key async for key in space.documents.keys("b/*", after="c")] == []
