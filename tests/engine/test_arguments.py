@@ -34,6 +34,8 @@ NO_VALUE = (object(), lambda: 1)
 NO_FUNCTION = (1, None, "f")
 NO_TYPE = ("1", 1, [int], {}, (int, str), object(), len)
 NO_CLAIM = ("1", None, 1, ("t", 1), Claim("t", "1"), Claim(1, 1))  # type: ignore[arg-type]
+NO_REF = (1, None, b"a", ["main"], "", "main~x", "main@noon", "ma#in")
+NO_LOAD = (1, None, "a", b"a", [1], [()])
 NO_LEASE = ("1", 1, True)
 
 
@@ -61,8 +63,13 @@ def on_task(make: Callable[[Any, Any], Any], wrong: tuple[Any, ...]) -> Call:
 CALLS: dict[str, Call] = {
     "Keepstate.space(name)": on_ks(lambda ks, x: ks.space(x), (*NO_TEXT, "", "a" * 201)),
     "Keepstate.space(author)": on_ks(lambda ks, x: ks.space("s", author=x), NO_AUTHOR),
+    "Keepstate.space(record)": on_ks(lambda ks, x: ks.space("s", record=x), (1, None, "yes")),
     "Keepstate.spaces(prefix)": on_ks(lambda ks, x: ks.spaces(x), NO_TEXT),
     "Keepstate.drop(space)": on_ks(lambda ks, x: ks.drop(x), (*NO_TEXT, "", "a" * 201)),
+    "Space.by(author)": Call(lambda space, x: space.by(x), NO_AUTHOR),
+    "Space.by(message)": Call(lambda space, x: space.by(message=x), (1, b"a", ["a"], "\ud800", "a" * 70_000)),
+    "Space.at(ref)": Call(lambda space, x: space.at(x), NO_REF),
+    "Space.at(load)": Call(lambda space, x: space.at(load=x), NO_LOAD),
     "Space.transaction(lease)": Call(lambda space, x: space.transaction(lease=x), NO_LEASE),
     "Space.transaction(message)": Call(lambda space, x: space.transaction(message=x), NO_TEXT),
     "Space.transact(fn)": Call(lambda space, x: space.transact(x), NO_FUNCTION),

@@ -91,3 +91,28 @@ def admit_type(wanted: Any) -> None:
 def _shown(given: object) -> str:
     text = repr(given)
     return f"{text if len(text) <= 60 else f'{text[:60]}…'} ({type(given).__name__})"
+
+
+def admit_message(message: object) -> str:
+    """Returns what something is done for, at most 64 KiB of UTF-8, as a plain str."""
+    text = admit_text("message", message)
+    if len(text) > limits.MESSAGE_BYTES // 4 and (size := len(text.encode())) > limits.MESSAGE_BYTES:
+        raise InvalidError(f"`message` has {size} bytes; at most {limits.MESSAGE_BYTES}")
+    return text
+
+
+def admit_by(
+    author: str | None, new_author: object, message: str, new_message: object
+) -> tuple[str | None, str]:
+    """Returns who writes and what for, where one may say otherwise than before."""
+    return (
+        author if new_author is None else admit_author(new_author),
+        message if new_message is None else admit_message(new_message),
+    )
+
+
+def admit_flag(what: str, flag: object) -> bool:
+    """Returns True or False."""
+    if type(flag) is not bool:
+        raise InvalidError(f"`{what}` is {_shown(flag)}; it is True or False")
+    return flag

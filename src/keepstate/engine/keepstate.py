@@ -9,16 +9,22 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._finish import finish
 from keepstate._runner import Colour, Runner
-from keepstate.engine.admission import admit_author, admit_namespace, admit_space, admit_text
+from keepstate.engine.admission import admit_author, admit_flag, admit_namespace, admit_space, admit_text
 from keepstate.engine.collecting import collect_parts
+from keepstate.engine.recording.recorder import Recorder
 from keepstate.engine.space import Space
 from keepstate.errors import InvalidError, UnsupportedError
 from keepstate.stores.protocol import LacksKeys, ReplacesKeys, Store
 from keepstate.values import codec
+from keepstate.values.codec import FORMS, STATES, Codec
 
 if TYPE_CHECKING:
     from keepstate.sync import Keepstate as BlockingKeepstate
     from keepstate.values.pickles import SignedPickle
+
+
+_RECORDERS = 1_024
+"""Spaces that a handle remembers to be recorded, and how they stand."""
 
 
 class Source(Protocol):
@@ -81,6 +87,7 @@ class Keepstate:
     ) -> None:
         self.namespace, self.author = admit_namespace(namespace), admit_author(author)
         self._source, self._read, self._pickle = source, read, pickle
+        self._recorders: dict[str, Recorder] = {}
         self._twins: dict[str, tuple[Keepstate, BlockingKeepstate]] = {}
 
     def __repr__(self) -> str:
@@ -159,17 +166,21 @@ class Keepstate:
 
     # ---- spaces
 
-    def space(self, name: str, *, author: str | None = None) -> Space:
+    def space(self, name: str, *, author: str | None = None, record: bool = False) -> Space:
         """Returns a space; asks the store nothing.
 
         Args:
             name: Any text; with the namespace at most 200 bytes of UTF-8.
             author: Who writes there; without it, who writes here.
+            record: Keeps every moment of its documents: from the next change on, each batch that changes some
+                has a commit of `main` in it. The space remembers that; every handle in every process obeys,
+                and it does not end. See `Space.at` and `Space.by`.
         """
         return Space(
             self,
             admit_space("name", name, self.namespace),
             author=self.author if author is None else admit_author(author),
+            record=admit_flag("record", record),
         )
 
     async def spaces(self, prefix: str = "") -> AsyncIterator[str]:
@@ -236,6 +247,22 @@ class Keepstate:
     async def opened(self) -> Store:
         """Returns the store, opened on the first call."""
         return self._source.now() or await self._source.opened()
+
+    @property
+    def states(self) -> Codec:
+        """Returns what encodes and decodes values in histories."""
+        if self._pickle is not None:
+            return self._pickle.states
+        return STATES if self._read is None else FORMS
+
+    def recorder(self, space: str) -> Recorder:
+        """Returns what records changes of documents of a space, by its name in the store."""
+        recorder = self._recorders.get(space)
+        if recorder is None:
+            if len(self._recorders) >= _RECORDERS:
+                self._recorders = {}
+            recorder = self._recorders.setdefault(space, Recorder())
+        return recorder
 
     def decode(self, encoded: bytes, type: Any = None) -> Any:
         """Returns a stored value in the form that the handle reads; a `type` is asked for by its class."""

@@ -9,7 +9,11 @@ from keepstate._clock import Clock
 from keepstate._runner import Runner
 from keepstate.engine.documents import Documents
 from keepstate.engine.events import Events
+from keepstate.engine.history.checkout import Checkout
+from keepstate.engine.history.heads import MAIN
 from keepstate.engine.history.history import History
+from keepstate.engine.history.loading import Load
+from keepstate.engine.history.revisions import Revision
 from keepstate.engine.lease import Leases
 from keepstate.engine.queue import Queue
 from keepstate.engine.scope import Scope
@@ -46,6 +50,18 @@ class Parts:
     def history(self) -> History:
         """The commits of a state: every moment of it can be read again."""
         return History(self._scope)
+
+    async def at(self, ref: Revision = MAIN, *, load: Load = True) -> Checkout:
+        """Returns the documents of a recorded space as they were, by name; read-only.
+
+        Args:
+            ref: The commit: an id, a branch or tag, `main~3`, `main#37`, a time or a `Commit`.
+            load: True for all documents, False for none yet, or the names of some.
+
+        Raises:
+            NotFoundError: There is no such commit; nothing was recorded, if there is none at all.
+        """
+        return await self.history.checkout(ref, load=load)
 
     async def now(self) -> datetime:
         """Returns the store's time, UTC, by which leases, delays and times to live run."""

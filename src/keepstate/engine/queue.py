@@ -25,7 +25,7 @@ from keepstate.engine.scope import Scope, SpaceScope
 from keepstate.engine.tasks import DONE_KEPT_MS, STATES, TaskInfo, TaskRecord, TaskState
 from keepstate.engine.times import admit_wait, delay_ms, milliseconds
 from keepstate.engine.unit import UNWRITTEN, Unit
-from keepstate.errors import InvalidError, LeaseLostError, NotFoundError
+from keepstate.errors import InvalidError, LeaseLostError, NotFoundError, TransitionError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
 
@@ -445,6 +445,30 @@ class Queue:
             self._store(unit, record, "ready", attempt=0, due_at_ms=await unit.now_ms())
 
         await self._scope.run(work)
+
+    async def remove(self, id: str) -> bool:
+        """Removes a completed or dead task for good, and returns whether it existed; its id is free again.
+
+        Raises:
+            TransitionError: It is still to be done.
+        """
+
+        async def work(unit: Unit) -> bool:
+            entry = await unit.get(tasks.task_key(id))
+            if entry is None:
+                return False
+            record = self._record(entry)
+            if record.state not in ("done", "dead"):
+                raise TransitionError(
+                    f"task {id!r} of {self._scope.name!r} is {record.state}; only a completed or dead one goes",
+                    current=record.state,
+                    wanted="removed",
+                )
+            for key in (entry.key, record.place, tasks.payload_key(id), tasks.result_key(id)):
+                unit.delete(key)
+            return True
+
+        return (await self._scope.run(work))[0]
 
 
 def _joining(scope: Scope, also: Also | None) -> Callable[[Unit, str], Awaitable[None]] | None:

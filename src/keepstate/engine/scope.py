@@ -18,9 +18,11 @@ from keepstate.engine.unit import Unit
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
 from keepstate.stores.protocol import Applied, Entry, Store
 from keepstate.values import codec
+from keepstate.values.codec import Codec
 from keepstate.values.key import pack
 
 if TYPE_CHECKING:
+    from keepstate.engine.recording.recorder import Recorder
     from keepstate.values.pickles import SignedPickle
 
 T = TypeVar("T")
@@ -54,6 +56,15 @@ class Home(Protocol):
         """Returns what stores objects of classes that nobody registered, if that was asked for."""
         ...
 
+    @property
+    def states(self) -> Codec:
+        """Returns what encodes and decodes values in histories."""
+        ...
+
+    def recorder(self, space: str) -> Recorder:
+        """Returns what records changes of documents of a space, by its name in the store."""
+        ...
+
     def decode(self, encoded: bytes, type: Any = None) -> Any:
         """Returns a stored value, as objects of registered classes or in builtin form."""
         ...
@@ -70,6 +81,8 @@ class Scope(ABC):
         name: The name of the space.
         stored_name: Its name in the store, namespace included.
         author: Who writes, or None.
+        message: What is written for, as far as the caller has said so.
+        record: Whether the caller wants changes of documents to be recorded.
         runner: How this colour waits.
         clock: Time and randomness of this process.
         gathers: Whether all work joins one batch, as in a transaction.
@@ -77,8 +90,11 @@ class Scope(ABC):
 
     gathers: ClassVar[bool] = False
 
-    def __init__(self, home: Home, name: str, author: str | None) -> None:
+    def __init__(
+        self, home: Home, name: str, author: str | None, *, message: str = "", record: bool = False
+    ) -> None:
         self.home, self.name, self.author = home, name, author
+        self.message, self.record = message, record
         self.stored_name = home.namespace + name
         self.runner, self.clock = home.runner, home.clock
 
@@ -130,32 +146,15 @@ class Scope(ABC):
         """Returns what a transaction has itself appended under any key that starts with the prefix."""
         return []
 
-    async def store(self) -> Store:
-        """Returns the opened store."""
-        return await self.home.opened()
+    async def apply(self, unit: Unit) -> Applied | None:
+        """Applies a unit; if it changes documents of a recorded space, with a commit of theirs.
 
-    def refuse_coroutine(self, function: Callable[..., Any]) -> None:
-        """Raises `InvalidError` for what is no function, or one that nobody here could await."""
-        if self.runner.colour == "blocking" or not callable(function):
-            refuse_coroutine_function(function)
-
-
-class SpaceScope(Scope):
-    """Each work is a batch of its own."""
-
-    async def run(
-        self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = ATTEMPTS
-    ) -> tuple[T, int]:
-        """Returns what the work returned and the revision that it made, 0 where it wrote nothing."""
-        store = await self.home.opened()
-
-        async def once() -> tuple[T, int]:
-            unit = Unit(store, self.stored_name, self.name)
-            answer = await work(unit)
-            applied = await unit.commit()
-            return answer, applied.revision if applied is not None and unit.writes else 0
-
-        return await self.repeated(once, attempts)
+        Raises:
+            ConflictError: What the unit had read or was told to check has changed; nothing was applied.
+        """
+        if unit.document_writes:
+            return await self.home.recorder(self.stored_name).commit(self, unit)
+        return await unit.commit()
 
     async def repeated(self, once: Callable[[], Awaitable[T]], attempts: int | None) -> T:
         """Calls until there is no conflict, at most so many times; None tries until that is hopeless."""
@@ -184,6 +183,33 @@ class SpaceScope(Scope):
             return attempt >= attempts
         return attempt >= _HOPELESS_ATTEMPTS and self.clock.monotonic_s() - since_s >= _HOPELESS_S
 
+    async def store(self) -> Store:
+        """Returns the opened store."""
+        return await self.home.opened()
+
+    def refuse_coroutine(self, function: Callable[..., Any]) -> None:
+        """Raises `InvalidError` for what is no function, or one that nobody here could await."""
+        if self.runner.colour == "blocking" or not callable(function):
+            refuse_coroutine_function(function)
+
+
+class SpaceScope(Scope):
+    """Each work is a batch of its own."""
+
+    async def run(
+        self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = ATTEMPTS
+    ) -> tuple[T, int]:
+        """Returns what the work returned and the revision that it made, 0 where it wrote nothing."""
+        store = await self.home.opened()
+
+        async def once() -> tuple[T, int]:
+            unit = Unit(store, self.stored_name, self.name)
+            answer = await work(unit)
+            applied = await self.apply(unit)
+            return answer, applied.revision if applied is not None and unit.writes else 0
+
+        return await self.repeated(once, attempts)
+
     async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
         """Yields the entries under a prefix in order; each page is of a revision of its own."""
         store = await self.home.opened()
@@ -203,16 +229,56 @@ class SpaceScope(Scope):
         """Keeps nothing: the work has applied."""
 
 
+class Gathering:
+    """What all who work in one transaction share, beside its unit.
+
+    Attributes:
+        turns: Lets them in one by one.
+        ended: Whether it takes no more work.
+        revision: The one that it made; 0 until then.
+        undoing: What is to be called if it does not apply.
+    """
+
+    def __init__(self, runner: Runner) -> None:
+        self.turns, self.ended, self.revision = Turns(runner), False, 0
+        self.undoing: list[Callable[[], None]] = []
+
+
 class TransactionScope(Scope):
     """All work joins one unit, one piece after the other, whoever calls at once."""
 
     gathers: ClassVar[bool] = True
+    _own_message = ""
 
-    def __init__(self, outer: SpaceScope, unit: Unit) -> None:
-        super().__init__(outer.home, outer.name, outer.author)
-        self.unit, self.ended = unit, False
-        self._turns = Turns(outer.runner)
-        self._undoing: list[Callable[[], None]] = []
+    def __init__(self, outer: Scope, unit: Unit, *, message: str = "") -> None:
+        super().__init__(
+            outer.home, outer.name, outer.author, message=message or outer.message, record=outer.record
+        )
+        self.unit, self._gathering = unit, Gathering(outer.runner)
+
+    def by(self, author: str | None, message: str) -> TransactionScope:
+        """Returns where somebody works in the same transaction, and says what for."""
+        scope = TransactionScope(self, self.unit)
+        scope.author, scope._own_message, scope._gathering = author, message, self._gathering
+        return scope
+
+    @property
+    def ended(self) -> bool:
+        """Whether it takes no more work."""
+        return self._gathering.ended
+
+    def end(self) -> None:
+        """Takes no more work."""
+        self._gathering.ended = True
+
+    @property
+    def revision(self) -> int:
+        """Returns the revision that the transaction made; 0 until then."""
+        return self._gathering.revision
+
+    def applied_at(self, revision: int) -> None:
+        """Notes which revision the transaction made."""
+        self._gathering.revision = revision
 
     async def run(
         self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = None
@@ -221,13 +287,17 @@ class TransactionScope(Scope):
 
         async def joined() -> T:
             self._refuse_ended()
-            return await work(self.unit)
+            before = self.unit.document_writes
+            answer = await work(self.unit)
+            if self.unit.document_writes != before:
+                self.unit.notes.append((self.author, self._own_message))
+            return answer
 
-        return await self._turns.run(joined), 0
+        return await self._gathering.turns.run(joined), 0
 
     async def commit(self) -> Applied | None:
         """Applies the transaction, after the work that is still joining it."""
-        return await self._turns.run(self.unit.commit)
+        return await self._gathering.turns.run(lambda: self.apply(self.unit))
 
     async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
         """Yields the entries under a prefix in order, of one revision, own writes among them."""
@@ -237,7 +307,7 @@ class TransactionScope(Scope):
             self._refuse_ended()
             return await anext(entries, None)
 
-        while (entry := await self._turns.run(following)) is not None:
+        while (entry := await self._gathering.turns.run(following)) is not None:
             yield self.unit, entry
 
     def appended(self, prefix: bytes) -> list[bytes]:
@@ -250,11 +320,11 @@ class TransactionScope(Scope):
 
     def unless_applied(self, undo: Callable[[], None]) -> None:
         """Calls this if the transaction does not apply."""
-        self._undoing.append(undo)
+        self._gathering.undoing.append(undo)
 
     def take_back(self) -> None:
         """Takes back what is kept of the transaction's work, the last first: it has not applied."""
-        for undo in reversed(self._undoing):
+        for undo in reversed(self._gathering.undoing):
             undo()
 
     def refuse_inside(self, what: str) -> None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TypeVar, overload
+from typing import Any, TypeVar, overload
 
+from keepstate.engine.admission import admit_by
 from keepstate.engine.lease import Lease
 from keepstate.engine.measuring import SpaceSize, measure
 from keepstate.engine.once import entered_once
@@ -29,8 +30,10 @@ class Space(Parts):
         author: Who writes, or None.
     """
 
-    def __init__(self, home: Home, name: str, *, author: str | None = None) -> None:
-        self._alone = SpaceScope(home, name, author)
+    def __init__(
+        self, home: Home, name: str, *, author: str | None = None, message: str = "", record: bool = False
+    ) -> None:
+        self._alone = SpaceScope(home, name, author, message=message, record=record)
         super().__init__(self._alone)
         self._home, self.name, self.author = home, name, author
 
@@ -38,7 +41,21 @@ class Space(Parts):
         return f"<Space {self.name!r} of {self._home!r}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return _space, (type(self), self._home, self.name, self.author)
+        told = {"author": self.author, "message": self._alone.message, "record": self._alone.record}
+        return _space, (type(self), self._home, self.name, told)
+
+    def by(self, author: str | None = None, *, message: str | None = None) -> Space:
+        """Returns the same space for one who writes there; asks the store nothing.
+
+        Events, commits and what is recorded name the author; what is recorded tells the message.
+
+        Args:
+            author: Who writes; without it, who writes here.
+            message: What for; at most 64 KiB of UTF-8.
+        """
+        scope = self._alone
+        who, text = admit_by(self.author, author, scope.message, message)
+        return Space(self._home, self.name, author=who, message=text, record=scope.record)
 
     @entered_once
     async def transaction(
@@ -50,7 +67,7 @@ class Space(Parts):
 
         Args:
             lease: Applies only while this lease is held.
-            message: Says what the transaction is for.
+            message: Says what the transaction is for; what is recorded of it tells so.
 
         Raises:
             ConflictError: What the body had read has changed; nothing was applied.
@@ -112,5 +129,5 @@ class Space(Parts):
         raise outcome
 
 
-def _space(kind: type[Space], home: Home, name: str, author: str | None) -> Space:
-    return kind(home, name, author=author)
+def _space(kind: type[Space], home: Home, name: str, told: dict[str, Any]) -> Space:
+    return kind(home, name, **told)

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from keepstate.engine.admission import admit_instance, admit_text
+from keepstate.engine.admission import admit_by, admit_instance, admit_message
 from keepstate.engine.lease import Lease, fence, loss_in
 from keepstate.engine.parts import Parts
 from keepstate.engine.scope import SpaceScope, TransactionScope, called
@@ -24,20 +24,38 @@ class Transaction(Parts):
 
     Attributes:
         space: The name of the space.
+        author: Who writes, or None.
         message: What it is for.
-        revision: The revision that it made, after the end; 0 before, and if it wrote nothing.
     """
 
     space: str
-    revision: int
+    author: str | None
+    message: str
 
-    def __init__(self, scope: TransactionScope, *, message: str = "") -> None:
+    def __init__(self, scope: TransactionScope) -> None:
         super().__init__(scope)
         self._gathering = scope
-        self.space, self.message, self.revision = scope.name, message, 0
+        self.space, self.author, self.message = scope.name, scope.author, scope.message
 
     def __repr__(self) -> str:
         return f"<Transaction on {self.space!r} {'ended' if self._gathering.ended else 'open'}>"
+
+    @property
+    def revision(self) -> int:
+        """Returns the revision that it made, after the end; 0 before, and if it wrote nothing."""
+        return self._gathering.revision
+
+    def by(self, author: str | None = None, *, message: str | None = None) -> Transaction:
+        """Returns the same transaction for one who works in it; asks the store nothing.
+
+        What is recorded of the transaction names all who changed documents in it, and what they did that for.
+
+        Args:
+            author: Who writes; without it, who writes here.
+            message: What for.
+        """
+        who, text = admit_by(self.author, author, "", message)
+        return Transaction(self._gathering.by(who, text))
 
 
 @asynccontextmanager
@@ -45,24 +63,24 @@ async def gathering(
     outer: SpaceScope, *, lease: Lease | None = None, message: str = ""
 ) -> AsyncGenerator[Transaction]:
     """Yields a transaction, and applies what it has gathered unless its block raises."""
-    message = admit_text("message", message)
+    message = admit_message(message)
     if lease is not None:
         admit_instance("lease", lease, Lease)
-    scope = TransactionScope(outer, Unit(await outer.store(), outer.stored_name, outer.name))
+    scope = TransactionScope(outer, Unit(await outer.store(), outer.stored_name, outer.name), message=message)
     if lease is not None:
         await fence(lease, outer, scope.unit)
-    tx = Transaction(scope, message=message)
+    tx = Transaction(scope)
     try:
         try:
             yield tx
         finally:
-            scope.ended = True
+            scope.end()
         applied = await _applied(scope, lease)
     except BaseException:
         scope.take_back()
         raise
     if applied is not None and scope.unit.writes:
-        tx.revision = applied.revision
+        scope.applied_at(applied.revision)
 
 
 async def _applied(scope: TransactionScope, lease: Lease | None) -> Applied | None:
@@ -86,4 +104,4 @@ async def join(outer: SpaceScope, unit: Unit, work: Callable[[Transaction], Any]
         scope.take_back()
         raise
     finally:
-        scope.ended = True
+        scope.end()

@@ -8,7 +8,7 @@ at its revision when it commits, so that neither a phantom nor a write skew gets
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Final, cast
 
 from keepstate.engine import large_values, layout
@@ -58,8 +58,17 @@ class Unit:
         self._parts: dict[bytes, bytes] = {}
         self._objects: dict[bytes, bytes] = {}
         self._whole: dict[bytes, bytes] = {}
+        self.document_writes = 0
+        """How often it was told to write or remove a document."""
+        self.notes: list[tuple[str | None, str]] = []
+        """Who changed documents, and what for, where that was not all the same."""
 
     # ---- reading
+
+    def suppose(self, entries: Mapping[bytes, Entry | None], revision: int, now_ms: int) -> None:
+        """Takes entries for what a first read would find; the batch checks them like those that are read."""
+        self._found.update(entries)
+        self.revision, self._now_ms = revision, now_ms
 
     async def read(self, *keys: bytes) -> list[Entry | None]:
         """Returns entries as of the unit's revision, or as the unit itself has written them."""
@@ -198,6 +207,7 @@ class Unit:
         if len(value) > limits.VALUE_BYTES:
             self._whole[key] = value
         self._writes[key] = Put(key, self._parted(value), ttl_ms)
+        self.document_writes += key.startswith(layout.DOCUMENTS)
 
     def put_object(self, key: bytes, value: bytes) -> None:
         """Writes what is named by its content; it may go ahead of the batch, if that gets too large."""
@@ -224,6 +234,7 @@ class Unit:
         """Removes an entry."""
         self._whole.pop(key, None)
         self._writes[key] = Delete(key)
+        self.document_writes += key.startswith(layout.DOCUMENTS)
 
     def check(
         self, key: bytes, *, version: int | None = None, created: int | None = None, asked: str | None = None
@@ -258,9 +269,33 @@ class Unit:
             if key.startswith(prefix)
         }
 
+    def expiring(self, prefix: bytes) -> dict[bytes, int]:
+        """Returns how many milliseconds what the unit will write under a prefix has to live, if that ends."""
+        return {
+            key: write.ttl_ms
+            for key, write in self._writes.items()
+            if isinstance(write, Put) and write.ttl_ms is not None and key.startswith(prefix)
+        }
+
     def written_objects(self, prefix: bytes) -> list[bytes]:
         """Returns the keys under a prefix of objects that the unit will write."""
         return [key for key in self._objects if key.startswith(prefix)]
+
+    @property
+    def losses(self) -> Losses:
+        """Returns what tells whether that was lost which was read here."""
+        return self._losses
+
+    def found(self, key: bytes) -> Entry | None:
+        """Returns an entry as it was read."""
+        return self._found.get(key)
+
+    def as_applied(self, key: bytes, revision: int) -> Entry | None:
+        """Returns an entry as it stands after the unit has applied at a revision."""
+        write, known = self._writes.get(key), self._found.get(key)
+        if isinstance(write, Put):
+            return Entry(key, write.value, revision, known.created if known else revision)
+        return known if write is None else None
 
     def knows(self, key: bytes) -> bool:
         """Whether the unit has read or written this key."""
@@ -273,22 +308,37 @@ class Unit:
         """Whether there is something to commit."""
         return bool(self._writes or self._stamped)
 
-    def batch(self) -> Batch:
-        """Returns the batch that the unit is so far, without the parts of large values."""
-        told = {check.key for check in self._checks}
-        read = [
-            Check(key, version=entry.version if entry else 0)
-            for key, entry in self._found.items()
-            if key not in told
-        ]
+    def batch(self, beside: Unit | None = None) -> Batch:
+        """Returns the batch that the unit is so far, and what goes with it, without parts of large values."""
+        checks = self._all_checks()
+        others = [] if beside is None else [check for check in beside._all_checks() if check not in checks]
         # Stamped writes stand first: a stamp holds the write's index, which tells events of one batch apart.
         writes: list[Write] = [*self._stamped, *self._writes.values()]
-        if self._guarded or len(self._checks) + len(read) > limits.BATCH_CHECKS:
-            return Batch(self.space, writes, self._checks, self.revision, losses=self._losses.known)
-        return Batch(self.space, writes, [*self._checks, *read], losses=self._losses.known)
+        at: int | None = None
+        if self._guarded or len(checks) + len(others) > limits.BATCH_CHECKS:
+            at, checks = self.revision, self._checks
+        if beside is not None:
+            writes += beside._writes.values()
+            if at is None and beside._guarded:
+                at = beside.revision
+        return Batch(self.space, writes, [*checks, *others], at, losses=self._losses.known)
 
-    async def commit(self) -> Applied | None:
+    def _all_checks(self) -> list[Check]:
+        told = {check.key for check in self._checks}
+        return [
+            *self._checks,
+            *(
+                Check(key, version=entry.version if entry else 0)
+                for key, entry in self._found.items()
+                if key not in told
+            ),
+        ]
+
+    async def commit(self, beside: Unit | None = None) -> Applied | None:
         """Applies the unit, or answers None where it has nothing to write and nothing to check.
+
+        Args:
+            beside: What goes with it in one batch, and reads at revisions of its own.
 
         Raises:
             ConflictError: What it had read or was told to check has changed; nothing was applied.
@@ -301,12 +351,25 @@ class Unit:
                 f"{describe(own)} of {self.name!r} is written inside the function that updates it; "
                 "let the function return the new value"
             )
-        outcome = await large_values.apply_with_parts(self.store, self.batch(), self._needed_parts())
+        parts = self._needed_parts()
+        if beside is not None:
+            parts |= beside._needed_parts()
+        outcome = await large_values.apply_with_parts(self.store, self.batch(beside), parts)
         if isinstance(outcome, Applied):
             return outcome
         if isinstance(outcome, KeepstateError):
             raise outcome
         raise self._refused(outcome)
+
+    def asks_for(self, key: bytes | None) -> bool:
+        """Whether the unit itself has this key checked; None stands for the revision of the space."""
+        if key is None:
+            return self._guarded or len(self._found) + len(self._checks) > limits.BATCH_CHECKS
+        return key in self._found or any(check.key == key for check in self._checks)
+
+    def leave(self, key: bytes) -> None:
+        """Takes back all checks of a key."""
+        self._checks = [check for check in self._checks if check.key != key]
 
     def _needed_parts(self) -> dict[bytes, bytes]:
         if not self._parts:

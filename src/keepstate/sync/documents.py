@@ -51,6 +51,14 @@ class Documents(Twin[engine.Documents]):
         answer: DocumentEntry[Any] | None = finish(entry(key, type=type))
         return answer
 
+    def entries(self, *keys: str) -> dict[str, DocumentEntry[Any]]:
+        """Returns those of the named documents that are there, by name: of one revision, in one round trip.
+
+        Args:
+            keys: At most 1,000 names.
+        """
+        return finish(self._inner.entries(*keys))
+
     def put(
         self, key: str, value: object, *, expected_version: int | None = None, ttl_s: float | None = None
     ) -> int:

@@ -63,14 +63,17 @@ class Keepstate(Twin[engine.Keepstate]):
         """
         return self._inner.store
 
-    def space(self, name: str, *, author: str | None = None) -> Space:
+    def space(self, name: str, *, author: str | None = None, record: bool = False) -> Space:
         """Returns a space; asks the store nothing.
 
         Args:
             name: Any text; with the namespace at most 200 bytes of UTF-8.
             author: Who writes there; without it, who writes here.
+            record: Keeps every moment of its documents: from the next change on, each batch that changes some
+                has a commit of `main` in it. The space remembers that; every handle in every process obeys,
+                and it does not end. See `Space.at` and `Space.by`.
         """
-        return Space(self._inner.space(name, author=author))
+        return Space(self._inner.space(name, author=author, record=record))
 
     def spaces(self, prefix: str = "") -> Iterator[str]:
         """Yields the names of spaces that hold something, in the order of their UTF-8 bytes."""

@@ -11,6 +11,10 @@ from typing import TypeVar
 
 from keepstate._finish import finish
 from keepstate.engine import parts as engine
+from keepstate.engine.history.heads import MAIN
+from keepstate.engine.history.loading import Load
+from keepstate.engine.history.revisions import Revision
+from keepstate.sync.checkout import Checkout
 from keepstate.sync.documents import Documents
 from keepstate.sync.events import Events
 from keepstate.sync.history import History
@@ -48,6 +52,18 @@ class Parts(Twin[Inner]):
     def history(self) -> History:
         """The commits of a state: every moment of it can be read again."""
         return History(self._inner.history)
+
+    def at(self, ref: Revision = MAIN, *, load: Load = True) -> Checkout:
+        """Returns the documents of a recorded space as they were, by name; read-only.
+
+        Args:
+            ref: The commit: an id, a branch or tag, `main~3`, `main#37`, a time or a `Commit`.
+            load: True for all documents, False for none yet, or the names of some.
+
+        Raises:
+            NotFoundError: There is no such commit; nothing was recorded, if there is none at all.
+        """
+        return Checkout(finish(self._inner.at(ref, load=load)))
 
     def now(self) -> datetime:
         """Returns the store's time, UTC, by which leases, delays and times to live run."""

@@ -183,6 +183,14 @@ class Queue(Twin[engine.Queue]):
         """
         finish(self._inner.requeue(id))
 
+    def remove(self, id: str) -> bool:
+        """Removes a completed or dead task for good, and returns whether it existed; its id is free again.
+
+        Raises:
+            TransitionError: It is still to be done.
+        """
+        return finish(self._inner.remove(id))
+
 
 class Task(Twin[engine.Task]):
     """A claimed task, held until its lease ends.

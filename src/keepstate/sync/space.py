@@ -40,6 +40,17 @@ class Space(Parts[engine.Space]):
         """Who writes, or None."""
         return self._inner.author
 
+    def by(self, author: str | None = None, *, message: str | None = None) -> Space:
+        """Returns the same space for one who writes there; asks the store nothing.
+
+        Events, commits and what is recorded name the author; what is recorded tells the message.
+
+        Args:
+            author: Who writes; without it, who writes here.
+            message: What for; at most 64 KiB of UTF-8.
+        """
+        return Space(self._inner.by(author, message=message))
+
     @entered_once
     def transaction(self, *, lease: Lease | None = None, message: str = "") -> Generator[Transaction]:
         """Gathers what its body does and applies it as one batch at the end.
@@ -48,7 +59,7 @@ class Space(Parts[engine.Space]):
 
         Args:
             lease: Applies only while this lease is held.
-            message: Says what the transaction is for.
+            message: Says what the transaction is for; what is recorded of it tells so.
 
         Raises:
             ConflictError: What the body had read has changed; nothing was applied.

@@ -18,8 +18,8 @@ class Transaction(Parts[engine.Transaction]):
 
     Attributes:
         space: The name of the space.
+        author: Who writes, or None.
         message: What it is for.
-        revision: The revision that it made, after the end; 0 before, and if it wrote nothing.
     """
 
     @property
@@ -28,11 +28,27 @@ class Transaction(Parts[engine.Transaction]):
         return self._inner.space
 
     @property
+    def author(self) -> str | None:
+        """Who writes, or None."""
+        return self._inner.author
+
+    @property
     def message(self) -> str:
         """What it is for."""
         return self._inner.message
 
     @property
     def revision(self) -> int:
-        """The revision that it made, after the end; 0 before, and if it wrote nothing."""
+        """Returns the revision that it made, after the end; 0 before, and if it wrote nothing."""
         return self._inner.revision
+
+    def by(self, author: str | None = None, *, message: str | None = None) -> Transaction:
+        """Returns the same transaction for one who works in it; asks the store nothing.
+
+        What is recorded of the transaction names all who changed documents in it, and what they did that for.
+
+        Args:
+            author: Who writes; without it, who writes here.
+            message: What for.
+        """
+        return Transaction(self._inner.by(author, message=message))

@@ -37,9 +37,15 @@ _T = TypeVar("_T")
 
 
 class Codec:
-    """Encodes and decodes with the classes of one registry."""
+    """Encodes and decodes with the classes of one registry.
 
-    def __init__(self, registry: Registry = CLASSES) -> None:
+    Args:
+        registry: The classes.
+        reads_forms: Whether what is assembled has builtin forms in place of objects.
+    """
+
+    def __init__(self, registry: Registry = CLASSES, *, reads_forms: bool = False) -> None:
+        self._reads_forms = reads_forms
         self._registry, self._forms = registry, Reader()
         self._write = Writer(registry).write
         self._read = ObjectReader(registry, self._forms).read
@@ -111,6 +117,8 @@ class Codec:
         return merkle.assemble(encoding, objects, self._reader)
 
     def _reader(self, resolve: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+        if self._reads_forms:
+            return Reader({**FORM_READERS, TAG: resolve}).read
         return ObjectReader(self._registry, self._forms, leaves={**LEAF_READERS, TAG: resolve}).read
 
 
@@ -143,6 +151,10 @@ def body_of(data: bytes) -> bytes:
 
 
 _default: Final = Codec()
+STATES: Final = _default
+"""Encodes and decodes what histories keep."""
+FORMS: Final = Codec(reads_forms=True)
+"""Likewise, and gives objects of classes in builtin form."""
 encode = _default.encode
 decode = _default.decode
 canonical = _default.canonical

@@ -161,3 +161,29 @@ def _whole(entries: Sequence[Entry]) -> Fetching[Sequence[Entry]]:
         entry if entry.encoding is not None else msgspec.structs.replace(entry, encoding=found[entry.name])
         for entry in entries
     ]
+
+
+def replanted(encoding: bytes) -> Planted:
+    """Returns the Merkle form of a value of which only the whole encoding is at hand; as `plant` makes it."""
+    objects: dict[bytes, bytes] = {}
+    return Planted(_replanted(encoding, objects)[0], objects)
+
+
+def _replanted(encoding: bytes, objects: dict[bytes, bytes]) -> tuple[bytes, bool]:
+    if len(encoding) <= TREE_BYTES or not is_container(encoding):
+        return encoding, False
+    has_keys = not is_plain_list(encoding)
+    there = fields(encoding) if has_keys else {}
+    keys = list(there)
+    parts = [_replanted(child, objects) for child in (there.values() if has_keys else split(encoding))]
+    children = [child for child, _ in parts]
+    is_deep = any(deep for _, deep in parts)
+    if sum(map(len, keys)) + sum(map(len, children)) <= TREE_BYTES:
+        return (compose(children, keys if has_keys else None) if is_deep else encoding), is_deep
+    entries = [
+        item(child, is_deep=deep, key=key)
+        for key, (child, deep) in zip(keys or [b""] * len(parts), parts, strict=True)
+    ]
+    made = (mapping.build if has_keys else sequence.build)(entries)
+    objects.update(made.objects())
+    return made.tree.ref.encoding(), True

@@ -15,6 +15,8 @@ SPACE_BYTES: Final = 200
 TOKEN_BYTES: Final = 64
 ERROR_BYTES: Final = 16 << 10
 """Of what a failed task keeps of its error, as UTF-8; the rest is cut."""
+MESSAGE_BYTES: Final = 64 << 10
+"""Of what a commit or transaction is for, as UTF-8."""
 TTL_MS: Final = 100 * 366 * 24 * 3600 * 1000
 """A hundred years."""
 

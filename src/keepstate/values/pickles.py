@@ -12,7 +12,7 @@ import hmac
 import io
 import pickle
 import pickletools
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from typing import Any, Final
@@ -21,7 +21,9 @@ from uuid import UUID
 from keepstate.errors import CorruptError, InvalidError, KeepstateError
 from keepstate.values import codec
 from keepstate.values.fitting import fit, fit_fields
+from keepstate.values.lowering import Pickling
 from keepstate.values.reading import ObjectReader, Reader
+from keepstate.values.refs import TAG
 from keepstate.values.schema import CLASSES
 from keepstate.values.types import LEAF_READERS, PICKLE, pickled, pickled_parts
 from keepstate.values.writing import Writer
@@ -35,6 +37,8 @@ _REFUSED: Final = frozenset({
     "EXT1", "EXT2", "EXT4", "PERSID", "BINPERSID", "NEXT_BUFFER", "READONLY_BUFFER", "INST", "OBJ",
 })  # fmt: skip
 """Steps that go past `find_class`, or that no pickle made here has."""
+_IN_HISTORY: Final = b"in a history"
+"""Stands for the place of what histories keep; no place of a stored value is like it."""
 _PLACES: Final = frozenset({"PUT", "BINPUT", "LONG_BINPUT", "GET", "BINGET", "LONG_BINGET"})
 
 
@@ -64,6 +68,7 @@ class SignedPickle:
         self._write = Writer(CLASSES, pickling=self._dump).write
         self._read = ObjectReader(CLASSES, Reader(leaves), leaves=leaves).read
         self._read_fitted = ObjectReader(CLASSES, Reader(leaves), fit_fields, leaves).read
+        self._states = _StatePickles(self._dump_signed, self._load_signed)
 
     def __repr__(self) -> str:
         return (
@@ -74,6 +79,11 @@ class SignedPickle:
         raise TypeError(
             "a SignedPickle cannot be pickled, since its key would lie open; make it where it is used"
         )
+
+    @property
+    def states(self) -> codec.Codec:
+        """Returns what encodes and decodes what histories keep: each pickle is signed by itself."""
+        return self._states
 
     # ---- stored values
 
@@ -112,7 +122,7 @@ class SignedPickle:
 
     def _dump(self, value: object) -> bytes | None:
         """Returns what stands for an object, or None if its class is not allowed."""
-        if type(value) not in self._allowed:
+        if not self._may_be_pickled(type(value)):
             return None
         name = f"{type(value).__module__}.{type(value).__qualname__}"
         try:
@@ -123,17 +133,82 @@ class SignedPickle:
             raise InvalidError(f"{name} does not come back as one from its pickle")
         return pickled(name, dumped)
 
+    def _may_be_pickled(self, kind: type) -> bool:
+        return kind in self._allowed
+
     def _load(self, data: bytes) -> object:
         return self._loaded(*pickled_parts(data))
 
+    def _dump_signed(self, value: object) -> bytes | None:
+        dumped = self._dump(value)
+        if dumped is None:
+            return None
+        name, plain = pickled_parts(dumped)
+        return pickled(name, self._signature(dumped, _IN_HISTORY) + plain)
+
+    def _load_signed(self, data: bytes) -> object:
+        name, signed = pickled_parts(data)
+        signature, plain = signed[:_MAC_BYTES], signed[_MAC_BYTES:]
+        if not hmac.compare_digest(signature, self._signature(pickled(name, plain), _IN_HISTORY)):
+            raise CorruptError(f"a pickle of {name} in a history was not signed by this key")
+        return self._loaded(name, plain)
+
     def _loaded(self, name: str, dumped: bytes) -> object:
-        _check_steps(name, dumped)
         try:
-            return _Unpickler(dumped, self._classes).load()
+            return self._unpickled(name, dumped)
         except KeepstateError:
             raise
         except Exception as error:
             raise InvalidError(f"a pickle of {name} cannot be read: {error!r}") from error
+
+    def _unpickled(self, name: str, dumped: bytes) -> object:
+        _check_steps(name, dumped)
+        return _Unpickler(dumped, self._classes).load()
+
+
+class _StatePickles(codec.Codec):
+    """What histories keep is named by its content and shared by commits, so that a pickle has no one place.
+
+    Each stands behind a signature of its own, for histories and nothing else: what is taken from there does
+    not verify as a document, nor the other way round.
+    """
+
+    def __init__(self, dump: Pickling, load: Callable[[bytes], object]) -> None:
+        super().__init__()
+        plain, signing = self._write, Writer(CLASSES, pickling=dump).write
+        self._leaves = {**LEAF_READERS, PICKLE: load}
+
+        def write(value: object) -> bytes:
+            try:
+                return plain(value)
+            except InvalidError:
+                return signing(value)
+
+        self._write = write
+
+    def _reader(self, resolve: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+        leaves = {**self._leaves, TAG: resolve}
+        return ObjectReader(CLASSES, Reader(leaves), leaves=leaves).read
+
+
+class ProcessPickle(SignedPickle):
+    """Pickles objects of any class, for a store in memory: only this process can have written what is there.
+
+    Args:
+        key: Random bytes that leave the process nowhere.
+    """
+
+    def __init__(self, key: bytes) -> None:
+        super().__init__(key, allow=())
+
+    def __repr__(self) -> str:
+        return "<ProcessPickle of anything>"
+
+    def _may_be_pickled(self, kind: type) -> bool:
+        return True
+
+    def _unpickled(self, name: str, dumped: bytes) -> object:
+        return pickle.loads(dumped)
 
 
 class _Unpickler(pickle.Unpickler):

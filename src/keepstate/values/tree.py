@@ -196,21 +196,27 @@ class Editing:
         """The tree as it is now."""
         self._nodes: dict[bytes, tuple[bytes, Sequence[Entry]]] = {}
         self._blobs: dict[bytes, bytes] = {}
+        self._read: dict[bytes, bytes] = {}
 
     def reading(self, work: Fetching[_T]) -> Fetching[_T]:
         """Returns the result of work on the tree as it is now, which may ask for what was only made here."""
         try:
             wanted = next(work)
             while True:
-                here = {ref.name: self._made_here(ref.name) for ref in wanted}
+                here = {ref.name: self._at_hand(ref.name) for ref in wanted}
                 missing = [ref for ref in wanted if here[ref.name] is None]
-                fetched: Mapping[bytes, bytes] = (yield missing) if missing else {}
-                wanted = work.send({name: data or fetched[name] for name, data in here.items()})
+                if missing:
+                    fetched: Mapping[bytes, bytes] = yield missing
+                    self._read.update(fetched)
+                    here.update(fetched)
+                wanted = work.send(cast("dict[bytes, bytes]", here))
         except StopIteration as end:
             return cast("_T", end.value)
 
-    def _made_here(self, name: bytes) -> bytes | None:
-        return self._nodes[name][0] if name in self._nodes else self._blobs.get(name)
+    def _at_hand(self, name: bytes) -> bytes | None:
+        if name in self._nodes:
+            return self._nodes[name][0]
+        return self._blobs.get(name) or self._read.get(name)
 
     def splice(self, begin: int, end: int, items: Sequence[Entry]) -> Fetching[None]:
         """Puts items in place of those from `begin` up to `end`."""

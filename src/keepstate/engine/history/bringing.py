@@ -4,24 +4,24 @@ from __future__ import annotations
 
 from typing import Any
 
-from keepstate.engine.history.paths import CODEC
+from keepstate.values.codec import STATES, Codec
 from keepstate.values.diff import aligned
 
 
-def brought(live: Any, value: Any) -> Any:
+def brought(live: Any, value: Any, codec: Codec = STATES) -> Any:
     """Returns `live`, made equal to `value` in place; `value` itself where that cannot be."""
     kind = kind_of(live)
     if kind is not kind_of(value):
         return value
     if kind is dict:
-        items = {key: brought(live[key], item) if key in live else item for key, item in value.items()}
+        items = {key: brought(live[key], item, codec) if key in live else item for key, item in value.items()}
         live.clear()
         live.update(items)
         return live
     if kind is list:
-        live[:] = _items(live, value)
+        live[:] = _items(live, value, codec)
         return live
-    return live if _same(live, value) else value
+    return live if codec.canonical(live) == codec.canonical(value) else value
 
 
 def kind_of(value: object) -> Any:
@@ -29,21 +29,17 @@ def kind_of(value: object) -> Any:
     return type(value)
 
 
-def _items(live: list[Any], value: list[Any]) -> list[Any]:
+def _items(live: list[Any], value: list[Any], codec: Codec) -> list[Any]:
     """Returns the items of a list, those that stand there already as they are."""
     items: list[Any] = []
     at = 0
-    old, new = [CODEC.canonical(item) for item in live], [CODEC.canonical(item) for item in value]
+    old, new = [codec.canonical(item) for item in live], [codec.canonical(item) for item in value]
     for begin, end, new_begin, new_end in aligned(old, new):
         items += live[at:begin]
         if end - begin == new_end - new_begin:
             pairs = zip(live[begin:end], value[new_begin:new_end], strict=True)
-            items += [brought(item, now) for item, now in pairs]
+            items += [brought(item, now, codec) for item, now in pairs]
         else:
             items += value[new_begin:new_end]
         at = end
     return items + live[at:]
-
-
-def _same(live: Any, value: Any) -> bool:
-    return CODEC.canonical(live) == CODEC.canonical(value)

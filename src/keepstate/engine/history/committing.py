@@ -8,12 +8,12 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from keepstate.engine import layout
-from keepstate.engine.admission import admit_author, admit_text
+from keepstate.engine.admission import admit_author, admit_message
 from keepstate.engine.history.ancestry import first_parents, is_ancestor
 from keepstate.engine.history.heads import Head, admit_ref_name
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.merging import MergeRules, merged
-from keepstate.engine.history.record import MESSAGE_BYTES, NONCE_BYTES, CommitRecord
+from keepstate.engine.history.record import NONCE_BYTES, CommitRecord
 from keepstate.engine.history.revisions import Found, held
 from keepstate.engine.scope import Scope
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
@@ -55,9 +55,7 @@ def admit_order(
     Raises:
         InvalidError: An argument cannot be taken; it is named.
     """
-    text = admit_text("message", message)
-    if len(text.encode()) > MESSAGE_BYTES:
-        raise InvalidError(f"`message` has {len(text.encode())} bytes; at most {MESSAGE_BYTES}")
+    text = admit_message(message)
     if on_conflict not in ("raise", "merge"):  # pyright: ignore[reportUnnecessaryContains]
         raise InvalidError(f"`on_conflict` is {on_conflict!r}; it is 'raise' or 'merge'")
     if rules is not None and not isinstance(rules, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -91,8 +89,9 @@ async def commit_onto(ledger: Ledger, order: Order, base: bytes | None, state: P
         MergeConflictError: Both sides changed the same.
     """
     head = await ledger.branch(order.branch)
+    await ledger.refuse_recorded(order.branch)
     if base == (head.commit if head else None):
-        return await _written(ledger, order, head, state)
+        return await put_onto(ledger, order, head, state)
     if order.on_conflict == "raise" or head is None:
         raise _moved(ledger, order.branch, base, head)
     if base is not None:
@@ -111,7 +110,8 @@ async def commit_onto(ledger: Ledger, order: Order, base: bytes | None, state: P
     return await join(ledger, order, head, (own, record), Planted(made.encoding, made.objects))
 
 
-async def _written(ledger: Ledger, order: Order, head: Head | None, state: Planted) -> Outcome:
+async def put_onto(ledger: Ledger, order: Order, head: Head | None, state: Planted) -> Outcome:
+    """Commits a state right onto the branch's head, or makes the branch with it."""
     parents = [head.commit] if head else []
     id, record = await ledger.write(
         state.encoding,
@@ -130,6 +130,7 @@ async def join(
     ledger: Ledger, order: Order, head: Head, other: tuple[bytes, CommitRecord], state: Planted
 ) -> Outcome:
     """Commits a state that has both the branch's head and another commit before it."""
+    await ledger.refuse_recorded(order.branch)
     id, record = await ledger.write(
         state.encoding,
         state.objects,

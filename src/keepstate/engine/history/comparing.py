@@ -18,8 +18,8 @@ async def differences(ledger: Ledger, old: bytes, new: bytes) -> list[Difference
         Difference(
             steps_shown(change.path),
             change.kind,
-            decoded_or_none(change.old, objects),
-            decoded_or_none(change.new, objects),
+            decoded_or_none(change.old, objects, ledger.states),
+            decoded_or_none(change.new, objects, ledger.states),
         )
         for change in changes
     ]

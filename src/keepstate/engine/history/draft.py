@@ -16,7 +16,7 @@ from keepstate.engine.history.paths import CODEC
 from keepstate.engine.scope import ATTEMPTS, Scope
 from keepstate.engine.unit import Unit
 from keepstate.errors import InvalidError
-from keepstate.values.codec import canonical
+from keepstate.values.codec import STATES, Codec, canonical
 from keepstate.values.comparing import compared
 from keepstate.values.contents import open_contents, whole
 from keepstate.values.diff import unlike_keys
@@ -44,6 +44,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
         self.base = base
         # What each loaded value was encoded as when it was loaded or committed.
         self._bases: dict[str, bytes] = {}
+        self._codec = scope.home.states
         self._keep(state.values)
 
     def __repr__(self) -> str:
@@ -114,13 +115,13 @@ class Draft(Loaded, MutableMapping[str, Any]):
             InvalidError: A value would not come back equal; its path is named. Nothing was committed.
         """
         order = admit_order(self._scope, self.branch, message, author, on_conflict, rules)
-        encodings = {key: _encoded(key, value) for key, value in self._state.values.items()}
+        encodings = {key: encoded(key, value, self._codec) for key, value in self._state.values.items()}
         # Told before anything is waited for: what is changed meanwhile belongs to the next commit.
         edits, gone = self._edits(encodings), [canonical(key) for key in self._state.gone]
 
         async def work(unit: Unit) -> tuple[Outcome, dict[str, Any]]:
             ledger = await self._state.ledger(unit)
-            state = await ledger.serve(_edited(self._state.root, edits, gone))
+            state = await ledger.serve(edited_state(self._state.root, edits, gone))
             outcome = await commit_onto(ledger, order, self._state.id, state)
             return outcome, await self._merged(ledger, outcome)
 
@@ -133,13 +134,13 @@ class Draft(Loaded, MutableMapping[str, Any]):
 
     def _edits(self, encodings: dict[str, bytes]) -> Edits:
         """Returns what was changed, but for what was removed."""
-        edits, values = Edits(), self._state.values
+        edits, values, codec = Edits(), self._state.values, self._codec
         for key, encoding in encodings.items():
             step, before = canonical(key), self._bases.get(key)
             verdict = (
-                CODEC.plant(values[key])
+                codec.plant(values[key])
                 if before is None
-                else compared(before, encoding, values[key], CODEC.plant)
+                else compared(before, encoding, values[key], codec.plant)
             )
             if isinstance(verdict, Edits):
                 edits.inside[step] = verdict
@@ -163,7 +164,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
             others[key] = MISSING
             if entry is not None and (key in self._state.values or self._state.is_whole):
                 encodings = await ledger.serve(whole([entry]))
-                others[key] = CODEC.assemble(encodings[0], await ledger.serve(gather(encodings)))
+                others[key] = self._codec.assemble(encodings[0], await ledger.serve(gather(encodings)))
         return others
 
     def _standing(self) -> Callable[[], None]:
@@ -186,14 +187,16 @@ class Draft(Loaded, MutableMapping[str, Any]):
                 state.values.pop(key, None)
                 self._bases.pop(key, None)
                 continue
-            state.values[key] = brought(state.values[key], value) if key in state.values else value
-            self._bases[key] = canonical(state.values[key])
+            state.values[key] = (
+                brought(state.values[key], value, self._codec) if key in state.values else value
+            )
+            self._bases[key] = self._codec.canonical(state.values[key])
 
     def _keep(self, loaded: dict[str, Any]) -> None:
-        self._bases |= {key: canonical(value) for key, value in loaded.items()}
+        self._bases |= {key: self._codec.canonical(value) for key, value in loaded.items()}
 
 
-def _edited(root: bytes, edits: Edits, gone: Sequence[bytes]) -> Fetching[Planted]:
+def edited_state(root: bytes, edits: Edits, gone: Sequence[bytes]) -> Fetching[Planted]:
     """Returns a state as changed, without those of some keys that it has."""
     contents = yield from open_contents(root)
     there = yield from together([contents.find(step) for step in gone])
@@ -201,9 +204,10 @@ def _edited(root: bytes, edits: Edits, gone: Sequence[bytes]) -> Fetching[Plante
     return (yield from edited(root, edits))
 
 
-def _encoded(key: str, value: Any) -> bytes:
+def encoded(key: str, value: Any, codec: Codec = STATES) -> bytes:
+    """Returns the encoding of a key's value; what cannot be stored is named by its whole path."""
     try:
-        return canonical(value)
+        return codec.canonical(value)
     except InvalidError:
-        canonical({key: value})  # names the whole path
+        codec.canonical({key: value})  # names the whole path
         raise

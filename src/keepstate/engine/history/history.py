@@ -31,9 +31,9 @@ from keepstate.engine.history.committing import (
 from keepstate.engine.history.draft import Draft
 from keepstate.engine.history.heads import MAIN, admit_ref_name
 from keepstate.engine.history.ledger import Ledger
-from keepstate.engine.history.loading import Load, State
+from keepstate.engine.history.loading import Load, State, admit_load
 from keepstate.engine.history.merging import MergeRules, merged, reverted
-from keepstate.engine.history.paths import CODEC, Path, steps_of
+from keepstate.engine.history.paths import Path, steps_of
 from keepstate.engine.history.record import EMPTY_STATE
 from keepstate.engine.history.revisions import Found, Revision, find_commit, held
 from keepstate.engine.history.sharing import brought_in, taken_out
@@ -133,7 +133,7 @@ class History(Upkeep):
         """
         order = admit_order(self._scope, branch, message, author)
         steps = steps_of(path)
-        new = [CODEC.plant(item) for item in items]
+        new = [self._scope.home.states.plant(item) for item in items]
 
         async def work(ledger: Ledger) -> Outcome:
             base = await self._base(ledger, order.branch, None)
@@ -150,7 +150,7 @@ class History(Upkeep):
             branch: The branch; if it is not there, the draft is empty and its commit makes it.
             load: True for all of the state, False for nothing yet, or paths whose keys are to be loaded.
         """
-        name = admit_ref_name("branch", branch)
+        name, load = admit_ref_name("branch", branch), admit_load(load)
 
         async def work(ledger: Ledger) -> Draft:
             head = await ledger.branch(name)
@@ -178,6 +178,7 @@ class History(Upkeep):
         Raises:
             NotFoundError: There is no such commit, or no such key.
         """
+        load = admit_load(load)
 
         async def work(ledger: Ledger) -> Checkout:
             found = await find_commit(ledger, ref)

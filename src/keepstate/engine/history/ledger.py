@@ -7,11 +7,12 @@ from typing import TypeVar
 
 from keepstate.engine import layout
 from keepstate.engine.history.grafts import Grafts, read_grafts
-from keepstate.engine.history.heads import Head, put_head, read_head
-from keepstate.engine.history.objects import Known, UnitObjects, packed_record, unpacked
+from keepstate.engine.history.heads import MAIN, Head, put_head, read_head
+from keepstate.engine.history.objects import Kept, Known, UnitObjects, packed_record, unpacked
 from keepstate.engine.history.record import CommitRecord, carried, id_of, read_record
 from keepstate.engine.unit import Unit
-from keepstate.errors import CorruptError, KeepstateError, NotFoundError, PrunedError
+from keepstate.errors import CorruptError, InvalidError, KeepstateError, NotFoundError, PrunedError
+from keepstate.values.codec import STATES, Codec
 from keepstate.values.refs import Fetching
 
 T = TypeVar("T")
@@ -20,9 +21,14 @@ _REMEMBERED = 1_024
 
 
 class Records:
-    """Commits that were read lately, each with the roots that it carries; they never change."""
+    """Commits that were read lately, each with the roots that it carries; they never change.
 
-    def __init__(self) -> None:
+    Args:
+        most: How many.
+    """
+
+    def __init__(self, most: int = _REMEMBERED) -> None:
+        self._most = most
         self._by_id: dict[bytes, tuple[CommitRecord, dict[bytes, bytes]]] = {}
 
     def get(self, id: bytes) -> tuple[CommitRecord, dict[bytes, bytes]] | None:
@@ -31,7 +37,7 @@ class Records:
 
     def add(self, id: bytes, record: CommitRecord) -> tuple[CommitRecord, dict[bytes, bytes]]:
         """Remembers a commit, and forgets all others when they have become many."""
-        if len(self._by_id) >= _REMEMBERED:
+        if len(self._by_id) >= self._most:
             self._by_id = {}
         self._by_id[id] = record, record.roots()
         return self._by_id[id]
@@ -40,12 +46,14 @@ class Records:
 class Ledger:
     """The commits and objects of a space, as one unit of work reads and writes them."""
 
-    def __init__(self, unit: Unit, records: Records) -> None:
-        self.unit = unit
+    def __init__(
+        self, unit: Unit, records: Records, kept: Kept | None = None, states: Codec = STATES
+    ) -> None:
+        self.unit, self.states = unit, states
         self._records = records
         self._grafts: Grafts | None = None
         self._objects = UnitObjects(unit)
-        self.known = Known(self._objects)
+        self.known = Known(self._objects, kept)
 
     async def serve(self, work: Fetching[T], *, keep: bool = True) -> T:
         """Returns the result of work that asks for objects; without `keep` they are not kept at hand."""
@@ -55,7 +63,18 @@ class Ledger:
 
     async def branch(self, name: str) -> Head | None:
         """Returns a branch's head; what is written stands on it."""
+        if name == MAIN:
+            # Asked for together, so that who moves it learns in the same round whether it may.
+            await self.unit.read(layout.named_key(layout.BRANCHES, name), layout.RECORDED)
         return await read_head(self.unit, layout.BRANCHES, name)
+
+    async def refuse_recorded(self, branch: str) -> None:
+        """Raises `InvalidError` for the branch that follows the documents of a recorded space."""
+        if branch == MAIN and await self.unit.get(layout.RECORDED) is not None:
+            raise InvalidError(
+                f"{self.unit.name!r} is recorded, and its {MAIN!r} follows its documents: change those, "
+                "or commit to another branch"
+            )
 
     async def there(self, name: str) -> Head:
         """Returns the head of a branch that must be there."""

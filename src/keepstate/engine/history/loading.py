@@ -11,7 +11,7 @@ from keepstate.engine.history.ledger import Ledger, Records
 from keepstate.engine.history.paths import CODEC, Path, Steps, find, shown, steps_of
 from keepstate.engine.scope import Scope
 from keepstate.engine.unit import Unit
-from keepstate.errors import CorruptError, NotFoundError, NotLoadedError
+from keepstate.errors import CorruptError, InvalidError, NotFoundError, NotLoadedError
 from keepstate.values.codec import canonical
 from keepstate.values.contents import open_contents, whole
 from keepstate.values.merkle import gather
@@ -20,6 +20,21 @@ from keepstate.values.refs import Fetching, together
 
 Load = bool | Collection[Path]
 """True for all, False for nothing yet, or paths."""
+
+
+def admit_load(load: Load) -> Load:
+    """Returns what is to be loaded.
+
+    Raises:
+        InvalidError: It is neither, or a path is none.
+    """
+    if isinstance(load, bool):
+        return load
+    if isinstance(load, str | bytes) or not isinstance(load, Collection):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidError(f"`load` is {load!r}; give True, False, or a list of paths")
+    for path in load:
+        steps_of(path)
+    return list(load)
 
 
 class State:
@@ -41,7 +56,7 @@ class State:
 
     async def ledger(self, unit: Unit) -> Ledger:
         """Returns a ledger that has at hand what the commit carries."""
-        ledger = Ledger(unit, self._records)
+        ledger = Ledger(unit, self._records, states=self._scope.home.states)
         if self.id is not None:
             ledger.read_loosely(self.id)
             await ledger.record(self.id)
@@ -60,7 +75,7 @@ class State:
         encodings = await ledger.serve(whole([entry for _, entry in fresh]))
         objects = await ledger.serve(gather(encodings))
         loaded = {
-            key: CODEC.assemble(encoding, objects)
+            key: ledger.states.assemble(encoding, objects)
             for (key, _), encoding in zip(fresh, encodings, strict=True)
         }
         if load is True:
@@ -93,7 +108,7 @@ class State:
             NotFoundError: It leads nowhere.
         """
         _, encoding = await ledger.serve(find(self.root, steps))
-        return CODEC.assemble(encoding, await ledger.serve(gather([encoding])))
+        return ledger.states.assemble(encoding, await ledger.serve(gather([encoding])))
 
     async def has(self, ledger: Ledger, key: str) -> bool:
         """Whether the state has a key."""

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from keepstate.engine.history.ancestry import is_ancestor, merge_bases
 from keepstate.engine.history.ledger import Ledger
-from keepstate.engine.history.paths import CODEC, Steps, decoded_or_none, patterns, shown, steps_shown
+from keepstate.engine.history.paths import Steps, decoded_or_none, patterns, shown, steps_shown
 from keepstate.engine.history.record import EMPTY_STATE, CommitRecord
 from keepstate.errors import MergeConflictError, NotFoundError, PrunedError
 from keepstate.values import merge_rules
@@ -59,7 +59,7 @@ async def merged(
     mine, others = await ledger.record(ours), await ledger.record(theirs)
     by_rule = Rules(patterns(rules), ours_is_later=(mine.generation, ours) > (others.generation, theirs))
     base = await _base(ledger, await merge_bases(ledger, ours, theirs) if bases is None else bases, by_rule)
-    made = await ledger.serve(merge(base, mine.root, others.root, by_rule, CODEC))
+    made = await ledger.serve(merge(base, mine.root, others.root, by_rule, ledger.states))
     if made.conflicts:
         raise await _error(ledger, made.conflicts, mine, others)
     return made
@@ -73,7 +73,7 @@ async def _base(ledger: Ledger, bases: Sequence[bytes], rules: Rules) -> bytes:
     root = (await ledger.record(first)).root
     for other in others:
         below = await _base(ledger, await merge_bases(ledger, first, other), rules)
-        made = await ledger.serve(merge(below, root, (await ledger.record(other)).root, rules, CODEC))
+        made = await ledger.serve(merge(below, root, (await ledger.record(other)).root, rules, ledger.states))
         ledger.known.add(made.objects)
         root = made.encoding
     return root
@@ -97,7 +97,7 @@ async def _told(
 ) -> MergeConflict:
     sides = (conflict.base, conflict.ours, conflict.theirs)
     objects = await ledger.serve(gather([side for side in sides if side is not None]))
-    base, mine, others = (decoded_or_none(side, objects) for side in sides)
+    base, mine, others = (decoded_or_none(side, objects, ledger.states) for side in sides)
     path = steps_shown(conflict.path)
     return MergeConflict(path, base, mine, others, ours.author, theirs.author, conflict.reason)
 
@@ -120,7 +120,7 @@ async def reverted(ledger: Ledger, head: bytes, undone: bytes, rules: MergeRules
     parents = await ledger.parents(undone)
     before = await ledger.record(parents[0]) if parents else None
     root = before.root if before else EMPTY_STATE
-    made = await ledger.serve(merge(record.root, mine.root, root, Rules(patterns(rules)), CODEC))
+    made = await ledger.serve(merge(record.root, mine.root, root, Rules(patterns(rules)), ledger.states))
     if made.conflicts:
         raise await _error(ledger, made.conflicts, mine, record)
     # The earlier state's own roots stand in its commit; what takes them over needs them at hand.

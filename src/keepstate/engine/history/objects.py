@@ -24,6 +24,8 @@ _ITEM_BYTES = 64
 _COMPRESSED_FROM_BYTES = 512
 _STATE_BYTES = 256
 _READ_BYTES = limits.READ_BYTES - limits.VALUE_BYTES
+_KEPT_OBJECT_BYTES = 16 << 10
+_KEPT_BYTES = 1 << 20
 
 
 class Objects(Protocol):
@@ -130,29 +132,63 @@ def _groups(refs: Collection[Ref]) -> Iterator[list[Ref]]:
         yield group
 
 
-class Known:
-    """Objects at hand, over those of a store: what was fetched once is not fetched again."""
+class Kept:
+    """Small objects that outlast the work which fetched or made them: the nodes on the way to a change."""
 
-    def __init__(self, objects: Objects) -> None:
-        self._objects = objects
+    def __init__(self) -> None:
+        self._objects: dict[bytes, bytes] = {}
+        self._size_bytes = 0
+
+    def get(self, name: bytes) -> bytes | None:
+        """Returns an object, if it is still kept."""
+        return self._objects.get(name)
+
+    def add(self, objects: Mapping[bytes, bytes]) -> None:
+        """Keeps objects, and forgets all others when they have become many bytes."""
+        small = {name: data for name, data in objects.items() if len(data) <= _KEPT_OBJECT_BYTES}
+        self._size_bytes += sum(map(len, small.values()))
+        if self._size_bytes > _KEPT_BYTES:
+            self._objects, self._size_bytes = {}, sum(map(len, small.values()))
+        self._objects.update(small)
+
+
+class Known:
+    """Objects at hand, over those of a store: what was fetched once is not fetched again.
+
+    Args:
+        objects: Where all are.
+        kept: Those that are at hand from earlier work.
+    """
+
+    def __init__(self, objects: Objects, kept: Kept | None = None) -> None:
+        self._objects, self._kept = objects, kept
         self._here: dict[bytes, bytes] = {}
 
     def add(self, objects: Mapping[bytes, bytes]) -> None:
         """Takes objects that were made, or came along with a commit."""
         self._here.update(objects)
+        if self._kept is not None:
+            self._kept.add(objects)
 
     async def serve(self, work: Fetching[T], *, keep: bool = True) -> T:
         """Returns the work's result, giving it the objects that it asks for."""
         try:
             wanted = next(work)
             while True:
-                missing = [ref for ref in wanted if ref.name not in self._here]
+                missing = [ref for ref in wanted if not self._has(ref.name)]
                 fetched: Mapping[bytes, bytes] = await self._objects.get(missing) if missing else {}
-                if keep:
-                    self._here.update(fetched)
+                if keep and fetched:
+                    self.add(fetched)
                 wanted = work.send(
                     {ref.name: fetched.get(ref.name) or self._here[ref.name] for ref in wanted}
                 )
         except StopIteration as end:
             result: T = end.value
             return result
+
+    def _has(self, name: bytes) -> bool:
+        if name not in self._here and self._kept is not None:
+            data = self._kept.get(name)
+            if data is not None:
+                self._here[name] = data
+        return name in self._here

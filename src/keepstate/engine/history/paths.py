@@ -7,7 +7,7 @@ from itertools import product
 from typing import Any, TypeAlias
 
 from keepstate.errors import CorruptError, InvalidError, NotFoundError
-from keepstate.values.codec import Codec
+from keepstate.values.codec import STATES, Codec
 from keepstate.values.contents import is_container, open_contents, whole
 from keepstate.values.diff import Step
 from keepstate.values.merge_rules import Pattern, Rule
@@ -17,7 +17,8 @@ Path: TypeAlias = str | tuple[Any, ...]
 """One key of the state, dots included, or keys and places of lists from the state down."""
 Steps: TypeAlias = tuple[Any, ...]
 
-CODEC = Codec()
+CODEC = STATES
+"""For keys, which hold no objects of classes."""
 
 
 def steps_of(path: Path) -> Steps:
@@ -101,11 +102,11 @@ def _meant(step: object) -> Iterator[Step | None]:
     yield CODEC.canonical(step)
 
 
-def decoded_or_none(encoding: bytes | None, objects: Mapping[bytes, bytes]) -> Any:
+def decoded_or_none(encoding: bytes | None, objects: Mapping[bytes, bytes], states: Codec) -> Any:
     """Returns the value of an encoding, None for nothing."""
     if encoding is None:
         return None
     try:
-        return CODEC.assemble(encoding, objects)
+        return states.assemble(encoding, objects)
     except KeyError as error:
         raise CorruptError(f"object {error.args[0].hex()} is missing") from error

@@ -6,7 +6,7 @@ or moves meanwhile, and that leads to what is let go of here, keeps it.
 
 from __future__ import annotations
 
-from collections.abc import Set
+from collections.abc import Mapping, Set
 
 import msgspec
 
@@ -15,6 +15,7 @@ from keepstate.engine.history.ancestry import first_parents
 from keepstate.engine.history.grafts import Graft, Grafts, put_grafts
 from keepstate.engine.history.heads import heads, read_head
 from keepstate.engine.history.ledger import Ledger
+from keepstate.errors import ConflictError, CorruptError
 
 
 class Keeping(msgspec.Struct, frozen=True):
@@ -32,12 +33,36 @@ class Keeping(msgspec.Struct, frozen=True):
 
 
 async def prune(ledger: Ledger, keeping: Keeping) -> int:
-    """Grafts over all that is not kept, and returns how many commits that is."""
+    """Grafts over all that is not kept, and returns how many commits that is.
+
+    Raises:
+        ConflictError: What a branch or tag led to was collected, as that moved on meanwhile.
+        CorruptError: A commit is missing or damaged.
+    """
+    branches, tags = await _names(ledger, layout.BRANCHES), await _names(ledger, layout.TAGS)
+    try:
+        return await _pruned(ledger, keeping, branches, tags)
+    except CorruptError as error:
+        now = await _names(ledger, layout.BRANCHES), await _names(ledger, layout.TAGS)
+        if now == (branches, tags):
+            raise
+        space = ledger.unit.space
+        raise ConflictError(
+            f"branches of {space!r} moved while it was pruned; try again", space=space
+        ) from error
+
+
+async def _names(ledger: Ledger, part: bytes) -> dict[str, bytes]:
+    return {name: head.commit async for name, head in heads(ledger.unit, part)}
+
+
+async def _pruned(
+    ledger: Ledger, keeping: Keeping, branches: Mapping[str, bytes], tagged: Mapping[str, bytes]
+) -> int:
     unit = ledger.unit
     kept: set[bytes] = set()
-    async for _, head in heads(unit, layout.BRANCHES):
-        kept |= await _last(ledger, head.commit, keeping.last or 1)
-    tagged = {name: head.commit async for name, head in heads(unit, layout.TAGS)}
+    for commit in branches.values():
+        kept |= await _last(ledger, commit, keeping.last or 1)
     if keeping.tagged:
         kept.update(tagged.values())
     there = await _all(ledger, kept | set(tagged.values()))

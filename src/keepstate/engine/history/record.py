@@ -19,8 +19,6 @@ from keepstate.values.refs import Kind, name_of
 
 CARRIED_BYTES: Final = 4_096
 """Of roots in one record."""
-MESSAGE_BYTES: Final = 64 << 10
-"""Of a commit's message, as UTF-8."""
 NONCE_BYTES: Final = 8
 EMPTY_STATE: Final = b"\x80"
 """The encoding of a dict without items."""

@@ -73,9 +73,10 @@ async def find_commit(ledger: Ledger, revision: object) -> Found:
         raise InvalidError(
             f"{revision!r} stands for no commit; give a branch, a tag, an id, main~3 or main#37"
         )
+    moment = None if form[4] is None else _time(form[4])
     found = await _named(ledger, form[1])
-    if form[4] is not None:
-        return await _at_time(ledger, found, _time(form[4]))
+    if moment is not None:
+        return await _at_time(ledger, found, moment)
     if form[3] is not None:
         return await _numbered(ledger, found, int(form[3]), revision)
     if form[0] != form[1]:

@@ -61,6 +61,8 @@ async def brought_in(ledger: Ledger, bundle: Bundle) -> int:
                 raise AlreadyExistsError(
                     f"{what} of {ledger.unit.space!r} is another one; bring the history into another space"
                 )
+            if there is None and part is layout.BRANCHES:
+                await ledger.refuse_recorded(name)
             put_head(ledger.unit, part, name, head)
     objects = UnitObjects(ledger.unit)
     for object_name, (_, data) in bundle.objects.items():

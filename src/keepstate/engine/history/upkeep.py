@@ -142,9 +142,12 @@ class Upkeep:
 
     # ---- running
 
+    def _ledger(self, unit: Unit) -> Ledger:
+        return Ledger(unit, self._records, states=self._scope.home.states)
+
     async def _run(self, work: Callable[[Ledger], Awaitable[T]]) -> T:
         async def joined(unit: Unit) -> T:
-            return await work(Ledger(unit, self._records))
+            return await work(self._ledger(unit))
 
         return (await self._scope.run(joined))[0]
 
@@ -152,7 +155,7 @@ class Upkeep:
         self, work: Callable[[Ledger], Awaitable[Outcome]], order: Order, *, attempts: int = ATTEMPTS
     ) -> Commit:
         async def joined(unit: Unit) -> Outcome:
-            return await work(Ledger(unit, self._records))
+            return await work(self._ledger(unit))
 
         outcome, _ = await self._scope.run(joined, attempts=attempts)
         return commit_of(outcome.id, outcome.record, outcome.number, order.branch)

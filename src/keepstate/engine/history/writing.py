@@ -22,7 +22,7 @@ _KEPT_BYTES: Final = 256 << 10
 
 async def planted(ledger: Ledger, root: bytes, state: dict[str, Any]) -> Planted:
     """Returns a whole state without the objects that the state of `root` has as well."""
-    made = CODEC.plant(state)
+    made = ledger.states.plant(state)
     there = await ledger.serve(shared([root], made.objects))
     return Planted(made.encoding, {name: data for name, data in made.objects.items() if name not in there})
 

@@ -1,0 +1,239 @@
+"""Commits what a unit does to documents, in the batch that the unit becomes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from keepstate.engine import layout
+from keepstate.engine.document_record import name_and_value
+from keepstate.engine.history.committing import Order, put_onto
+from keepstate.engine.history.heads import MAIN, Head
+from keepstate.engine.history.ledger import Ledger, Records
+from keepstate.engine.history.objects import Kept
+from keepstate.engine.history.record import EMPTY_STATE, NONCE_BYTES
+from keepstate.engine.losses import Losses
+from keepstate.engine.recording import expiring, states
+from keepstate.engine.recording.flag import Flag, put_flag, read_flag
+from keepstate.engine.unit import Unit
+from keepstate.engine.updating import in_turn
+from keepstate.errors import ConflictError, InvalidError
+from keepstate.stores.protocol import Applied, Entry
+from keepstate.values import limits
+from keepstate.values.merkle import Planted
+
+if TYPE_CHECKING:
+    from keepstate.engine.scope import Scope
+
+_HEAD: Final = layout.named_key(layout.BRANCHES, MAIN)
+_COMMITS: Final = 8
+"""Remembered a space: what comes next stands on the last one."""
+_SHOWN: Final = 3
+
+
+class _Standing(msgspec.Struct, frozen=True):
+    """How the space stood after a batch of this process, to be tried without reading it again."""
+
+    entries: Mapping[bytes, Entry | None]
+    revision: int
+    now_ms: int
+    at_s: float
+    losses: Losses
+
+
+class Recorder:
+    """Records one space, as far as this handle knows it to be recorded."""
+
+    def __init__(self) -> None:
+        self._is_recorded = False
+        self._records, self._kept = Records(_COMMITS), Kept()
+        self._standing: _Standing | None = None
+        self._is_alone = True
+        """Whether nobody else recorded there between the last two times; only then is the last one tried."""
+
+    async def commit(self, scope: Scope, unit: Unit) -> Applied | None:
+        """Applies a unit that changes documents, with a commit if the space is recorded.
+
+        Raises:
+            ConflictError: What the unit had read or was told to check has changed; nothing was applied.
+        """
+        if not (self._is_recorded or scope.record):
+            unit.check(layout.RECORDED, version=0)
+            try:
+                return await unit.commit()
+            except ConflictError as conflict:
+                if conflict.key != layout.RECORDED:
+                    raise
+            unit.leave(layout.RECORDED)
+        store = await scope.store()
+        # Who records waits for its turn: all of a process's changes to a space move one branch.
+        answer = await in_turn(
+            store, scope.stored_name, _HEAD, scope.runner, lambda: self._recorded(scope, unit)
+        )
+        if isinstance(answer, ConflictError):
+            raise answer
+        return answer
+
+    async def _recorded(self, scope: Scope, unit: Unit) -> Applied | ConflictError | None:
+        if _HEAD in unit.written(_HEAD):
+            raise InvalidError(
+                f"a transaction that changes documents of {scope.name!r} becomes a commit of {MAIN!r}, and "
+                "cannot commit to it as well; take another branch"
+            )
+        changes = await _changes(scope, unit)
+
+        async def once() -> Applied | ConflictError | None:
+            beside = Unit(unit.store, unit.space, unit.name)
+            self._suppose(scope, beside)
+            await self._write(scope, unit, beside, changes)
+            try:
+                applied = await unit.commit(beside)
+            except ConflictError as conflict:
+                self._is_alone = False
+                if unit.asks_for(conflict.key):
+                    return conflict  # not for this to be done again
+                raise
+            self._stand(scope, beside, applied)
+            return applied
+
+        return await scope.repeated(once, None)
+
+    # ---- what is known from the last time
+
+    def _suppose(self, scope: Scope, beside: Unit) -> None:
+        known = self._standing
+        if known is None or known.losses.is_void or not self._is_alone:
+            return
+        passed_ms = int((scope.clock.monotonic_s() - known.at_s) * 1000)
+        beside.suppose(known.entries, known.revision, known.now_ms + passed_ms)
+
+    def _stand(self, scope: Scope, beside: Unit, applied: Applied | None) -> None:
+        if applied is None or not self._is_recorded:
+            return
+        entries = {key: beside.as_applied(key, applied.revision) for key in (layout.RECORDED, _HEAD)}
+        now_s = scope.clock.monotonic_s()
+        self._standing = _Standing(entries, applied.revision, applied.now_ms, now_s, beside.losses)
+
+    # ---- what is written
+
+    async def _write(self, scope: Scope, unit: Unit, beside: Unit, changes: _Changes) -> None:
+        entry, at = await beside.read(layout.RECORDED, _HEAD)
+        last = self._standing
+        self._is_alone = last is not None and last.entries[_HEAD] == at
+        flag = read_flag(entry)
+        self._is_recorded = flag is not None or scope.record
+        if not self._is_recorded:
+            return  # it was dropped meanwhile; that it is still not recorded is checked, since it was read
+        ledger = Ledger(beside, self._records, self._kept)
+        author, message = _said(unit, changes, scope)
+        head = await ledger.branch(MAIN)
+        now_ms = await beside.now_ms()
+        if flag is None or head is None:
+            state, left_ms = await _whole(scope, beside, changes, now_ms)
+            first_ms = None
+        else:
+            first_ms = flag.expiring_ms
+            if first_ms is not None and first_ms <= now_ms:
+                head, first_ms = await self._expire(scope, ledger, head, changes, now_ms)
+            root = (await ledger.record(head.commit)).root
+            state = await ledger.serve(states.changed(root, changes.puts, changes.gone))
+            left_ms = {}
+        left_ms |= changes.left_ms
+        now_flag = Flag(expiring_ms=expiring.earlier(first_ms, expiring.note(beside, now_ms, left_ms)))
+        if now_flag != flag:
+            put_flag(beside, now_flag)
+        order = Order(MAIN, author, message, scope.clock.random_bytes(NONCE_BYTES))
+        await put_onto(ledger, order, head, state)
+
+    async def _expire(
+        self, scope: Scope, ledger: Ledger, head: Head, changes: _Changes, now_ms: int
+    ) -> tuple[Head, int | None]:
+        """Commits that documents have expired, if some have; returns the head, and when to look again."""
+        due = await expiring.take_due(ledger.unit, now_ms)
+        gone = [name for name in due.gone.values() if name not in changes.puts]
+        root = (await ledger.record(head.commit)).root
+        state = await ledger.serve(states.changed(root, {}, gone))
+        if state.encoding == root:
+            return head, due.next_ms
+        order = Order(MAIN, None, _listed("expired:", gone), scope.clock.random_bytes(NONCE_BYTES))
+        outcome = await put_onto(ledger, order, head, state)
+        return Head(outcome.id, outcome.number), due.next_ms
+
+
+class _Changes(msgspec.Struct, frozen=True):
+    """What a unit does to documents.
+
+    Attributes:
+        puts: Values by name.
+        gone: Names of what it removes.
+        left_ms: How long those that expire have to live.
+    """
+
+    puts: dict[str, Planted]
+    gone: list[str]
+    left_ms: dict[str, int]
+
+
+async def _changes(scope: Scope, unit: Unit) -> _Changes:
+    changes = _Changes({}, [], {})
+    left_ms = unit.expiring(layout.DOCUMENTS)
+    for key, stored in unit.written(layout.DOCUMENTS).items():
+        if stored is None:
+            changes.gone.append(await states.name_of_removed(unit, key))
+            continue
+        name, changes.puts[name] = states.planted(scope, key, stored)
+        if key in left_ms:
+            changes.left_ms[name] = left_ms[key]
+    return changes
+
+
+async def _whole(
+    scope: Scope, beside: Unit, changes: _Changes, now_ms: int
+) -> tuple[Planted, dict[str, int]]:
+    """Returns the state of all documents as they will be, and how long those have to live that expire."""
+    documents, to_expire = await states.scanned(scope, beside)
+    left_ms = {}
+    for entry in to_expire:
+        name, _ = name_and_value(entry.key, await beside.value(entry))
+        if name not in changes.puts and entry.expires_at_ms is not None:
+            left_ms[name] = max(1, entry.expires_at_ms - now_ms)
+    for name in changes.gone:
+        documents.pop(name, None)
+    documents |= changes.puts
+    if not documents:
+        return Planted(EMPTY_STATE, {}), {}
+    ledger = Ledger(beside, Records())
+    return await ledger.serve(states.all_of(documents)), left_ms
+
+
+# ---- what is said of it
+
+
+def _said(unit: Unit, changes: _Changes, scope: Scope) -> tuple[str | None, str]:
+    """Returns who made the changes, and what they are for."""
+    notes = unit.notes or [(scope.author, scope.message)]
+    authors = dict.fromkeys(author for author, _ in notes if author is not None)
+    messages = dict.fromkeys(message for _, message in notes if message)
+    message = scope.message or "; ".join(messages) or _told(changes)
+    return ", ".join(authors) or None, _cut(message)
+
+
+def _told(changes: _Changes) -> str:
+    return "; ".join(
+        _listed(word, names)
+        for word, names in (("put", list(changes.puts)), ("delete", changes.gone))
+        if names
+    )
+
+
+def _listed(word: str, names: Sequence[str]) -> str:
+    shown = ", ".join(names[:_SHOWN])
+    more = len(names) - _SHOWN
+    return f"{word} {shown} and {more} more" if more > 0 else f"{word} {shown}"
+
+
+def _cut(message: str) -> str:
+    encoded = message.encode()
+    return encoded[: limits.MESSAGE_BYTES].decode(errors="ignore")

@@ -1,0 +1,106 @@
+"""Blocking twins of `keepstate.managers.recovery`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from keepstate._finish import finish
+from keepstate.managers import recovery as managers
+from keepstate.managers.moments import LATEST
+from keepstate.managers.recovery import Recoverable, Recovery
+from keepstate.sync.managers.agents import AgentStateStore
+from keepstate.sync.twin import Twin, inner_of
+
+
+class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
+    """Restores agents from their checkpoints.
+
+    Attributes:
+        auto_recover: Whether `run` recovers an agent that fails.
+        max_recovery_attempts: How often, before it is given up.
+        backoff_s: How long to wait before the second attempt; before each later one twice as long, up to 5
+            minutes.
+    """
+
+    def __init__(
+        self,
+        agent_store: AgentStateStore,
+        *,
+        auto_recover: bool = True,
+        max_recovery_attempts: int = 3,
+        backoff_s: float = 1.0,
+    ) -> None:
+        super().__init__(
+            managers.AgentRecoveryManager(
+                inner_of(agent_store),
+                auto_recover=auto_recover,
+                max_recovery_attempts=max_recovery_attempts,
+                backoff_s=backoff_s,
+                _colour="blocking",
+            )
+        )
+
+    @property
+    def auto_recover(self) -> bool:
+        """Whether `run` recovers an agent that fails."""
+        return self._inner.auto_recover
+
+    @property
+    def max_recovery_attempts(self) -> int:
+        """How often, before it is given up."""
+        return self._inner.max_recovery_attempts
+
+    @property
+    def backoff_s(self) -> float:
+        """How long to wait before the second attempt; before each later one twice as long, up to 5 minutes."""
+        return self._inner.backoff_s
+
+    def register(self, agent: Recoverable) -> None:
+        """Lets an agent be recovered by its id; it is held weakly.
+
+        Raises:
+            InvalidError: It has no `id` or `restore_from_checkpoint`, or cannot be held weakly.
+        """
+        self._inner.register(agent)
+
+    def unregister(self, agent_id: str) -> bool:
+        """Forgets an agent, and returns whether it was registered."""
+        return self._inner.unregister(agent_id)
+
+    def recover(self, agent_id: str, from_checkpoint: str = LATEST) -> Recovery:
+        """Restores an agent from a checkpoint, after the pause that is due; it does not resume it.
+
+        Args:
+            agent_id: A registered agent.
+            from_checkpoint: The id of a recoverable checkpoint; `latest` is the one that was saved last.
+
+        Raises:
+            NotFoundError: No such agent is registered, or it has no such recoverable checkpoint.
+            AttemptsExhaustedError: It was tried as often as allowed, and the agent got no further.
+            ConflictError: Another process recovers this agent just now.
+        """
+        return finish(self._inner.recover(agent_id, from_checkpoint))
+
+    def run(self, agent: Recoverable, task: Any = None) -> Any:
+        """Returns what `agent.run(task)` returns; where it fails, recovers the agent and resumes it.
+
+        Args:
+            agent: An agent with `run(task)` and `resume()`; it is registered.
+            task: What to run.
+
+        Raises:
+            AttemptsExhaustedError: It failed as often as allowed; the last failure is its cause.
+            Exception: Without `auto_recover`, or where there is no checkpoint: what the agent raised.
+        """
+        return finish(self._inner.run(agent, task))
+
+    def attempts(self, agent_id: str) -> int:
+        """Returns how often recovery of an agent was tried since it last got further."""
+        return finish(self._inner.attempts(agent_id))
+
+    def reset(self, agent_id: str) -> None:
+        """Forgets the attempts to recover an agent: it may have all of them again."""
+        finish(self._inner.reset(agent_id))
