@@ -91,5 +91,23 @@ def started(url: str, tmp_path: Path) -> Iterator[Started]:
             process.kill()
 
 
+@pytest.fixture
+def inside(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Callable[..., Ended]:
+    """Runs the command in this process: ten times faster, and enough for what is refused."""
+    from keepstate.cli.commands import run
+
+    monkeypatch.chdir(tmp_path)
+    for name, value in _environment(url, {}).items():
+        monkeypatch.setenv(name, value)
+
+    def ended(*words: str) -> Ended:
+        capsys.readouterr()
+        return Ended(run(words), *capsys.readouterr())
+
+    return ended
+
+
 def _environment(url: str, more: dict[str, str]) -> dict[str, str]:
     return {**os.environ, "KEEPSTATE_URL": url, "COLUMNS": "200", "NO_COLOR": "1", **more}

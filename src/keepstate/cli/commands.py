@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
-from keepstate.cli import documents, exits, tasks, upkeep
+from keepstate.cli import branching, documents, exits, history, importing, keeping, tasks, upkeep
 from keepstate.cli.damage import repair
 from keepstate.cli.demo import demo
 from keepstate.cli.doctor import doctor
@@ -19,7 +19,7 @@ from keepstate.errors import KeepstateError
 
 app = App(
     name="keepstate",
-    help="Look into a store: its spaces, documents and tasks.",
+    help="Look into a store: its spaces, documents, tasks and histories.",
     help_epilogue=exits.HELP,
     version=version("keepstate"),
     result_action="return_value",
@@ -34,11 +34,23 @@ for command in (
     documents.put,
     documents.watch,
     tasks.queue,
+    history.log,
+    history.show,
+    history.diff,
+    history.blame,
+    branching.branch,
+    branching.tag,
+    branching.merge,
+    branching.rollback,
+    keeping.prune,
+    keeping.export,
+    keeping.verify,
     upkeep.sweep,
     doctor,
     repair,
 ):
     app.command(command)
+app.command(importing.import_, name="import")
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from keepstate.errors import (
+    AlreadyExistsError,
     AttemptsExhaustedError,
     ConflictError,
     InvalidError,
@@ -34,6 +35,7 @@ _CODES: Final[tuple[tuple[type[KeepstateError], int], ...]] = (
     (MissingExtraError, USAGE),
     (StoreUnavailableError, UNAVAILABLE),
     (ConflictError, CONFLICT),
+    (AlreadyExistsError, CONFLICT),
     (AttemptsExhaustedError, CONFLICT),
     (UnsupportedError, USAGE),
     (StorageError, DAMAGED),

@@ -1,0 +1,266 @@
+"""Chat transcripts: files of messages in the chat-completions format, as conversations to be read in order.
+
+A file is one JSON document, or JSON lines. Either holds one conversation, a list of messages, or many of
+them; a conversation may stand in an object beside other fields. Lines are read one by one, a document whole.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain
+from typing import Any, BinaryIO, Final, NamedTuple, TypeGuard
+
+import msgspec
+
+from keepstate.cli.chat import Message, is_message
+from keepstate.errors import InvalidError
+
+Fields = dict[str, Any]
+
+_KEYS: Final = ("messages", "traj", "trajectory", "conversation", "chat", "transcript", "history", "turns")
+"""Under which an object has its messages, as a rule."""
+_IDS: Final = ("conversation_id", "thread_id", "session_id", "task_id", "id")
+_IDS_IN_MESSAGES: Final = _IDS[:3]
+"""A message's `id` is its own, and not that of its conversation."""
+_TRIAL: Final = "trial"
+_BY_PIECE: Final = 200
+_LINES: Final = (".jsonl", ".ndjson")
+_BOM: Final = b"\xef\xbb\xbf"
+_SHOWN: Final = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Messages of one conversation that follow one another.
+
+    Attributes:
+        id: Names the conversation; None if it is the only one and has no name.
+        start: How many of its messages stand before these.
+        messages: As they stand in the file.
+        place: Tells where in the file the n-th of these is.
+        fields: What else the file says of the conversation.
+    """
+
+    id: str | None
+    start: int
+    messages: Sequence[Message]
+    place: Callable[[int], str]
+    fields: Fields
+
+
+class _Found(NamedTuple):
+    """The messages in an object, the path to them, and what else it has."""
+
+    messages: list[Any]
+    path: str
+    fields: Fields
+
+
+class Transcript:
+    """A file that is open and being read.
+
+    Args:
+        name: What messages call it.
+        stream: Its bytes.
+        key: Under which name an object has its messages; None to look for them.
+        by_index: Names conversations by their place in the file, whatever ids they have.
+
+    Attributes:
+        read_bytes: How much of the file is read so far.
+    """
+
+    def __init__(
+        self, name: str, stream: BinaryIO, *, key: str | None = None, by_index: bool = False
+    ) -> None:
+        self._name, self._stream, self._key, self._by_index = name, stream, key, by_index
+        self.read_bytes = 0
+
+    def pieces(self) -> Iterator[Piece]:
+        """Yields what is in the file.
+
+        Raises:
+            InvalidError: It is no transcript; says where, and what was expected.
+        """
+        lines = self._lines()
+        begin = [line for line in (next(lines, None), next(lines, None)) if line is not None]
+        if not begin:
+            raise self._error("", "chat messages, as JSON or JSON lines; it is empty")
+        if self._name.endswith(_LINES) or (len(begin) == 2 and _is_json(begin[0][1])):
+            return self._of_lines(chain(begin, lines))
+        # Blank lines are put back, so that an error names the line of the file.
+        text, at = b"", 1
+        for number, line in begin:
+            text, at = text + b"\n" * (number - at) + line, number + 1
+        rest = self._stream.read()
+        self.read_bytes += len(rest)
+        return self._of_document(self._value(text + rest, None))
+
+    def _lines(self) -> Iterator[tuple[int, bytes]]:
+        """Yields the lines that are not blank, with their numbers."""
+        for number, line in enumerate(self._stream, 1):
+            self.read_bytes += len(line)
+            text = line.removeprefix(_BOM) if number == 1 else line
+            if text.strip():
+                yield number, text
+
+    # ---- what is in it
+
+    def _of_lines(self, lines: Iterable[tuple[int, bytes]]) -> Iterator[Piece]:
+        rest = ((f"line {number}", self._value(line.rstrip(), number)) for number, line in lines)
+        first = next(rest)
+        values = chain([first], rest)
+        if is_message(first[1]):
+            return self._of_messages(values)
+        return (self._conversation(one, place, "", str(index)) for index, (place, one) in enumerate(values))
+
+    def _of_document(self, value: Any) -> Iterator[Piece]:
+        if _is_list(value) and _begin_messages(value):
+            return self._of_messages((f"[{place}]", one) for place, one in enumerate(value))
+        if self._messages_in(value) is not None:
+            return iter([self._conversation(value, "", "", None)])
+        many, path = self._conversations(value)
+        return (self._conversation(one, "", f"{path}[{n}]", str(n)) for n, one in enumerate(many))
+
+    def _of_messages(self, values: Iterable[tuple[str, Any]]) -> Iterator[Piece]:
+        """Yields messages that stand one by one, those that follow one another in a conversation together."""
+        counts: dict[str | None, int] = {}
+        places: list[str] = []
+        messages: list[Message] = []
+        current: str | None = None
+
+        def piece() -> Piece:
+            start = counts.get(current, 0)
+            counts[current] = start + len(messages)
+            return Piece(current, start, messages, partial(self._told, places), {})
+
+        for place, one in values:
+            message = self._message(one, place)
+            id = None if self._by_index else _id_in(message, _IDS_IN_MESSAGES)
+            if messages and (id != current or len(messages) == _BY_PIECE):
+                yield piece()
+                places, messages = [], []
+            current = id
+            places.append(place)
+            messages.append(message)
+        yield piece()
+
+    def _conversation(self, value: object, line: str, path: str, index: str | None) -> Piece:
+        found = _Found(value, "", {}) if _is_list(value) else self._messages_in(value)
+        if found is None:
+            raise self._error(_place(line, path), self._wanted(), value)
+        inside = f"{path}.{found.path}" if path and found.path else path or found.path
+        places = [_place(line, f"{inside}[{n}]") for n in range(len(found.messages))]
+        messages = list(map(self._message, found.messages, places))
+        id = None if self._by_index else _id_in(found.fields, _IDS)
+        return Piece(id or index, 0, messages, partial(self._told, places), found.fields)
+
+    def _told(self, places: Sequence[str], number: int) -> str:
+        return f"{self._name}, {places[number]}"
+
+    # ---- recognizing
+
+    def _messages_in(self, value: object) -> _Found | None:
+        """Returns the messages in an object; None if it has none."""
+        if not _is_object(value):
+            return None
+        fields = value
+        named = [self._key] if self._key is not None else [key for key in _KEYS if key in fields]
+        others = [key for key in fields if key not in named] if self._key is None else []
+        for key in (*named, *others):
+            inner: object = fields.get(key)
+            rest = {other: kept for other, kept in fields.items() if other != key}
+            if _is_list(inner):
+                if _begin_messages(inner) or (key in named and not self._begin_many(inner)):
+                    return _Found(inner, key, rest)
+            elif key in named and (found := self._messages_in(inner)) is not None:
+                fields_inside = {key: found.fields} if found.fields else {}
+                return _Found(found.messages, f"{key}.{found.path}", rest | fields_inside)
+        return None
+
+    def _conversations(self, value: object) -> tuple[list[Any], str]:
+        """Returns a list of conversations, and the path to it."""
+        if _is_list(value):
+            return value, ""
+        for key, inner in value.items() if _is_object(value) else ():
+            if _is_list(inner) and self._begin_many(inner):
+                return inner, key
+        raise self._error("", self._wanted(), value)
+
+    def _begin_many(self, items: Sequence[Any]) -> bool:
+        """Whether the first of some items is a conversation."""
+        first = items[0] if items else None
+        return _begin_messages(first) if _is_list(first) else bool(self._messages_in(first))
+
+    def _message(self, value: object, place: str) -> Message:
+        if not is_message(value):
+            raise self._error(place, "a chat message, an object with a text `role`", value)
+        return value
+
+    def _value(self, text: bytes, line: int | None) -> Any:
+        place = "" if line is None else f"line {line}"
+        try:
+            return _decoded(text)
+        except json.JSONDecodeError as error:
+            place = f"line {line or error.lineno}, column {error.colno}"
+            raise self._error(place, f"JSON ({error.msg})") from error
+        except UnicodeDecodeError as error:
+            raise self._error(place, f"UTF-8 ({error.reason} at byte {error.start})") from error
+        except RecursionError as error:
+            raise self._error(place, "JSON that nests less deep") from error
+
+    def _wanted(self) -> str:
+        if self._key is not None:
+            return f"an object with chat messages under {self._key!r}"
+        return "a list of chat messages, or an object that has one, as under `messages`"
+
+    def _error(self, place: str, expected: str, *found: object) -> InvalidError:
+        where = f"{self._name}, {place}" if place else self._name
+        return InvalidError(f"{where}: expected {expected}{f'; found {_shown(found[0])}' if found else ''}")
+
+
+def _decoded(text: bytes) -> Any:
+    try:
+        return msgspec.json.decode(text)
+    except ValueError:
+        return json.loads(text)  # takes halves of a character and NaN, and tells the line of what is wrong
+
+
+def _is_json(text: bytes) -> bool:
+    try:
+        _decoded(text)
+    except (ValueError, RecursionError):
+        return False
+    return True
+
+
+def _is_list(value: object) -> TypeGuard[list[Any]]:
+    return isinstance(value, list)
+
+
+def _is_object(value: object) -> TypeGuard[Fields]:
+    return isinstance(value, dict)
+
+
+def _begin_messages(items: Sequence[Any]) -> bool:
+    return bool(items) and is_message(items[0])
+
+
+def _id_in(fields: Fields, names: Sequence[str]) -> str | None:
+    """Returns what names a conversation, and which of several trials it is."""
+    for name in names:
+        id, trial = fields.get(name), fields.get(_TRIAL)
+        if isinstance(id, str | int) and id != "":
+            return f"{id}/{trial}" if isinstance(trial, str | int) else str(id)
+    return None
+
+
+def _place(line: str, path: str) -> str:
+    return ", ".join(filter(None, (line, path)))
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value, default=str)
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 1]}…"

@@ -1,0 +1,41 @@
+"""The page of commands says what the command line says."""
+
+from __future__ import annotations
+
+import inspect
+import re
+
+from keepstate.cli.commands import app
+from tests.docs.pages import ROOT, tables
+
+PAGE = ROOT / "docs" / "reference" / "commands.md"
+COMMON = {"--url", "--json", "--app"}
+OWN = {name for name in app if not name.startswith("-")}
+
+
+def test_each_command_has_a_row_and_no_other_has() -> None:
+    rows = {name.split()[0] for name in tables(PAGE, under="Commands") if not name.startswith("-")}
+
+    assert rows == OWN
+
+
+def test_each_option_has_a_row_that_names_its_command() -> None:
+    told = {
+        (option, command)
+        for row in tables(PAGE, under="Commands").values()
+        for option in re.findall(r"`(--[\w-]+)", row[0])
+        for command in re.findall(r"`(\w+)`", row[1])
+    }
+
+    missing = [
+        (option, name) for name in sorted(OWN) for option in options(name) if (option, name) not in told
+    ]
+
+    assert missing == []
+
+
+def options(name: str) -> list[str]:
+    """Returns a command's own options as they are typed."""
+    parameters = inspect.signature(app[name].default_command).parameters.values()  # type: ignore[arg-type]
+    own = [one.name for one in parameters if one.kind is one.KEYWORD_ONLY and one.name != "session"]
+    return [option for option in (f"--{one.replace('_', '-')}" for one in own) if option not in COMMON]
