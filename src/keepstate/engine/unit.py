@@ -324,6 +324,8 @@ class Unit:
         return Batch(self.space, writes, [*checks, *others], at, losses=self._losses.known)
 
     def _all_checks(self) -> list[Check]:
+        if not self._found:
+            return list(self._checks)
         told = {check.key for check in self._checks}
         return [
             *self._checks,
@@ -366,6 +368,10 @@ class Unit:
         if key is None:
             return self._guarded or len(self._found) + len(self._checks) > limits.BATCH_CHECKS
         return key in self._found or any(check.key == key for check in self._checks)
+
+    def rely_on(self, check: Check) -> None:
+        """Lets the unit commit only if a check of what it does not read holds."""
+        self._checks.append(check)
 
     def leave(self, key: bytes) -> None:
         """Takes back all checks of a key."""

@@ -20,7 +20,7 @@ from keepstate.engine.recording.flag import Flag, put_flag, read_flag
 from keepstate.engine.unit import Unit
 from keepstate.engine.updating import in_turn
 from keepstate.errors import ConflictError, InvalidError
-from keepstate.stores.protocol import Applied, Entry
+from keepstate.stores.protocol import Applied, Check, Entry
 from keepstate.values import limits
 from keepstate.values.merkle import Planted
 
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from keepstate.engine.scope import Scope
 
 _HEAD: Final = layout.named_key(layout.BRANCHES, MAIN)
+_UNRECORDED: Final = Check(layout.RECORDED, version=0)
 _COMMITS: Final = 8
 """Remembered a space: what comes next stands on the last one."""
 _SHOWN: Final = 3
@@ -60,7 +61,7 @@ class Recorder:
             ConflictError: What the unit had read or was told to check has changed; nothing was applied.
         """
         if not (self._is_recorded or scope.record):
-            unit.check(layout.RECORDED, version=0)
+            unit.rely_on(_UNRECORDED)
             try:
                 return await unit.commit()
             except ConflictError as conflict:
