@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from keepstate.engine.history.merging import MergeConflict
     from keepstate.engine.keepstate import Keepstate
     from keepstate.engine.lease import Lease, Leases
+    from keepstate.engine.measuring import SpaceSize
     from keepstate.engine.queue import Claim, Queue, Task
     from keepstate.engine.space import Space
     from keepstate.engine.tasks import TaskInfo
@@ -51,6 +52,7 @@ if TYPE_CHECKING:
         NotLoadedError,
         OutcomeUnknownError,
         PrunedError,
+        StateConflictError,
         StateError,
         StorageError,
         StoreFullError,
@@ -59,12 +61,32 @@ if TYPE_CHECKING:
         TransitionError,
         UnsupportedError,
     )
+    from keepstate.managers.agents import AgentCheckpoint, AgentSnapshot, AgentStateStore
+    from keepstate.managers.backends import (
+        FileBackend,
+        MemoryBackend,
+        PostgresBackend,
+        RedisBackend,
+        SQLiteBackend,
+    )
+    from keepstate.managers.config import StateConfig
+    from keepstate.managers.pasts import StateMoment
+    from keepstate.managers.recovery import AgentRecoveryManager, Recoverable, Recovery
+    from keepstate.managers.sizes import ManagerSize, SizeAlert
+    from keepstate.managers.state import StateManager
+    from keepstate.managers.workflow_records import (
+        StepState,
+        WorkflowCheckpoint,
+        WorkflowState,
+        WorkflowStatus,
+    )
+    from keepstate.managers.workflows import WorkflowStateManager
     from keepstate.opening import open
     from keepstate.stores.protocol import Store
     from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
     from keepstate.values.pickles import SignedPickle
     from keepstate.values.schema import register, upcast
-    from keepstate.workspace import ActionEvent, Cache, Disk, Live, events, view
+    from keepstate.workspace import ActionEvent, Cache, Disk, Live, Versioned, events, view
 
 _HOMES = {
     "engine.documents": ("MISSING", "Document", "DocumentEntry", "Documents"),
@@ -108,6 +130,7 @@ _HOMES = {
         "NotLoadedError",
         "OutcomeUnknownError",
         "PrunedError",
+        "StateConflictError",
         "StateError",
         "StorageError",
         "StoreFullError",
@@ -116,18 +139,32 @@ _HOMES = {
         "TransitionError",
         "UnsupportedError",
     ),
+    "managers.agents": ("AgentCheckpoint", "AgentSnapshot", "AgentStateStore"),
+    "managers.backends": ("FileBackend", "MemoryBackend", "PostgresBackend", "RedisBackend", "SQLiteBackend"),
+    "managers.config": ("StateConfig",),
+    "managers.pasts": ("StateMoment",),
+    "managers.recovery": ("AgentRecoveryManager", "Recoverable", "Recovery"),
+    "managers.sizes": ("ManagerSize", "SizeAlert"),
+    "managers.state": ("StateManager",),
+    "managers.workflow_records": ("StepState", "WorkflowCheckpoint", "WorkflowState", "WorkflowStatus"),
+    "managers.workflows": ("WorkflowStateManager",),
+    "engine.measuring": ("SpaceSize",),
     "opening": ("open",),
     "stores.protocol": ("Store",),
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
     "values.pickles": ("SignedPickle",),
     "values.schema": ("register", "upcast"),
-    "workspace": ("ActionEvent", "Cache", "Disk", "Live", "events", "view"),
+    "workspace": ("ActionEvent", "Cache", "Disk", "Live", "Versioned", "events", "view"),
 }
 _MODULES = {name: f"keepstate.{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = [
     "ANY",
     "ActionEvent",
+    "AgentCheckpoint",
+    "AgentRecoveryManager",
+    "AgentSnapshot",
+    "AgentStateStore",
     "AlreadyExistsError",
     "AttemptsExhaustedError",
     "Blame",
@@ -152,6 +189,7 @@ __all__ = [
     "Event",
     "EventStream",
     "Events",
+    "FileBackend",
     "History",
     "HistoryLostError",
     "HistoryStats",
@@ -165,6 +203,8 @@ __all__ = [
     "Leases",
     "Live",
     "MISSING",
+    "ManagerSize",
+    "MemoryBackend",
     "MergeConflict",
     "MergeConflictError",
     "MissingExtraError",
@@ -172,12 +212,24 @@ __all__ = [
     "NotFoundError",
     "NotLoadedError",
     "OutcomeUnknownError",
+    "PostgresBackend",
     "Pruned",
     "PrunedError",
     "Queue",
+    "Recoverable",
+    "Recovery",
+    "RedisBackend",
+    "SQLiteBackend",
     "SignedPickle",
+    "SizeAlert",
     "Space",
+    "SpaceSize",
+    "StateConfig",
+    "StateConflictError",
     "StateError",
+    "StateManager",
+    "StateMoment",
+    "StepState",
     "StorageError",
     "Store",
     "StoreFullError",
@@ -190,7 +242,12 @@ __all__ = [
     "TransitionError",
     "UnsupportedError",
     "Verified",
+    "Versioned",
     "Watch",
+    "WorkflowCheckpoint",
+    "WorkflowState",
+    "WorkflowStateManager",
+    "WorkflowStatus",
     "events",
     "open",
     "register",

@@ -16,6 +16,7 @@ KeepstateError
 ├── UnsupportedError         this store or platform cannot do it
 ├── MissingExtraError        (also ImportError) a package is not installed: install it
 ├── StateError               a typed state key was misused
+│   └── StateConflictError   (also ConflictError) computed from an older state: compute it again
 ├── TaskFailedError          an agent's task ended without a result
 └── StorageError             the store could not do it
     ├── StoreUnavailableError   not reached, nothing written: later
@@ -182,9 +183,26 @@ class MissingExtraError(KeepstateError, ImportError):
 
 
 class StateError(KeepstateError):
-    """A typed state key was declared or used wrongly."""
+    """A typed state key was declared or used wrongly, or what is stored is no value of it.
+
+    `state_key` is its name, `path` the part of the value at fault, `stored_version` the version that wrote it.
+    """
 
     code = "state"
+    state_key: str | None = None
+    path: str | None = None
+    stored_version: int | None = None
+
+
+class StateConflictError(StateError, ConflictError):
+    """The state has moved on since the batch was computed, or two tools changed one exclusive key.
+
+    `tools` are the names of the two.
+    """
+
+    code = "state_conflict"
+    retryable = True
+    tools: tuple[str, ...] = ()
 
 
 class StorageError(KeepstateError):

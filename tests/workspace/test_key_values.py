@@ -6,7 +6,7 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,30 +15,10 @@ import pytest
 from keepstate import Cache, Disk, InvalidError, StoreFullError
 from keepstate.kv import KVStore
 from keepstate.workspace import Memory
+from tests.workspace.plain import Plain
 
 PART = "keepstate:object/state/00aa"
 """A key whose value follows from it."""
-
-
-class Plain(KVStore):
-    """The least that one can write; counts what it is asked for."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, bytes] = {}
-        self.asked: list[str] = []
-
-    def get(self, key: str) -> bytes | None:
-        self.asked.append(key)
-        return self.values.get(key)
-
-    def set(self, key: str, value: bytes) -> None:
-        self.values[key] = value
-
-    def delete(self, key: str) -> None:
-        self.values.pop(key, None)
-
-    def keys(self, prefix: str = "") -> Iterable[str]:
-        return [key for key in self.values if key.startswith(prefix)]
 
 
 @pytest.fixture(params=["memory", "disk", "cache", "plain"])

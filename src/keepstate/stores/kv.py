@@ -116,7 +116,8 @@ class KeyValueStore(StoreBase):
         self._values = values
 
     async def _open(self) -> Capabilities:
-        return Capabilities(durability=Durability.NONE, shared=isinstance(self._values, Swapping))
+        # What is written is as safe as the caller's store makes it, which nobody here can know.
+        return Capabilities(durability=Durability.PROCESS, shared=isinstance(self._values, Swapping))
 
     async def _close(self) -> None:
         """Leaves the caller's store to the caller."""

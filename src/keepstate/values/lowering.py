@@ -233,7 +233,10 @@ class Lowering:
                     else f"store {base.__name__}(…)"
                 )
                 return f"{name}, a subclass of {base.__name__}, does not come back; {better}"
-        return f"{name} is not registered; register the class or store its fields"
+        return (
+            f"{name} is not registered; register the class, store its fields, or allow it in "
+            "pickle=SignedPickle(…)"
+        )
 
     def _refusal(self, reason: str) -> InvalidError:
         path = "".join(self._path).removeprefix(".")

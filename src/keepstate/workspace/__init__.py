@@ -19,8 +19,10 @@ from keepstate.workspace.happenings import events as events
 from keepstate.workspace.kv import KVStore as KVStore
 from keepstate.workspace.live import Live as Live
 from keepstate.workspace.memory import Memory as Memory
+from keepstate.workspace.past import PastState as PastState
 from keepstate.workspace.tasks import Agent as Agent
 from keepstate.workspace.tasks import AgentTask as AgentTask
+from keepstate.workspace.versioned import Versioned as Versioned
 from keepstate.workspace.view import view as view
 
 __all__ = [
@@ -35,6 +37,7 @@ __all__ = [
     "Live",
     "Memory",
     "OutputEvent",
+    "PastState",
     "SuccessEvent",
     "TaskEvent",
     "TaskStartEvent",

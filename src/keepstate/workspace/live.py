@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterator, MutableMapping, Sequence
 from typing import Any
 
 from keepstate.errors import InvalidError
@@ -45,7 +45,16 @@ class Live(MutableMapping[str, Any]):
         """Returns what happened on this state, in order, in a list of its own."""
         return list(self._happened)
 
-    def remember(self, event: TaskEvent) -> TaskEvent:
-        """Keeps an event, and returns it as it was kept."""
-        self._happened.append(event)
-        return event
+    def get_ready(self, author: str) -> None:
+        """Does nothing: all that was changed is remembered already."""
+
+    def refused(self) -> dict[str, InvalidError]:
+        """Returns nothing: any object can be remembered."""
+        return {}
+
+    def restore(self, names: Sequence[str]) -> None:
+        """Does nothing: nothing was refused."""
+
+    def remember(self, happened: Sequence[TaskEvent], *, message: str = "", always: bool = False) -> None:
+        """Keeps events; no commit is made."""
+        self._happened += happened

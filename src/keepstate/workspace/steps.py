@@ -56,7 +56,19 @@ class Namespace:
             "task_fail": _give_up,
             **inputs,
         }
-        self._names = {**(state or {}), **self._given}
+        self._names = dict(self._given)
+        self._held: set[str] = set()
+        self.take()
+
+    def take(self) -> None:
+        """Takes the variables as they are now; inputs stand before them."""
+        now = dict(self._state) if self._state is not None else {}
+        for name in self._held - now.keys():
+            self._names.pop(name, None)
+        for name, value in now.items():
+            if not self._is_given(name):
+                self._names[name] = value
+        self._held = set(now)
 
     def run(self, source: str, executor: Executor) -> None:
         """Runs one step, and keeps what it did to the variables, whether it ends well or not."""
@@ -69,16 +81,20 @@ class Namespace:
     def _keep(self) -> None:
         if self._state is None:
             return
-        kept = {name: value for name, value in self._names.items() if self._is_variable(name, value)}
-        for name in [name for name in self._state if name not in kept and name not in self._given]:
+        kept = {name: value for name, value in [*self._names.items()] if self._is_variable(name, value)}
+        for name in [name for name in self._held if name not in kept and name not in self._given]:
             del self._state[name]
         for name, value in kept.items():
             self._state[name] = value
+        self._held = set(self._state)
 
     def _is_variable(self, name: str, value: object) -> bool:
-        if name in self._given and value is self._given[name]:
-            return False
-        return not isinstance(value, ModuleType)  # what is imported can be imported again
+        # What is imported can be imported again.
+        return not self._is_given(name) and not isinstance(value, ModuleType)
+
+    def _is_given(self, name: str) -> bool:
+        """Whether a name stands for what the task was given, and not for a variable."""
+        return name in self._given and self._names.get(name, self) is self._given[name]
 
     def _print(self, *values: object, sep: str | None = " ", end: str | None = "\n", **_: object) -> None:
         space, line = " " if sep is None else sep, "\n" if end is None else end

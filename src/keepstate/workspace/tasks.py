@@ -13,11 +13,12 @@ import inspect
 import typing
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
-from typing import Any, Final, ParamSpec, TypeVar
+from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate._finish import finish
-from keepstate.errors import InvalidError, TaskFailedError
+from keepstate._runner import Runner, runner_of
+from keepstate.errors import ConflictError, InvalidError, StorageError, TaskFailedError
 from keepstate.values import limits
 from keepstate.values.fitting import fit
 from keepstate.workspace.happenings import (
@@ -31,10 +32,15 @@ from keepstate.workspace.happenings import (
 )
 from keepstate.workspace.live import Live
 from keepstate.workspace.steps import Executor, Namespace, TaskGaveUp, TaskSucceeded, execute, told
+from keepstate.workspace.versioned import Versioned
 from keepstate.workspace.view import view
 
 P = ParamSpec("P")
 R = TypeVar("R")
+T = TypeVar("T")
+
+TaskState: TypeAlias = Live | Versioned
+"""What a task may remember on."""
 
 Policy = Callable[["AgentTask", dict[str, Any], str], str | Awaitable[str]]
 """Returns the source of the next step, given the task, its inputs, and what `view` tells of the state."""
@@ -79,7 +85,9 @@ class AgentTask:
         except (NameError, TypeError):
             return Any
 
-    async def call(self, state: Live | None, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    async def call(
+        self, state: TaskState | None, args: tuple[Any, ...], kwargs: dict[str, Any], runner: Runner
+    ) -> Any:
         """Carries the task out, in its body or by the agent's policy, and returns its result."""
         if self._takes_state:
             kwargs = {**kwargs, "state": state}
@@ -89,8 +97,8 @@ class AgentTask:
             raise InvalidError(f"task {self.name}{self.signature} was called wrongly: {error}") from error
         bound.apply_defaults()
         inputs = {name: value for name, value in bound.arguments.items() if name != "state"}
-        run = _Run(self, state)
-        run.tell(TaskStartEvent, inputs=inputs, message=self.message)
+        run = _Run(self, state, runner)
+        await run.begin(inputs)
         try:
             if self._is_empty:
                 return await run.carry_out(self._agent, inputs)
@@ -98,70 +106,108 @@ class AgentTask:
             if inspect.isawaitable(result):
                 result = await result
         except Exception as error:
-            if not isinstance(error, TaskFailedError):
-                run.tell(ErrorEvent, error=told(error), recoverable=False)
+            if not isinstance(error, TaskFailedError | ConflictError | StorageError):
+                await run.broke_off(error)
             raise
-        run.tell(SuccessEvent, result=result)
+        await run.keep(run.event(SuccessEvent, result=result))
         return result
 
 
 class _Run:
     """One call of a task."""
 
-    def __init__(self, task: AgentTask, state: Live | None) -> None:
-        self._task = task
+    def __init__(self, task: AgentTask, state: TaskState | None, runner: Runner) -> None:
+        self._task, self._runner = task, runner
         # A task without state has a memory of its own while it runs: its policy sees what it did so far.
-        self._state = Live() if state is None else state
+        self._state: TaskState = Live() if state is None else state
 
-    def tell(self, kind: type[TaskEvent], **facts: Any) -> None:
+    def event(self, kind: type[TaskEvent], **facts: Any) -> TaskEvent:
+        """Returns what happens just now."""
         now = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC)
-        self._state.remember(
-            kind(timestamp=now, agent_name=self._task.agent_name, task_name=self._task.name, **facts)
-        )
+        return kind(timestamp=now, agent_name=self._task.agent_name, task_name=self._task.name, **facts)
+
+    async def keep(self, *happened: TaskEvent, step: int | None = None) -> None:
+        """Keeps what happened with what it changed; a step is a commit of its own, whatever it changed."""
+        message = self._task.name if step is None else f"{self._task.name}, step {step}"
+        await self._beside(lambda: self._state.remember(happened, message=message, always=step is not None))
+
+    async def _beside(self, call: Callable[[], T]) -> T:
+        """Returns what a call returns that may wait for a store; an event loop goes on meanwhile."""
+        return await self._runner.call(call)
+
+    async def begin(self, inputs: dict[str, Any]) -> None:
+        """Makes the state ready, and tells that the task begins."""
+        await self._beside(lambda: self._state.get_ready(self._task.agent_name))
+        await self.keep(self.event(TaskStartEvent, inputs=inputs, message=self._task.message))
+
+    async def broke_off(self, error: Exception) -> None:
+        """Tells of an error that ends the task; what it has changed is kept, so that it can be looked at."""
+        events = [self.event(ErrorEvent, error=told(error), recoverable=False)]
+        await self.keep(*self._without_refused(), *events)
 
     async def carry_out(self, agent: Agent, inputs: dict[str, Any]) -> Any:
         """Asks the policy for step after step."""
-        namespace = Namespace(inputs, self._state)
-        for _ in range(agent.max_steps):
-            try:
-                await self._step(agent, namespace, inputs)
-            except TaskSucceeded as success:
-                try:
-                    result = fit(success.result, self._task.result_type)
-                except InvalidError as error:
-                    self.tell(ErrorEvent, error=f"the result does not fit: {error}", recoverable=True)
-                    continue
-                self.tell(SuccessEvent, result=result)
-                return result
-            except TaskGaveUp as failure:
-                raise self._failed(failure.message) from None
-        raise self._failed(f"no end after {agent.max_steps} steps")
+        namespace = await self._beside(lambda: Namespace(inputs, self._state))
+        for number in range(1, agent.max_steps + 1):
+            source = await self._asked(agent, inputs)
+            end, happened = self._step(agent, namespace, source)
+            await self.keep(*happened, step=number)
+            if isinstance(end, SuccessEvent):
+                return end.result
+            if isinstance(end, FailEvent):
+                raise self._failure(end.message)
+            await self._beside(namespace.take)
+        message = f"no end after {agent.max_steps} steps"
+        await self.keep(self.event(FailEvent, message=message))
+        raise self._failure(message)
 
-    async def _step(self, agent: Agent, namespace: Namespace, inputs: dict[str, Any]) -> None:
+    async def _asked(self, agent: Agent, inputs: dict[str, Any]) -> str:
         assert agent.policy is not None
-        source: Any = agent.policy(self._task, dict(inputs), view(self._state))
+        shown = await self._beside(lambda: view(self._state))
+        source: Any = agent.policy(self._task, dict(inputs), shown)
         if inspect.isawaitable(source):
             source = await source
         if not isinstance(source, str):
             raise InvalidError(f"the policy of agent {agent.name!r} returned {source!r}; it returns source")
-        self.tell(ActionEvent, code=source)
+        return source
+
+    def _step(
+        self, agent: Agent, namespace: Namespace, source: str
+    ) -> tuple[TaskEvent | None, list[TaskEvent]]:
+        """Runs one step, and returns what ends the task, if it does, and all that happened."""
+        happened = [self.event(ActionEvent, code=source)]
+        end: TaskEvent | None = None
         try:
             namespace.run(source, agent.executor)
+        except TaskSucceeded as success:
+            end = self._result(success.result)
+        except TaskGaveUp as failure:
+            end = self.event(FailEvent, message=failure.message)
         except Exception as error:  # noqa: BLE001  a step's own errors are for the policy
-            self._tell_printed(namespace)
-            self.tell(ErrorEvent, error=told(error), recoverable=True)
-        except BaseException:
-            self._tell_printed(namespace)
-            raise
-        else:
-            self._tell_printed(namespace)
-
-    def _tell_printed(self, namespace: Namespace) -> None:
+            end = self.event(ErrorEvent, error=told(error), recoverable=True)
         if namespace.printed:
-            self.tell(OutputEvent, parts=list(namespace.printed))
+            happened.append(self.event(OutputEvent, parts=list(namespace.printed)))
+        happened += self._without_refused()
+        if end is not None:
+            happened.append(end)
+        return end, happened
 
-    def _failed(self, message: str) -> TaskFailedError:
-        self.tell(FailEvent, message=message)
+    def _result(self, result: object) -> TaskEvent:
+        try:
+            return self.event(SuccessEvent, result=fit(result, self._task.result_type))
+        except InvalidError as error:
+            return self.event(ErrorEvent, error=f"the result does not fit: {error}", recoverable=True)
+
+    def _without_refused(self) -> list[TaskEvent]:
+        """Takes back variables that cannot be stored, and tells of each."""
+        refused = self._state.refused()
+        self._state.restore([*refused])
+        return [
+            self.event(ErrorEvent, error=f"{name} is not kept after this step: {error}", recoverable=True)
+            for name, error in refused.items()
+        ]
+
+    def _failure(self, message: str) -> TaskFailedError:
         return TaskFailedError(f"task {self._task.name!r} failed: {message}", task=self._task.name)
 
 
@@ -204,8 +250,8 @@ class Agent:
         if inspect.iscoroutinefunction(function):
 
             @functools.wraps(function)
-            async def awaited(*args: Any, state: Live | None = None, **kwargs: Any) -> Any:
-                return await task.call(_admitted(state), args, kwargs)
+            async def awaited(*args: Any, state: TaskState | None = None, **kwargs: Any) -> Any:
+                return await task.call(_admitted(state), args, kwargs, runner_of("async"))
 
             return awaited  # type: ignore[return-value]  # R is the coroutine
 
@@ -213,15 +259,15 @@ class Agent:
             raise InvalidError(f"task {task.name!r} is a plain function, but its policy must be awaited")
 
         @functools.wraps(function)
-        def called(*args: Any, state: Live | None = None, **kwargs: Any) -> Any:
-            return finish(task.call(_admitted(state), args, kwargs))
+        def called(*args: Any, state: TaskState | None = None, **kwargs: Any) -> Any:
+            return finish(task.call(_admitted(state), args, kwargs, runner_of("blocking")))
 
         return called
 
 
-def _admitted(state: object) -> Live | None:
-    if state is not None and not isinstance(state, Live):
-        raise InvalidError(f"`state` is {state!r}; give a Live, or nothing")
+def _admitted(state: object) -> TaskState | None:
+    if state is not None and not isinstance(state, Live | Versioned):
+        raise InvalidError(f"`state` is {state!r}; give a Live, a Versioned, or nothing")
     return state
 
 

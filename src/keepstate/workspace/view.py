@@ -14,6 +14,7 @@ from keepstate.workspace.happenings import (
     SuccessEvent,
     TaskEvent,
     TaskStartEvent,
+    shown,
 )
 
 _VALUE_CHARS: Final = 200
@@ -91,8 +92,5 @@ def _told(event: TaskEvent) -> str:
 
 
 def _shown(value: object) -> str:
-    try:
-        shown = repr(value)
-    except Exception as error:  # noqa: BLE001  somebody's own __repr__
-        shown = f"<{type(value).__name__} that cannot be shown: {error}>"
-    return shown if len(shown) <= _VALUE_CHARS else f"{shown[: _VALUE_CHARS - 1]}…"
+    text = shown(value)
+    return text if len(text) <= _VALUE_CHARS else f"{text[: _VALUE_CHARS - 1]}…"

@@ -1,0 +1,66 @@
+"""Where a `Versioned` keeps its commits: in a caller's key-value store, or in any store."""
+
+from __future__ import annotations
+
+from functools import cache
+from os import PathLike
+from weakref import finalize
+
+from keepstate._clock import SYSTEM_CLOCK
+from keepstate._finish import finish
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.scope import SpaceScope
+from keepstate.errors import InvalidError
+from keepstate.opening import OpenStore, PassedStore, source_of, source_over
+from keepstate.stores.protocol import Store
+from keepstate.values.pickles import ProcessPickle, SignedPickle
+from keepstate.workspace.kv import KVStore
+
+MEMORY_URL = "memory://"
+
+
+class Home:
+    """A store that several states share, closed with the last of them.
+
+    Args:
+        store: A key-value store, the URL of a store, the path of an SQLite file, or an opened blocking store.
+        space: The name of the space in it.
+        author: Who commits.
+        pickle: What stores objects of classes that nobody registered.
+    """
+
+    def __init__(
+        self,
+        store: KVStore | Store | str | PathLike[str],
+        space: str,
+        author: str | None,
+        pickle: SignedPickle | None,
+    ) -> None:
+        if isinstance(store, KVStore):
+            source: OpenStore | PassedStore = source_over(store)
+            is_in_process = store.is_in_process
+        elif isinstance(store, type):
+            raise InvalidError(f"{store!r} is a class; give an object of it, such as {store.__name__}(…)")
+        else:
+            source = source_of(store, "blocking")
+            is_in_process = source.url.startswith("memory:")
+        if pickle is None and is_in_process:
+            pickle = _process_pickle()
+        handle = Keepstate(source, author=author, pickle=pickle)
+        self.scope = SpaceScope(handle, handle.space(space).name, author)
+        self.url = source.url
+        self._closing = finalize(self, _close, handle)
+
+    def close(self) -> None:
+        """Lets go of the store; one that was passed in open stays open."""
+        self._closing()
+
+
+@cache
+def _process_pickle() -> ProcessPickle:
+    return ProcessPickle(SYSTEM_CLOCK.random_bytes(32))
+
+
+def _close(handle: Keepstate) -> None:
+    if handle.runner.is_home():  # a forked child has nothing to close
+        finish(handle.close())

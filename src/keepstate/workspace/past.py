@@ -1,0 +1,70 @@
+"""A state as it was at one commit: to be looked at, and nothing else."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from copy import deepcopy
+from typing import Any
+
+from keepstate._finish import finish, finish_each
+from keepstate.engine.history.checkout import Checkout
+from keepstate.engine.history.commits import Commit
+from keepstate.engine.history.history import History
+from keepstate.engine.history.working import Working
+from keepstate.errors import InvalidError
+from keepstate.workspace.happenings import TaskEvent
+from keepstate.workspace.keeping import Home
+
+
+class PastState(Mapping[str, Any]):
+    """The variables of one commit, read-only. What it gives are copies.
+
+    Attributes:
+        commit: The commit.
+    """
+
+    def __init__(self, checkout: Checkout, history: History, working: Working, home: Home) -> None:
+        self._checkout, self._history, self._working = checkout, history, working
+        self._home = home  # the store is open for as long as anybody may read
+        self.commit: Commit = checkout.commit
+
+    def __repr__(self) -> str:
+        return f"<PastState {self.commit.id[:10]}, read-only>"
+
+    @property
+    def commit_hash(self) -> str:
+        """Returns the id of the commit."""
+        return self.commit.id
+
+    def __getitem__(self, name: str) -> Any:
+        """Returns a copy of a variable.
+
+        Raises:
+            NotFoundError: There was none.
+        """
+        return deepcopy(self._checkout[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._checkout)
+
+    def __len__(self) -> int:
+        return len(self._checkout)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        """Raises: the past does not change."""
+        raise self._read_only()
+
+    def __delitem__(self, name: str) -> None:
+        """Raises: the past does not change."""
+        raise self._read_only()
+
+    def _read_only(self) -> InvalidError:
+        return InvalidError(
+            f"{self!r}: a commit never changes; change the state itself, roll it back, or branch it off there"
+        )
+
+    @property
+    def happened(self) -> list[TaskEvent]:
+        """Returns what had happened until then, in order, in a list of its own."""
+        ids = {commit.id for commit in finish_each(self._history.log(self.commit))}
+        return [event for event in finish(self._working.told()) if event.commit_hash in ids]

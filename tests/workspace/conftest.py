@@ -1,0 +1,67 @@
+"""States with versions, wherever they can be kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keepstate import Cache, Disk, Versioned
+from keepstate.workspace import Memory
+from tests.workspace.plain import Plain
+
+Place = Callable[..., Versioned]
+
+EMBEDDED = ("memory", "named", "disk", "cache", "plain", "sqlite", "file")
+EVERYWHERE = (*EMBEDDED, "redis", "postgres")
+SHARED = ("disk", "sqlite", "redis", "postgres")
+
+
+def store_at(kind: str, request: pytest.FixtureRequest, path: Path) -> Any:
+    """Returns what a `Versioned` is given to keep its commits at one place."""
+    made: dict[str, Callable[[], Any]] = {
+        "memory": Memory,
+        "named": lambda: f"memory://{path.name}",
+        "disk": lambda: Disk(path / "disk"),
+        "cache": lambda: Cache(Disk(path / "disk")),
+        "plain": Plain,
+        "sqlite": lambda: f"sqlite:///{path}/state.db",
+        "file": lambda: f"file:///{path}/state.journal",
+    }
+    return made[kind]() if kind in made else request.getfixturevalue(f"{kind}_url")
+
+
+def opening_at(store: Any) -> Iterator[Place]:
+    """Yields what opens states on one store; all are closed at the end."""
+    opened: list[Versioned] = []
+
+    def open_one(**options: Any) -> Versioned:
+        opened.append(Versioned(store, **options))
+        return opened[-1]
+
+    yield open_one
+    for state in opened:
+        state.close()
+
+
+@pytest.fixture(params=EVERYWHERE)
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Opens states on one place, of every kind."""
+    yield from opening_at(store_at(request.param, request, tmp_path))
+
+
+@pytest.fixture(params=("named", "disk"))
+def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Opens states on one place, where it makes no difference which."""
+    yield from opening_at(store_at(request.param, request, tmp_path))
+
+
+@pytest.fixture(params=SHARED)
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A place that processes share: the URL of a store, or the folder of a disk behind `disk:`."""
+    if request.param == "disk":
+        return f"disk:{tmp_path}"
+    url: str = store_at(request.param, request, tmp_path)
+    return url
