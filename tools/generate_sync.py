@@ -41,14 +41,17 @@ MODULES = {
     "engine.transaction": ("Transaction",),
     "engine.watch": ("Watch",),
     "managers.manager": ("Manager",),
+    "managers.agents": ("AgentStateStore",),
+    "managers.recovery": ("AgentRecoveryManager",),
+    "managers.state": ("StateManager",),
+    "managers.workflows": ("WorkflowStateManager",),
 }
 """The classes that have twins, by the module that they stand in.
 
 Twins of the engine stand in `sync` itself, others in a folder named as theirs."""
 
 SEAMS = {
-    "Keepstate": {"clock", "decode", "in_colour", "opened", "pickle", "runner", "sync"},
-    "Queue": {"claim_also"},
+    "Keepstate": {"clock", "decode", "in_colour", "opened", "pickle", "recorder", "runner", "states", "sync"},
     **dict.fromkeys(("Parts", "Space", "Transaction"), {"clock", "runner"}),
     "Queue": {"claim_also"},
     "Watch": {"take", "wake"},
@@ -510,8 +513,8 @@ def handed(argument: ast.arg) -> str:
         return f"receiving({made}, {argument.arg})"
     if kind in HOMES:
         return f"inner_of({argument.arg})"
-    kinds = twins[0] if len(twins) == 1 else f"({', '.join(twins)})"
-    return f"inner_of({argument.arg}) if isinstance({argument.arg}, {kinds}) else {argument.arg}"
+    name = argument.arg
+    return "".join(f"inner_of({name}) if isinstance({name}, {twin}) else " for twin in twins) + name
 
 
 def twins_in(kind: str) -> list[str]:

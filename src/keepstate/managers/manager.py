@@ -7,7 +7,7 @@ joins the transaction's one batch.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
 from types import TracebackType
@@ -38,6 +38,8 @@ class Manager:
 
     _kind: ClassVar[str]
     """What its subjects are: the first segment of the names of their spaces."""
+    _records: ClassVar[bool] = True
+    """Whether the spaces of subjects keep every moment of their documents."""
 
     def __init__(
         self,
@@ -47,6 +49,7 @@ class Manager:
         redis_url: str | None = None,
         file_path: str | PathLike[str] | None = None,
         space: Space | Transaction | None = None,
+        record: bool | None = None,
         _colour: Colour = "async",
     ) -> None:
         self._place = Place(
@@ -57,6 +60,7 @@ class Manager:
             file_path=file_path,
             space=space,
             colour=_colour,
+            records=self._records if record is None else record,
         )
         self._alerts = SizeAlerts()
         self._sweep_s, self._swept_s = _SWEEP_S, self._clock.monotonic_s()
@@ -129,10 +133,13 @@ class Manager:
         if older_than < timedelta(0):
             raise InvalidError(f"`older_than` is {older_than!r}; give a timedelta of 0 or more")
         removed = 0
-        for id in await self._ids():
-            folder = self._folder(id)
+        for folder in await self._folders():
             removed += await self._clean(folder, await folder.space.now() - older_than)
         return removed
+
+    async def _folders(self) -> list[Folder]:
+        """Returns what is to be cleaned."""
+        return [self._folder(id) for id in await self._ids()]
 
     async def _clean(self, folder: Folder, before: datetime) -> int:
         """Removes what of a subject is over and was last written before then; returns how much."""
@@ -186,6 +193,31 @@ class Manager:
         await self._wrote()
         return answer
 
+    async def _forget(self, folder: Folder, branches: Sequence[str] = ()) -> bool:
+        """Removes all of a subject, and returns whether there was something.
+
+        Its own space goes whole; of one that was passed, its documents and these branches.
+        """
+        if self._place.is_own_space:
+            existed = [name async for name in folder.names()] != []
+            await self._place.drop(folder)
+            return existed
+
+        async def work(inside: Folder) -> bool:
+            names = [name async for name in inside.names()]
+            for name in names:
+                await inside.space.documents.delete(inside.name(name))
+            for branch in branches:
+                await inside.space.history.delete_branch(inside.label(branch))
+            return bool(names)
+
+        return await self._together(folder, work, message=f"delete {folder.id}")
+
+    async def _prune(self, folder: Folder, before: datetime) -> None:
+        """Lets go of history from before a time, in a subject's own space; another's is its owner's."""
+        if self._place.is_own_space:
+            await folder.space.history.prune(older_than=before)
+
     async def _wrote(self) -> None:
         """Does what is due after a write, and not more often than the interval says."""
         if not self._is_due():
@@ -206,3 +238,28 @@ class Manager:
             raise InvalidError(f"{function!r} cannot be called; give a function")
         if self._runner.colour == "blocking":
             refuse_coroutine_function(function)
+
+
+# ---- for what works on another manager's subjects
+
+
+def colour_of(manager: Manager) -> Colour:
+    """Returns how a manager is used."""
+    return manager._place.colour
+
+
+def folder_of(manager: Manager, id: str) -> Folder:
+    """Returns what belongs to a manager's subject; asks the store nothing."""
+    return manager._folder(id)
+
+
+async def done_together(
+    manager: Manager,
+    folder: Folder,
+    work: Callable[[Folder], Awaitable[T]],
+    *,
+    message: str = "",
+    lease: Lease | None = None,
+) -> T:
+    """Returns what the work returned, once all that it did is applied."""
+    return await manager._together(folder, work, message=message, lease=lease)

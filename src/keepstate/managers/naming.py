@@ -15,7 +15,9 @@ from __future__ import annotations
 from hashlib import sha256
 from typing import Final
 from urllib.parse import unquote
+from uuid import UUID
 
+from keepstate._clock import Clock
 from keepstate.engine.admission import admit_text
 from keepstate.errors import InvalidError
 from keepstate.values import limits
@@ -37,17 +39,22 @@ def unquoted(segment: str) -> str:
     return unquote(segment)
 
 
-def space_of(kind: str, id: object) -> str:
+def new_id(clock: Clock) -> str:
+    """Returns a name that nobody else has given."""
+    return str(UUID(bytes=clock.random_bytes(16), version=4))
+
+
+def space_of(kind: str, id: object, *, least: int = 1) -> str:
     """Returns the name of a subject's own space.
 
     Raises:
-        InvalidError: The id is no text, empty, or too long for a space.
+        InvalidError: The id is no text, has fewer than the least bytes, or is too long for a space.
     """
     text = admit_text("id", id)
     size, most = len(text.encode()), limits.SPACE_BYTES - len(kind) - 1
-    if not 0 < size <= most:
+    if not least <= size <= most:
         raise InvalidError(
-            f"{kind} {text[:40]!r}{'…' * (len(text) > 40)} has an id of {size} bytes; it has 1 to {most}"
+            f"{kind} {text[:40]!r}{'…' * (len(text) > 40)} has an id of {size} bytes; give {least} to {most}"
         )
     return f"{kind}/{text}"
 

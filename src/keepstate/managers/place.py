@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import AsyncIterator
+from copy import copy
 from dataclasses import dataclass
 from os import PathLike
 from typing import Any, Final
@@ -63,10 +64,11 @@ class Folder:
         async for key in self.space.documents.keys(escaped(begin) + "*"):
             yield key[len(begin) :]
 
-    async def values(self, *segments: str) -> AsyncIterator[tuple[str, Any]]:
-        """Yields the same with the values."""
+    async def values(self, *segments: str, after: str | None = None) -> AsyncIterator[tuple[str, Any]]:
+        """Yields the same with the values, behind the name of `after`."""
         begin = self.name(*segments, "")
-        async for key, value in self.space.documents.items(escaped(begin) + "*"):
+        place = None if after is None else begin + after
+        async for key, value in self.space.documents.items(escaped(begin) + "*", after=place):
             yield key[len(begin) :], value
 
 
@@ -81,6 +83,7 @@ class Place:
         file_path: The file of a journal or SQLite database.
         space: Instead: a space or transaction to keep all subjects in.
         colour: How it is used.
+        records: Whether spaces of subjects keep every moment of their documents.
     """
 
     def __init__(
@@ -93,8 +96,9 @@ class Place:
         file_path: str | PathLike[str] | None,
         space: Space | Transaction | None,
         colour: Colour,
+        records: bool = True,
     ) -> None:
-        self.kind, self.colour = kind, colour
+        self.kind, self.colour, self._records = kind, colour, records
         self._handle: Keepstate | None = None
         self._is_own = False
         self.space: Space | Transaction | None = None
@@ -146,14 +150,31 @@ class Place:
         return self._handle
 
     @property
+    def is_own_space(self) -> bool:
+        """Whether each subject has a space of its own."""
+        return self._handle is not None
+
+    @property
     def transaction(self) -> Transaction | None:
         """Returns the transaction that all work joins, or None."""
         return self.space if isinstance(self.space, Transaction) else None
+
+    def on(self, tx: Transaction) -> Place:
+        """Returns the same place for what joins a transaction."""
+        inside = copy(self)
+        inside.space, inside._handle, inside._is_own = tx, None, False
+        inside._folders = OrderedDict()
+        return inside
 
     def refuse_inside(self, what: str) -> None:
         """Raises `InvalidError` inside a transaction, for what cannot wait until that applies."""
         if self.transaction is not None:
             raise InvalidError(f"{what} acts at once and cannot be part of a transaction; do it outside")
+
+    async def sweep(self) -> None:
+        """Removes some of what has expired, where the store is this manager's."""
+        if self._handle is not None:
+            await (await self._handle.opened()).sweep(limit=1_000)
 
     # ---- opening and closing
 
@@ -169,11 +190,11 @@ class Place:
 
     # ---- subjects
 
-    def folder(self, id: str) -> Folder:
-        """Returns what belongs to a subject; asks the store nothing."""
+    def folder(self, id: str, *, least: int = 1) -> Folder:
+        """Returns what belongs to a subject, whose id has at least so many bytes; asks the store nothing."""
         found = self._folders.get(id)
         if found is None:
-            name = naming.space_of(self.kind, id)
+            name = naming.space_of(self.kind, id, least=least)
             found = self._folders[id] = (
                 Folder(id, self.space, naming.prefix_of(self.kind, id))
                 if self.space is not None
@@ -185,7 +206,7 @@ class Place:
 
     def _space(self, name: str, author: str) -> Space:
         assert self._handle is not None
-        return self._handle.space(name, author=author)
+        return self._handle.space(name, author=author or None, record=self._records)
 
     async def ids(self) -> AsyncIterator[str]:
         """Yields the subjects that hold something, in the order of their names."""

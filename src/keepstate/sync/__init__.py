@@ -14,6 +14,10 @@ from keepstate.sync.events import Events, EventStream
 from keepstate.sync.history import History
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.lease import Lease, Leases
+from keepstate.sync.managers.agents import AgentStateStore
+from keepstate.sync.managers.recovery import AgentRecoveryManager
+from keepstate.sync.managers.state import StateManager
+from keepstate.sync.managers.workflows import WorkflowStateManager
 from keepstate.sync.opening import of, open
 from keepstate.sync.queue import Queue, Task
 from keepstate.sync.space import Space
@@ -21,6 +25,8 @@ from keepstate.sync.transaction import Transaction
 from keepstate.sync.watch import Watch
 
 __all__ = [
+    "AgentRecoveryManager",
+    "AgentStateStore",
     "Checkout",
     "Document",
     "Documents",
@@ -33,9 +39,11 @@ __all__ = [
     "Leases",
     "Queue",
     "Space",
+    "StateManager",
     "Task",
     "Transaction",
     "Watch",
+    "WorkflowStateManager",
     "of",
     "open",
 ]

@@ -5,20 +5,15 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import timedelta
 from types import TracebackType
 from typing import Self, TypeVar
 
 from keepstate._finish import finish
-from keepstate._runner import Colour
 from keepstate.managers import manager as managers
-from keepstate.managers.place import Folder
 from keepstate.managers.sizes import AlertCallback, ManagerSize
-from keepstate.sync.lease import Lease
-from keepstate.sync.twin import Twin, inner_of
+from keepstate.sync.twin import Twin
 
-T = TypeVar("T")
 Inner = TypeVar("Inner", bound=managers.Manager)
 
 
@@ -67,20 +62,3 @@ class Manager(Twin[Inner]):
             older_than: By the store's clock.
         """
         return finish(self._inner.cleanup(older_than=older_than))
-
-    @property
-    def colour(self) -> Colour:
-        """Returns how it is used."""
-        return self._inner.colour
-
-    def folder_of(self, id: str) -> Folder:
-        """Returns what belongs to a subject; asks the store nothing."""
-        return self._inner.folder_of(id)
-
-    def joined(
-        self, folder: Folder, work: Callable[[Folder], T], message: str, lease: Lease | None = None
-    ) -> T:
-        """Returns what the work returned, once all that it did is applied."""
-        return finish(
-            self._inner.joined(folder, work, message, inner_of(lease) if isinstance(lease, Lease) else lease)
-        )

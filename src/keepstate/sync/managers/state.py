@@ -51,7 +51,11 @@ class StateManager(Manager[managers.StateManager]):
                 url=url,
                 redis_url=redis_url,
                 file_path=file_path,
-                space=inner_of(space) if isinstance(space, (Space, Transaction)) else space,
+                space=inner_of(space)
+                if isinstance(space, Space)
+                else inner_of(space)
+                if isinstance(space, Transaction)
+                else space,
                 _colour="blocking",
             )
         )

@@ -44,7 +44,11 @@ class WorkflowStateManager(Manager[managers.WorkflowStateManager]):
                 url=url,
                 redis_url=redis_url,
                 file_path=file_path,
-                space=inner_of(space) if isinstance(space, (Space, Transaction)) else space,
+                space=inner_of(space)
+                if isinstance(space, Space)
+                else inner_of(space)
+                if isinstance(space, Transaction)
+                else space,
                 checkpoint_interval=checkpoint_interval,
                 _colour="blocking",
             )

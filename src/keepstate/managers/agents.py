@@ -1,0 +1,212 @@
+"""Agents: snapshots of what they are, and checkpoints of what they are doing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import field
+from datetime import datetime
+from os import PathLike
+from typing import Any, ClassVar
+
+from keepstate._runner import Colour
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space import Space
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import InvalidError
+from keepstate.managers.backends import Backend
+from keepstate.managers.manager import Manager
+from keepstate.managers.moments import Moment, Moments, admit_id
+from keepstate.managers.place import Folder
+from keepstate.managers.records import admit_record, record
+from keepstate.stores.protocol import Store
+
+
+@record("AgentSnapshot")
+class AgentSnapshot:
+    """All that an agent is at one moment.
+
+    Attributes:
+        agent_id: The agent.
+        timestamp: When, as the agent says; no order follows from it.
+        memory_state: What it remembers.
+        tool_state: How its tools stand.
+        conversation_history: What was said.
+        metadata: Anything else.
+        saved_at: When it was saved, by the store's clock; None before.
+    """
+
+    agent_id: str
+    timestamp: datetime
+    memory_state: Any = None
+    tool_state: Any = None
+    conversation_history: Any = None
+    metadata: Mapping[str, Any] = field(default_factory=dict)
+    saved_at: datetime | None = field(default=None, compare=False)
+
+
+@record("AgentCheckpoint")
+class AgentCheckpoint:
+    """A point in a task from which an agent can go on.
+
+    Attributes:
+        agent_id: The agent.
+        checkpoint_id: Names it; the same name again replaces it.
+        step: How far the task is.
+        state: What the agent needs to go on.
+        recoverable: Whether recovery may go on from here.
+        saved_at: When it was saved, by the store's clock; None before.
+    """
+
+    agent_id: str
+    checkpoint_id: str
+    step: int
+    state: Any = None
+    recoverable: bool = True
+    saved_at: datetime | None = field(default=None, compare=False)
+
+
+class AgentStateStore(Manager):
+    """Keeps agents, each in its space `agent/<id>`.
+
+    A snapshot or checkpoint costs what changed since the one before, however large it is.
+    """
+
+    _kind: ClassVar[str] = "agent"
+
+    def __init__(
+        self,
+        *,
+        persistence: str | Backend | Store | Keepstate | None = None,
+        url: str | None = None,
+        redis_url: str | None = None,
+        file_path: str | PathLike[str] | None = None,
+        space: Space | Transaction | None = None,
+        _colour: Colour = "async",
+    ) -> None:
+        """Makes a manager; asks the store nothing.
+
+        Args:
+            persistence: `memory`, `file`, `sqlite`, `redis` or `postgres`; a URL, a description, or an open
+                store.
+            url: With a name that needs one.
+            redis_url: With `redis`.
+            file_path: With `file` or `sqlite`.
+            space: Instead: a space or transaction to keep all agents in.
+        """
+        super().__init__(
+            persistence=persistence,
+            url=url,
+            redis_url=redis_url,
+            file_path=file_path,
+            space=space,
+            _colour=_colour,
+        )
+
+    def _snapshots(self, agent_id: str) -> Moments:
+        return Moments(self._folder(agent_id), "snapshot")
+
+    def _checkpoints(self, agent_id: str) -> Moments:
+        return Moments(self._folder(agent_id), "checkpoint")
+
+    # ---- snapshots
+
+    async def save_snapshot(self, snapshot: AgentSnapshot) -> str:
+        """Keeps a snapshot beside those before it, and returns the id of its commit."""
+        admit_record("snapshot", snapshot, AgentSnapshot)
+        moments = self._snapshots(snapshot.agent_id)
+
+        async def work(inside: Folder) -> Moment:
+            return await moments.inside(inside).add(snapshot, message="snapshot")
+
+        return (await self._together(moments.folder, work, message="snapshot")).commit
+
+    async def list_snapshots(self, agent_id: str, *, limit: int | None = None) -> list[AgentSnapshot]:
+        """Returns an agent's snapshots in the order in which they were saved.
+
+        Args:
+            agent_id: The agent.
+            limit: Only the last so many.
+        """
+        return await self._snapshots(agent_id).list(limit)
+
+    async def latest_snapshot(self, agent_id: str) -> AgentSnapshot | None:
+        """Returns the snapshot that was saved last, or None if there is none."""
+        found = await self.list_snapshots(agent_id, limit=1)
+        return found[0] if found else None
+
+    # ---- checkpoints
+
+    async def save_checkpoint(self, checkpoint: AgentCheckpoint) -> str:
+        """Keeps a checkpoint, and returns the id of its commit; the history keeps one that it replaces."""
+        admit_record("checkpoint", checkpoint, AgentCheckpoint)
+        admit_id("checkpoint_id", checkpoint.checkpoint_id)
+        if type(checkpoint.recoverable) is not bool:
+            raise InvalidError(f"`recoverable` is {checkpoint.recoverable!r}; it is True or False")
+        moments = self._checkpoints(checkpoint.agent_id)
+        message = f"checkpoint {checkpoint.checkpoint_id}"
+
+        async def work(inside: Folder) -> Moment:
+            facts = {"recoverable": checkpoint.recoverable}
+            return await moments.inside(inside).add(
+                checkpoint, id=checkpoint.checkpoint_id, facts=facts, message=message
+            )
+
+        return (await self._together(moments.folder, work, message=message)).commit
+
+    async def get_checkpoint(self, agent_id: str, checkpoint_id: str) -> AgentCheckpoint | None:
+        """Returns a checkpoint, or None if there is none of this id."""
+        found: AgentCheckpoint | None = await self._checkpoints(agent_id).get(checkpoint_id)
+        return found
+
+    async def list_checkpoints(self, agent_id: str, *, limit: int | None = None) -> list[AgentCheckpoint]:
+        """Returns an agent's checkpoints in the order in which they were saved.
+
+        Args:
+            agent_id: The agent.
+            limit: Only the last so many.
+        """
+        return await self._checkpoints(agent_id).list(limit)
+
+    async def latest_checkpoint(
+        self, agent_id: str, *, recoverable_only: bool = False
+    ) -> AgentCheckpoint | None:
+        """Returns the checkpoint that was saved last, or None if there is none.
+
+        Args:
+            agent_id: The agent.
+            recoverable_only: Only among those that recovery may go on from.
+        """
+        moments = self._checkpoints(agent_id)
+        moment = await (moments.newest(recoverable=True) if recoverable_only else moments.newest())
+        return None if moment is None else await moments.read(moment)
+
+    async def delete_checkpoint(self, agent_id: str, checkpoint_id: str) -> bool:
+        """Forgets a checkpoint, and returns whether there was one; the history keeps it."""
+        moments = self._checkpoints(agent_id)
+
+        async def work(inside: Folder) -> bool:
+            return await moments.inside(inside).remove(checkpoint_id)
+
+        return await self._together(moments.folder, work, message=f"forget checkpoint {checkpoint_id}")
+
+    # ---- agents
+
+    async def list_agents(self) -> list[str]:
+        """Returns the agents of which something is kept."""
+        return await self._ids()
+
+    async def delete(self, agent_id: str) -> bool:
+        """Removes all that is kept of an agent, its history too, and returns whether there was something."""
+        return await self._forget(self._folder(agent_id), branches=("snapshot", "checkpoint"))
+
+    async def _clean(self, folder: Folder, before: datetime) -> int:
+        """Removes snapshots and checkpoints that were saved before then, and the history of them."""
+
+        async def work(inside: Folder) -> int:
+            kinds = [Moments(inside, "snapshot"), Moments(inside, "checkpoint")]
+            return sum([await moments.remove_old(before) for moments in kinds])
+
+        removed = await self._together(folder, work, message="clean up what is old")
+        if removed:
+            await self._prune(folder, before)
+        return removed

@@ -1,0 +1,72 @@
+"""When keys were last written, as far as `cleanup` needs it.
+
+A document tells by which revision it was written, not when. So now and then a write also notes the store's
+time, and the revision that was the last one then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from datetime import datetime
+from typing import Any, Final
+
+from keepstate.engine.glob import escaped
+from keepstate.engine.space import Space
+from keepstate.managers.place import Folder
+
+_TIMES: Final = "times"
+_SPARSE: Final = 20
+"""How many intervals of a manager lie between two notes."""
+_READ, _REMOVED_AT_ONCE = 1_000, 300
+
+Together = Callable[..., Awaitable[Any]]
+
+
+async def note_time(folder: Folder, interval_s: float = 0.0) -> None:
+    """Notes the store's time, unless that was done lately."""
+    if not isinstance(folder.space, Space):
+        return
+    stream = folder.space.events.stream(folder.label(_TIMES))
+    # What has this revision or a lower one was written before this time.
+    revision = await folder.space.revision()
+    now = await folder.space.now()
+    last = await stream.last()
+    if last is not None and interval_s:
+        noted = await stream.read(after=last - 1, limit=1)
+        if noted and (now - noted[0].data[0]).total_seconds() < interval_s * _SPARSE:
+            return
+    await stream.append((now, revision))
+
+
+async def remove_old(folder: Folder, before: datetime, together: Together) -> int:
+    """Removes documents that were last written before a time, as far as notes tell, and returns how many."""
+    last = await _revision_at(folder, before)
+    keys = [key async for key in folder.space.documents.keys(escaped(folder.prefix) + "*")] if last else []
+    removed = 0
+    for begin in range(0, len(keys), _REMOVED_AT_ONCE):
+        page = keys[begin : begin + _REMOVED_AT_ONCE]
+
+        async def work(inside: Folder, page: list[str] = page) -> int:
+            found = await inside.space.documents.entries(*page)
+            old = [key for key, entry in found.items() if 0 < entry.version <= last]
+            for key in old:
+                await inside.space.documents.delete(key)
+            return len(old)
+
+        removed += await together(folder, work, message="clean up what is old")
+    return removed
+
+
+async def _revision_at(folder: Folder, before: datetime) -> int:
+    """Returns the revision that the last note tells which is not younger; 0 if there is none."""
+    stream = folder.space.events.stream(folder.label(_TIMES))
+    found, after = 0, None
+    while True:
+        noted = await stream.read(after=after, limit=_READ)
+        for event in noted:
+            now, revision = event.data
+            if now > before:
+                return found
+            found, after = max(found, revision), event.position
+        if len(noted) < _READ:
+            return found

@@ -1,0 +1,300 @@
+"""Recovery: an agent that failed goes on from its last checkpoint, a counted number of times.
+
+Attempts are counted in the agent's own space, so that a restart forgets none, and begin anew once the agent
+has saved a checkpoint after the one that it was restored from, or has finished a task. While one process
+recovers an agent, no other does.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final, Protocol, runtime_checkable
+from weakref import WeakValueDictionary
+
+from keepstate._runner import Colour, Signal
+from keepstate.engine.lease import Lease
+from keepstate.engine.scope import called, refuse_coroutine_function
+from keepstate.errors import AttemptsExhaustedError, InvalidError, KeepstateError, NotFoundError
+from keepstate.managers.agents import AgentCheckpoint, AgentStateStore
+from keepstate.managers.manager import colour_of, done_together, folder_of
+from keepstate.managers.moments import LATEST, Moments
+from keepstate.managers.place import Folder
+from keepstate.managers.records import record
+from keepstate.managers.sizes import admit_interval
+from keepstate.values import limits
+
+_CLAIM_S: Final = 30.0
+_LONGEST_PAUSE_S: Final = 300.0
+_log = logging.getLogger("keepstate.managers")
+
+
+@runtime_checkable
+class Recoverable(Protocol):
+    """What an agent has so that it can be recovered; `run` also asks for `run(task)` and `resume()`."""
+
+    @property
+    def id(self) -> str:
+        """Returns the name that its checkpoints are kept under."""
+        ...
+
+    def restore_from_checkpoint(self, state: Any, /) -> Any:
+        """Takes back what a checkpoint kept; may be a coroutine function."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Recovery:
+    """An agent was restored.
+
+    Attributes:
+        agent_id: The agent.
+        checkpoint: What it was restored from.
+        attempt: The how-manieth attempt since it last got further.
+        attempts_left: How many more there may be.
+    """
+
+    agent_id: str
+    checkpoint: AgentCheckpoint
+    attempt: int
+    attempts_left: int
+
+
+@record("RecoveryRecord")
+class RecoveryRecord:
+    """The attempts to recover an agent, as they are stored.
+
+    Attributes:
+        attempts: How many there were since it last got further.
+        order: That of the checkpoint that was the latest at the last one.
+        last_at: When the last one was, by the store's clock.
+        last_error: What `run` saw before it.
+    """
+
+    attempts: int = 0
+    order: int = 0
+    last_at: datetime | None = None
+    last_error: str | None = None
+
+
+class AgentRecoveryManager:
+    """Restores agents from their checkpoints.
+
+    Attributes:
+        auto_recover: Whether `run` recovers an agent that fails.
+        max_recovery_attempts: How often, before it is given up.
+        backoff_s: How long to wait before the second attempt; before each later one twice as long, up to 5
+            minutes.
+    """
+
+    def __init__(
+        self,
+        agent_store: AgentStateStore,
+        *,
+        auto_recover: bool = True,
+        max_recovery_attempts: int = 3,
+        backoff_s: float = 1.0,
+        _colour: Colour = "async",
+    ) -> None:
+        """Makes a manager; asks the store nothing.
+
+        Args:
+            agent_store: Where the agents' checkpoints are; it is closed by who made it.
+            auto_recover: Whether `run` recovers an agent that fails.
+            max_recovery_attempts: How often, before it is given up.
+            backoff_s: How long to wait before the second attempt.
+        """
+        given: object = agent_store
+        if not isinstance(given, AgentStateStore) or colour_of(agent_store) != _colour:
+            wanted = "keepstate.sync.AgentStateStore" if _colour == "blocking" else "AgentStateStore"
+            raise InvalidError(f"`agent_store` is {agent_store!r}; give a {wanted}")
+        if type(auto_recover) is not bool:
+            raise InvalidError(f"`auto_recover` is {auto_recover!r}; it is True or False")
+        limits.admit_count("max_recovery_attempts", max_recovery_attempts)
+        self._store = agent_store
+        self.auto_recover: bool = auto_recover
+        self.max_recovery_attempts: int = max_recovery_attempts
+        self.backoff_s: float = admit_interval("backoff_s", backoff_s)
+        self._agents: WeakValueDictionary[str, Any] = WeakValueDictionary()
+
+    def __repr__(self) -> str:
+        return f"<AgentRecoveryManager over {self._store!r}, {len(self._agents)} agents>"
+
+    def register(self, agent: Recoverable) -> None:
+        """Lets an agent be recovered by its id; it is held weakly.
+
+        Raises:
+            InvalidError: It has no `id` or `restore_from_checkpoint`, or cannot be held weakly.
+        """
+        given: object = agent
+        if not isinstance(given, Recoverable) or type(given.id) is not str:
+            raise InvalidError(f"{agent!r} cannot be recovered; give it an id and restore_from_checkpoint")
+        if colour_of(self._store) == "blocking":
+            for name in ("restore_from_checkpoint", "run", "resume"):
+                if (method := getattr(agent, name, None)) is not None:
+                    refuse_coroutine_function(method)
+        try:
+            self._agents[agent.id] = agent
+        except TypeError as error:
+            raise InvalidError(
+                f"{agent!r} cannot be held weakly; give its class a __weakref__ slot"
+            ) from error
+
+    def unregister(self, agent_id: str) -> bool:
+        """Forgets an agent, and returns whether it was registered."""
+        return self._agents.pop(agent_id, None) is not None
+
+    # ---- recovering
+
+    async def recover(self, agent_id: str, from_checkpoint: str = LATEST) -> Recovery:
+        """Restores an agent from a checkpoint, after the pause that is due; it does not resume it.
+
+        Args:
+            agent_id: A registered agent.
+            from_checkpoint: The id of a recoverable checkpoint; `latest` is the one that was saved last.
+
+        Raises:
+            NotFoundError: No such agent is registered, or it has no such recoverable checkpoint.
+            AttemptsExhaustedError: It was tried as often as allowed, and the agent got no further.
+            ConflictError: Another process recovers this agent just now.
+        """
+        agent = self._agent(agent_id)
+        async with self._claimed(agent_id) as lease:
+            return await self._restored(agent, from_checkpoint, lease, None)
+
+    async def run(self, agent: Recoverable, task: Any = None) -> Any:
+        """Returns what `agent.run(task)` returns; where it fails, recovers the agent and resumes it.
+
+        Args:
+            agent: An agent with `run(task)` and `resume()`; it is registered.
+            task: What to run.
+
+        Raises:
+            AttemptsExhaustedError: It failed as often as allowed; the last failure is its cause.
+            Exception: Without `auto_recover`, or where there is no checkpoint: what the agent raised.
+        """
+        self.register(agent)
+        for name in ("run", "resume") if self.auto_recover else ("run",):
+            if not callable(getattr(agent, name, None)):
+                raise InvalidError(f"{agent!r} has no {name}(); recover it, and go on by yourself")
+        try:
+            result = await called(agent.run, task)  # type: ignore[attr-defined]
+        except Exception as error:
+            if not self.auto_recover:
+                raise
+            _log.warning("agent %r failed and is recovered: %r", agent.id, error)
+            result = await self._resumed(agent, error)
+        await self._succeeded(agent.id)
+        return result
+
+    async def _resumed(self, agent: Any, error: Exception) -> Any:
+        async with self._claimed(agent.id) as lease:
+            while True:
+                try:
+                    await self._restored(agent, LATEST, lease, error)
+                except NotFoundError as absent:
+                    raise error from absent
+                except AttemptsExhaustedError as exhausted:
+                    raise exhausted from error
+                try:
+                    return await called(agent.resume)
+                except Exception as again:  # noqa: BLE001 - the agent's own failure, counted and raised at last
+                    _log.warning("agent %r failed after recovery: %r", agent.id, again)
+                    error = again
+
+    async def _restored(
+        self, agent: Any, from_checkpoint: str, lease: Lease, error: Exception | None
+    ) -> Recovery:
+        folder = folder_of(self._store, agent.id)
+        checkpoint = await Moments(folder, "checkpoint").demanded(from_checkpoint, recoverable=True)
+        known = await self._attempts(folder)
+        if known.attempts >= self.max_recovery_attempts:
+            raise AttemptsExhaustedError(
+                f"agent {agent.id!r} was recovered {known.attempts} times and got no further; mend what "
+                "fails, then reset it",
+                attempts=known.attempts,
+            )
+        await self._pause(folder, known)
+        attempt = await self._counted(folder, known, lease, error)
+        await called(agent.restore_from_checkpoint, checkpoint.state)
+        await lease.check()
+        return Recovery(agent.id, checkpoint, attempt, self.max_recovery_attempts - attempt)
+
+    # ---- attempts
+
+    async def attempts(self, agent_id: str) -> int:
+        """Returns how often recovery of an agent was tried since it last got further."""
+        return (await self._attempts(folder_of(self._store, agent_id))).attempts
+
+    async def reset(self, agent_id: str) -> None:
+        """Forgets the attempts to recover an agent: it may have all of them again."""
+        await self._succeeded(agent_id)
+
+    async def _attempts(self, folder: Folder) -> RecoveryRecord:
+        known: RecoveryRecord | None = await folder.space.documents.get(folder.name("recovery"))
+        latest = await Moments(folder, "checkpoint").newest()
+        order = latest.order if latest is not None else 0
+        if known is None or order > known.order:
+            return RecoveryRecord(order=order)
+        return known
+
+    async def _pause(self, folder: Folder, known: RecoveryRecord) -> None:
+        """Waits until the next attempt is due."""
+        if not known.attempts or known.last_at is None:
+            return
+        wait_s = min(self.backoff_s * 2 ** (known.attempts - 1), _LONGEST_PAUSE_S)
+        due = known.last_at + timedelta(seconds=wait_s)
+        left_s = (due - await folder.space.now()).total_seconds()
+        if left_s > 0:
+            await folder.space.runner.sleep(left_s)
+
+    async def _counted(
+        self, folder: Folder, known: RecoveryRecord, lease: Lease, error: Exception | None
+    ) -> int:
+        async def work(inside: Folder) -> int:
+            counted = replace(
+                known,
+                attempts=known.attempts + 1,
+                last_at=await inside.space.now(),
+                last_error=None if error is None else repr(error)[: limits.ERROR_BYTES],
+            )
+            await inside.space.documents.put(inside.name("recovery"), counted)
+            return counted.attempts
+
+        message = f"recover, attempt {known.attempts + 1}"
+        return await done_together(self._store, folder, work, message=message, lease=lease)
+
+    async def _succeeded(self, agent_id: str) -> None:
+        folder = folder_of(self._store, agent_id)
+        if await folder.space.documents.entry(folder.name("recovery")) is None:
+            return
+        await folder.by("recovered").space.documents.delete(folder.name("recovery"))
+
+    # ---- claims
+
+    def _agent(self, agent_id: str) -> Any:
+        agent = self._agents.get(agent_id)
+        if agent is None:
+            raise NotFoundError(f"no agent {agent_id!r} is registered here, or it is gone; register it")
+        return agent
+
+    @asynccontextmanager
+    async def _claimed(self, agent_id: str) -> AsyncGenerator[Lease]:
+        """Holds an agent for as long as the block runs."""
+        folder = folder_of(self._store, agent_id)
+        lease = await folder.space.leases.acquire(folder.label("recovery"), _CLAIM_S)
+
+        async def renew(signal: Signal) -> None:
+            while not await signal.wait(_CLAIM_S / 3):
+                with suppress(KeepstateError):  # who is at work finds out when it is asked
+                    await lease.renew()
+
+        heartbeat = folder.space.runner.start(renew, f"recovery of {agent_id!r}")
+        try:
+            yield lease
+        finally:
+            await heartbeat.stop()
+            await lease.release()

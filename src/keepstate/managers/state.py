@@ -1,0 +1,412 @@
+"""State by key: saved, updated without loss, watched, and every moment of it readable."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from copy import copy
+from dataclasses import replace
+from datetime import datetime, timedelta
+from heapq import merge
+from os import PathLike
+from typing import Any, ClassVar, Self
+from zlib import crc32
+
+from keepstate._runner import Colour
+from keepstate.engine.admission import admit_text
+from keepstate.engine.documents import MISSING, DocumentEntry
+from keepstate.engine.glob import compiled, escaped
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.once import entered_once
+from keepstate.engine.scope import refuse_coroutine_function
+from keepstate.engine.space import Space
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import InvalidError
+from keepstate.managers.ages import note_time, remove_old
+from keepstate.managers.backends import Backend
+from keepstate.managers.config import StateConfig
+from keepstate.managers.manager import Manager
+from keepstate.managers.naming import quoted
+from keepstate.managers.pasts import StateMoment, moments_of
+from keepstate.managers.place import Folder
+from keepstate.managers.staging import STORED, Staged, Staging, merging, store
+from keepstate.managers.subscriptions import StateCallback, Subscriptions
+from keepstate.stores.protocol import Store
+from keepstate.values import codec, limits
+
+_FLUSHED_AT_ONCE = 300
+
+
+class StateManager(Manager):
+    """Keeps values by key, in `state/<key_prefix>`.
+
+    Values are anything that comes back equal. What is read is a copy.
+
+    Attributes:
+        config: How it keeps them.
+    """
+
+    _kind: ClassVar[str] = "state"
+
+    def __init__(
+        self,
+        config: StateConfig | None = None,
+        *,
+        persistence: str | Backend | Store | Keepstate | None = None,
+        url: str | None = None,
+        redis_url: str | None = None,
+        file_path: str | PathLike[str] | None = None,
+        space: Space | Transaction | None = None,
+        _colour: Colour = "async",
+    ) -> None:
+        """Makes a manager; asks the store nothing.
+
+        Args:
+            config: How to keep state, and where.
+            persistence: Instead of `config.backend`.
+            url: With `persistence`.
+            redis_url: With `persistence`.
+            file_path: With `persistence`.
+            space: Instead of a store: a space or transaction.
+        """
+        self.config: StateConfig = StateConfig() if config is None else config
+        if not isinstance(self.config, StateConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidError(f"`config` is {config!r}; give a StateConfig")
+        place = (self.config.backend, self.config.url, self.config.redis_url, self.config.file_path)
+        own = (persistence, url, redis_url, file_path)
+        if any(each is not None for each in place):
+            if space is not None or any(each is not None for each in own):
+                raise InvalidError("`config` says where to keep state; give nothing for that beside it")
+            persistence, url, redis_url, file_path = place
+        super().__init__(
+            persistence=persistence,
+            url=url,
+            redis_url=redis_url,
+            file_path=file_path,
+            space=space,
+            record=self.config.record,
+            _colour=_colour,
+        )
+        prefix, shards = quoted(self.config.key_prefix), self.config.shards
+        ids = [prefix] if shards == 1 else [f"{prefix}~{number}" for number in range(shards)]
+        self._shards = [self._place.folder(id, least=0) for id in ids]
+        self._staging = Staging()
+        self._sweep_s = self.config.save_interval
+        self._subscriptions = Subscriptions(self._runner)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what another process makes the same manager of; what is staged and told of stays here."""
+        return {**super().__getstate__(), "_staging": Staging(), "_subscriptions": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._subscriptions = Subscriptions(self._runner)
+
+    # ---- one key
+
+    async def save(self, key: str, value: object, *, ttl: float | None = None) -> None:
+        """Writes a value.
+
+        Args:
+            key: Its name; 1 to 512 bytes of UTF-8.
+            value: Anything that comes back equal.
+            ttl: After how many seconds it expires, if not as the configuration says.
+
+        Raises:
+            InvalidError: The value would not come back equal; the path of what is at fault is named.
+        """
+        ttl_s = self.config.ttl if ttl is None else ttl
+        folder = await self._begun(key)
+        if self._stages:
+            self._staging.put(admit_text("key", key), value, ttl_s)
+            return
+        await folder.by(f"save {key}").space.documents.put(folder.name(key), value, ttl_s=ttl_s)
+        await self._wrote()
+
+    async def get(self, key: str, default: Any = None) -> Any:
+        """Returns a copy of a value, or the default if there is none."""
+        folder = await self._begun(key)
+        staged = self._staging.keys.get(key)
+        if staged is None:
+            return await folder.space.documents.get(folder.name(key), default)
+        value = await self._as_staged(folder, key, staged)
+        return default if value is MISSING else value
+
+    async def _as_staged(self, folder: Folder, key: str, staged: Staged) -> Any:
+        stored: Any = MISSING
+        if staged.value is STORED:
+            stored = await folder.space.documents.get(folder.name(key), MISSING)
+        value = staged.changed(stored)
+        return value if value is MISSING else codec.decode(codec.encode(value))
+
+    async def update(
+        self, key: str, patch: Mapping[str, Any] | Callable[[Any], Any], *, default: object = MISSING
+    ) -> Any:
+        """Changes a value, however many others do; an absent one begins as an empty dict.
+
+        Args:
+            key: Its name.
+            patch: Top-level keys to put into a dict, or a function that gets a copy and returns the new
+                value, and may be called several times.
+            default: What an absent value begins as instead.
+
+        Returns:
+            The new value. Its time to live goes on; a new one gets that of the configuration.
+
+        Raises:
+            InvalidError: A dict meets a value that is none.
+        """
+        folder = await self._begun(key)
+        first = {} if default is MISSING else default
+        if self._stages:
+            change = merging(key, patch) if isinstance(patch, Mapping) else self._admitted_change(patch)
+            self._staging.change(admit_text("key", key), change, self.config.ttl)
+            return await self.get(key)
+        folder = folder.by(f"update {key}")
+        if self.config.ttl is None:
+            value = await folder.space.documents.update(folder.name(key), patch, default=first)
+            await self._wrote()
+            return value
+        return await self._together(
+            folder, lambda inside: self._update_mortal(inside, key, patch, first), message=f"update {key}"
+        )
+
+    async def _update_mortal(self, inside: Folder, key: str, patch: Any, first: object) -> Any:
+        documents, name = inside.space.documents, inside.name(key)
+        if await documents.entry(name) is None:
+            await documents.put(name, first, ttl_s=self.config.ttl)
+        return await documents.update(name, patch)
+
+    def _admitted_change(self, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        refuse_coroutine_function(change)  # staged changes are computed where nothing is awaited
+        return change
+
+    async def delete(self, key: str) -> bool:
+        """Removes a value, and returns whether there was one."""
+        folder = await self._begun(key)
+        if self._stages:
+            existed = await self.get(key, MISSING) is not MISSING
+            self._staging.delete(admit_text("key", key))
+            return existed
+        existed = await folder.by(f"delete {key}").space.documents.delete(folder.name(key))
+        await self._wrote()
+        return existed
+
+    async def entry(self, key: str) -> DocumentEntry[Any] | None:
+        """Returns a value with its version, as it is stored, or None if there is none."""
+        folder = await self._begun(key)
+        found = await folder.space.documents.entry(folder.name(key))
+        return None if found is None else replace(found, key=key)
+
+    async def compare_and_set(self, key: str, value: object, *, expected_version: int) -> int:
+        """Writes a value at once if it is still at a version, and returns the new version.
+
+        Args:
+            key: Its name.
+            value: The new value.
+            expected_version: The version that `entry` told; 0 if there must be none.
+
+        Raises:
+            ConflictError: It is at another version; `actual` says at which.
+        """
+        folder = (await self._begun(key)).by(f"save {key}")
+        await self._flush([key])
+        version = await folder.space.documents.put(
+            folder.name(key), value, expected_version=expected_version, ttl_s=self.config.ttl
+        )
+        await self._wrote()
+        return version
+
+    # ---- many keys
+
+    async def list_keys(self, pattern: str = "*", *, limit: int | None = None) -> list[str]:
+        r"""Returns the keys that fit a pattern, in the order of their UTF-8 bytes.
+
+        Args:
+            pattern: `*` any text, `?` one character, `[a-z]` one of a set; a backslash makes the next one
+                plain.
+            limit: At most so many.
+        """
+        if limit is not None:
+            limits.admit_count("limit", limit)
+        glob = compiled(pattern)
+        await self._begun()
+        staged = {key: each for key, each in self._staging.keys.items() if glob.matches(key)}
+        wanted = None if limit is None else limit + len(staged)
+        found = merge(
+            *[await self._stored_keys(folder, pattern, wanted) for folder in self._shards], key=_order
+        )
+        keys = [key for key in found if key not in staged]
+        keys += [key for key, each in staged.items() if not each.is_deleted]
+        return sorted(keys, key=_order)[:limit]
+
+    async def _stored_keys(self, folder: Folder, pattern: str, limit: int | None) -> list[str]:
+        keys: list[str] = []
+        async for key in folder.space.documents.keys(escaped(folder.prefix) + pattern):
+            keys.append(key[len(folder.prefix) :])
+            if len(keys) == limit:
+                break
+        return keys
+
+    @entered_once
+    async def transaction(self, *, message: str = "") -> AsyncGenerator[StateManager]:
+        """Yields a manager whose writes apply together when the block ends, or not at all.
+
+        Args:
+            message: What the history says of it.
+
+        Raises:
+            ConflictError: What the block had read has changed; nothing was applied.
+            InvalidError: The state is in shards, of which no two change together.
+        """
+        folder = await self._begun()
+        await self._flush()
+        if len(self._shards) > 1:
+            raise InvalidError("no two shards change together; use one, or update keys one by one")
+        if isinstance(folder.space, Transaction):
+            yield self
+            return
+        async with folder.space.transaction(message=message) as tx:
+            yield self._on(tx)
+        await self._wrote()
+
+    def _on(self, tx: Transaction) -> StateManager:
+        inside = copy(self)
+        inside.config = replace(self.config, auto_save=True)
+        inside._place = self._place.on(tx)
+        inside._shards = [folder.on(tx) for folder in self._shards]
+        return inside
+
+    async def flush(self) -> int:
+        """Stores what was staged, and returns how many keys that were.
+
+        At most 300 keys of one shard apply together. What could not be stored stays staged.
+        """
+        await self._begun()
+        return await self._flush()
+
+    async def _flush(self, keys: list[str] | None = None) -> int:
+        staged = {key: each for key, each in self._staging.keys.items() if keys is None or key in keys}
+        for folder in self._shards:
+            own = [key for key in staged if self._shard_of(key) is folder]
+            for begin in range(0, len(own), _FLUSHED_AT_ONCE):
+                await self._store(folder, {key: staged[key] for key in own[begin : begin + _FLUSHED_AT_ONCE]})
+        return len(staged)
+
+    async def _store(self, folder: Folder, staged: dict[str, Staged]) -> None:
+        async def work(inside: Folder) -> None:
+            for key, each in staged.items():
+                await store(inside.space.documents, inside.name(key), each)
+
+        await self._together(folder, work, message=f"save {len(staged)} staged keys")
+        self._staging.flushed(staged)
+
+    async def history(self, key: str, *, limit: int | None = None) -> list[StateMoment]:
+        """Returns what a key has been since it was last absent, the newest first.
+
+        Args:
+            key: Its name.
+            limit: At most so many.
+
+        Raises:
+            InvalidError: A space was passed that records nothing; make it with `record=True`.
+        """
+        if limit is not None:
+            limits.admit_count("limit", limit)
+        folder = await self._begun(key)
+        return await moments_of(folder.space, folder.name(key), limit)
+
+    # ---- being told
+
+    def subscribe(self, pattern: str, callback: StateCallback) -> None:
+        """Calls a function with each change of keys that fit a pattern: key, old value, new value.
+
+        It begins with the next awaited call of this manager, before that call's own work. Calls of one
+        callback come one after the other; with shards, in order for each key. What a callback raises is
+        logged, and harms nobody.
+
+        Args:
+            pattern: As for `list_keys`.
+            callback: A function or coroutine function; in blocking use a function, called in a thread.
+        """
+        self._place.refuse_inside("subscribing")
+        self._refuse_coroutine(callback)
+        self._subscriptions.add(pattern, callback)
+
+    def unsubscribe(self, pattern: str, callback: StateCallback) -> bool:
+        """Lets no further call of the callback start, and returns whether it was subscribed."""
+        return self._subscriptions.remove(pattern, callback)
+
+    async def drain(self) -> None:
+        """Returns when callbacks have been called for all that has changed until now.
+
+        Raises:
+            CompactedError: A callback was so slow that changes were lost for it.
+            InvalidError: It is called by a callback.
+        """
+        await self._begun()
+        await self._subscriptions.drain()
+
+    # ---- opening, closing, what is due
+
+    async def __aenter__(self) -> Self:
+        await super().__aenter__()
+        await self._begun()
+        return self
+
+    async def close(self) -> None:
+        """Stores what was staged, ends subscriptions, and lets go of the store."""
+        try:
+            if self._staging.keys:
+                await self._flush()
+            await self._subscriptions.close()
+        finally:
+            await super().close()
+
+    async def _begun(self, key: str | None = None) -> Folder:
+        """Returns where a key is, after subscriptions have begun."""
+        if self._subscriptions.is_waiting:
+            await self._subscriptions.begin(self._shards)
+        return self._shard_of(key)
+
+    def _shard_of(self, key: str | None) -> Folder:
+        if len(self._shards) == 1 or key is None:
+            return self._shards[0]
+        return self._shards[crc32(admit_text("key", key).encode()) % len(self._shards)]
+
+    @property
+    def _stages(self) -> bool:
+        return not self.config.auto_save and self._place.transaction is None
+
+    async def _wrote(self) -> None:
+        if not self._is_due():
+            return
+        for folder in self._shards:
+            await note_time(folder, self.config.save_interval)
+        if self.config.ttl is not None:
+            await self._place.sweep()
+        if self._alerts:
+            await self.size()
+
+    async def cleanup(self, *, older_than: timedelta) -> int:
+        """Removes keys that were not written for so long, and returns how many.
+
+        When a key was written is known as exactly as `save_interval`, times 20; it is kept rather than lost.
+
+        Args:
+            older_than: By the store's clock.
+        """
+        await self._begun()
+        self._place.refuse_inside("cleaning up")
+        for folder in self._shards:
+            await note_time(folder)
+        return await super().cleanup(older_than=older_than)
+
+    async def _folders(self) -> list[Folder]:
+        return self._shards
+
+    async def _clean(self, folder: Folder, before: datetime) -> int:
+        return await remove_old(folder, before, self._together)
+
+
+def _order(key: str) -> bytes:
+    return key.encode()
