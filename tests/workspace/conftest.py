@@ -59,7 +59,7 @@ def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
 
 
 @pytest.fixture(params=SHARED)
-def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+def shared_place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """A place that processes share: the URL of a store, or the folder of a disk behind `disk:`."""
     if request.param == "disk":
         return f"disk:{tmp_path}"
