@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import subprocess
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import keepstate.sync
-from tests.cli.conftest import Ended, Keepstate
+from tests.cli.conftest import COMMAND, Ended, Keepstate
 
 PLAN = {"goal": "report", "step": 1}
 TALK = [
@@ -220,6 +222,30 @@ def test_blame_goes_through_all_keys_or_all_items(keepstate: Keepstate) -> None:
     assert [line.split()[:2] for line in items.splitlines()] == [
         ["messages[0]", "main#2"], ["messages[1]", "main#3"],
     ]  # fmt: skip
+
+
+def test_objects_are_shown_without_their_classes(keepstate: Keepstate, url: str, tmp_path: Path) -> None:
+    write = (
+        "import keepstate, keepstate.sync, dataclasses, os\n"
+        "@keepstate.register('order', version=2)\n"
+        "@dataclasses.dataclass\n"
+        "class Order:\n    item: str\n"
+        "with keepstate.sync.open(os.environ['KEEPSTATE_URL']) as ks:\n"
+        "    for item in ('tea', 'milk'):\n"
+        "        ks.space('shop').history.commit({'order': Order(item), 'at': (1, 2)})\n"
+    )
+    subprocess.run([COMMAND[0], "-c", write], env={"KEEPSTATE_URL": url}, check=True)
+
+    shown = keepstate("show", "shop", "--json")
+    part = keepstate("show", "shop", "main", "order")
+    differences = keepstate("diff", "shop", "main~1", "--json")
+
+    assert shown.code == 0, shown.err
+    assert shown.json()["value"]["order"] == {"@type": "order@2", "item": "milk"}
+    assert part.out.splitlines()[1:] == ["{", '  "@type": "order@2",', '  "item": "milk"', "}"]
+    assert [(one["path"], one["new"]) for one in differences.lines()] == [
+        ("order", {"@type": "order@2", "item": "milk"}),
+    ]
 
 
 def test_colours_are_for_terminals_only(keepstate: Keepstate) -> None:
