@@ -11,9 +11,10 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, suppress
+from contextvars import copy_context
 from time import sleep
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -116,6 +117,13 @@ class Runner(Protocol):
         """Waits."""
         ...
 
+    async def gather(self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
+        """Returns what works beside one another return or raise, in their order, once all have ended.
+
+        Where the caller is cancelled they are too, and have ended by then.
+        """
+        ...
+
     def promise(self) -> Promise[Any]:
         """Returns a new promise, to be waited for in this colour."""
         ...
@@ -163,6 +171,27 @@ class ThreadRunner:
 
     async def sleep(self, seconds: float) -> None:
         sleep(seconds)
+
+    async def gather(self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
+        answers: list[T | BaseException] = [ClosedError("it was interrupted")] * len(works)
+
+        def work_on(index: int) -> None:
+            try:
+                answers[index] = finish(works[index]())
+            except BaseException as error:  # noqa: BLE001 - handed to the caller, whose work it is
+                answers[index] = error
+
+        threads = [
+            threading.Thread(target=copy_context().run, args=(work_on, index), daemon=True)
+            for index in range(1, len(works))
+        ]
+        for thread in threads:
+            thread.start()
+        if works:
+            work_on(0)
+        for thread in threads:
+            thread.join()
+        return answers
 
     def promise(self) -> Promise[Any]:
         return _ThreadPromise()
@@ -219,6 +248,14 @@ class TaskRunner:
 
     async def sleep(self, seconds: float) -> None:
         await asyncio.sleep(seconds)
+
+    async def gather(self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
+        tasks = [self._home().create_task(work()) for work in works]
+        try:
+            return await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            if unfinished := [task for task in tasks if not task.done()]:
+                await asyncio.wait(unfinished)
 
     def promise(self) -> Promise[Any]:
         return _TaskPromise(self._home())

@@ -116,7 +116,7 @@ class Documents:
 
         async def work(unit: Unit) -> dict[str, DocumentEntry[Any]]:
             found: dict[str, DocumentEntry[Any]] = {}
-            for (place, key), entry in zip(places.items(), await unit.read(*places), strict=True):
+            for key, entry in zip(places.values(), await unit.read(*places), strict=True):
                 if entry is not None:
                     record = await read_record(self._scope, unit, entry)
                     found[key] = DocumentEntry(key, record.value, entry.version, entry.created)
