@@ -81,6 +81,7 @@ def test_what_was_written_is_read() -> None:
                 "author": "bob",
                 "message": "",
                 "generation": 3,
+                "classes": [],
             }
 
     asyncio.run(whole())

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
@@ -216,6 +216,35 @@ def refs_in(encoding: bytes) -> list[Ref]:
         decode(encoding)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
         raise CorruptError(f"an object is damaged: {error}") from error
+    return found
+
+
+_OBJECT_MARKS: Final = b"\x24\x93", b"\x24\x94"
+"""The tag of an object and the head of its parts; no UTF-8 has them."""
+
+
+def classes_in(data: bytes) -> set[str]:
+    """Returns name and version, `profile@2`, of the registered classes whose objects stand in some bytes.
+
+    Args:
+        data: An encoding, or a node; a branch holds none.
+    """
+    found: set[str] = set()
+    if not any(mark in data for mark in _OBJECT_MARKS):
+        return found
+
+    def look(tag: int, body: memoryview) -> None:
+        if tag == types.OBJECT:
+            name, version, *_ = decode(body)
+            found.add(f"{name}@{version}")
+        elif tag in types.CONTAINERS:
+            decode(body)
+
+    decode: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(ext_hook=look).decode
+    try:
+        decode(data)
+    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+        return found  # a branch, whose digests may look like anything
     return found
 
 

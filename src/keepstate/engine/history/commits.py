@@ -26,6 +26,8 @@ class Commit:
         author: Who made it, or None.
         message: What for.
         generation: One more than the highest of its parents'.
+        classes: Registered classes, `profile@2`, whose objects may stand in the state: all that stand in it,
+            and that stood in one before it.
     """
 
     id: str
@@ -36,6 +38,7 @@ class Commit:
     author: str | None
     message: str
     generation: int
+    classes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
         """Returns it as plain values, the time as ISO 8601."""
@@ -48,6 +51,7 @@ class Commit:
             "author": self.author,
             "message": self.message,
             "generation": self.generation,
+            "classes": list(self.classes),
         }
 
 
@@ -173,6 +177,7 @@ def commit_of(
         record.author,
         record.message,
         record.generation,
+        tuple(record.classes),
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal, TypeAlias
 
 import msgspec
@@ -32,6 +32,7 @@ class Order(msgspec.Struct, frozen=True):
         nonce: What tells the commit from another that says the same.
         on_conflict: What to do if the branch has moved on.
         rules: How to merge then.
+        classes: Those of a state that is taken from a commit elsewhere.
     """
 
     branch: str
@@ -40,6 +41,7 @@ class Order(msgspec.Struct, frozen=True):
     nonce: bytes
     on_conflict: OnConflict = "raise"
     rules: MergeRules | None = None
+    classes: Sequence[str] = ()
 
 
 def admit_order(
@@ -120,6 +122,7 @@ async def put_onto(ledger: Ledger, order: Order, head: Head | None, state: Plant
         author=order.author,
         message=order.message,
         nonce=order.nonce,
+        classes=order.classes,
     )
     number = head.number + 1 if head else 1
     ledger.move(order.branch, Head(id, number))

@@ -337,7 +337,7 @@ class History(Upkeep):
         return await self._moved(work, order)
 
     async def _again(self, ledger: Ledger, order: Order, message: str, head: bytes, found: Found) -> Outcome:
-        own = Order(order.branch, order.author, message, order.nonce)
+        own = Order(order.branch, order.author, message, order.nonce, classes=found.record.classes)
         roots = Planted(found.record.root, found.record.roots())
         return await commit_onto(ledger, own, head, roots)
 

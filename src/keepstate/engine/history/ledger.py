@@ -13,6 +13,7 @@ from keepstate.engine.history.record import CommitRecord, carried, id_of, read_r
 from keepstate.engine.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, KeepstateError, NotFoundError, PrunedError
 from keepstate.values.codec import STATES, Codec
+from keepstate.values.nodes import classes_in
 from keepstate.values.refs import Fetching
 
 T = TypeVar("T")
@@ -154,6 +155,7 @@ class Ledger:
         author: str | None,
         message: str,
         nonce: bytes,
+        classes: Sequence[str] = (),
     ) -> tuple[bytes, CommitRecord]:
         """Writes a commit and returns it; no branch is on it yet.
 
@@ -166,10 +168,13 @@ class Ledger:
             author: Who makes it.
             message: What for.
             nonce: What tells it from another that says the same.
+            classes: Those of the state that are neither in the objects nor in the sources.
         """
         earlier: dict[bytes, bytes] = {}
+        known = set(classes).union(*map(classes_in, (root, *objects.values())))
         for source in parents if sources is None else sources:
             earlier |= await self._roots(source)
+            known.update((await self.record(source)).classes)
         carries = carried(root, {**earlier, **objects})
         before = [await self.record(parent) for parent in parents]
         record = CommitRecord(
@@ -181,6 +186,7 @@ class Ledger:
             author=author,
             message=message,
             nonce=nonce,
+            classes=sorted(known),
         )
         encoding = record.encoding()
         id = id_of(encoding)

@@ -39,6 +39,8 @@ class CommitRecord(msgspec.Struct, array_like=True, frozen=True):
         author: Who made it.
         message: What for.
         nonce: Random: two who count the same at one moment make two commits, and a merge counts both.
+        classes: Registered classes whose objects may stand in the state: those that stand in what this commit
+            has made, and those of the commits that it was made from.
     """
 
     parents: list[_Name]
@@ -49,6 +51,7 @@ class CommitRecord(msgspec.Struct, array_like=True, frozen=True):
     author: str | None
     message: str
     nonce: bytes = b""
+    classes: list[str] = msgspec.field(default_factory=list[str])
 
     def roots(self) -> dict[bytes, bytes]:
         """Returns the carried roots by name."""
@@ -56,7 +59,8 @@ class CommitRecord(msgspec.Struct, array_like=True, frozen=True):
 
     def encoding(self) -> bytes:
         """Returns the canonical bytes."""
-        return bytes((_FORMAT,)) + msgspec.msgpack.encode(self)
+        fields = msgspec.structs.astuple(self)
+        return bytes((_FORMAT,)) + msgspec.msgpack.encode(fields if self.classes else fields[:-1])
 
 
 def id_of(encoding: bytes) -> bytes:
