@@ -97,7 +97,7 @@ async def test_what_a_claim_also_does_applies_with_it(space: Space) -> None:
     for name in ("a", "b"):
         await space.queue.put(name, id=name)
 
-    async def tell(tx: Transaction, task_id: str) -> None:
+    async def tell(tx: Transaction, task_id: str, former: str | None) -> None:
         await tx.documents.put("busy with", task_id)
 
     before = await space.revision()
@@ -110,7 +110,7 @@ async def test_what_a_claim_also_does_applies_with_it(space: Space) -> None:
 async def test_a_claim_whose_addition_fails_claims_nothing(space: Space) -> None:
     await space.queue.put(1, id="t")
 
-    async def fail(tx: Transaction, task_id: str) -> None:
+    async def fail(tx: Transaction, task_id: str, former: str | None) -> None:
         await tx.documents.put("busy with", task_id)
         raise ZeroDivisionError
 
@@ -119,6 +119,22 @@ async def test_a_claim_whose_addition_fails_claims_nothing(space: Space) -> None
 
     assert (await space.queue.counts())["ready"] == 1
     assert await space.documents.get("busy with") is None
+
+
+async def test_tasks_of_others_cost_a_claim_a_read_for_each_hundred(space: Space) -> None:
+    for number in range(250):
+        await space.queue.put({"for": "b"}, id=f"b{number}")  # unfit
+    await space.queue.put({"for": "a"}, id="a")
+    asked: list[str] = []
+
+    def match(task_id: str, payload: dict[str, str]) -> bool:
+        asked.append(task_id)
+        return payload["for"] == "a"
+
+    (task,) = await space.queue.claim("w", lease_s=10, match=match)
+
+    assert task.id == "a"
+    assert len(asked) == 252  # each once, and the one that fits again by the batch that claims it
 
 
 async def test_a_listing_gives_payloads_and_tokens_if_asked(space: Space) -> None:
@@ -185,6 +201,22 @@ async def test_a_transaction_sees_where_its_own_tasks_stand(space: Space) -> Non
         "claimed": ["a"],
     }
     assert counts == {state: each.count for state, each in found.items()}
+
+
+async def test_only_what_is_over_can_be_removed(space: Space) -> None:
+    await space.queue.put(1, id="done")
+    await space.queue.put(2, id="dead", max_attempts=1)
+    await space.queue.put(3, id="alive")
+    await (await space.queue.take("done", "w", lease_s=10)).complete("result")
+    await (await space.queue.take("dead", "w", lease_s=10)).fail("no")
+
+    assert await space.queue.remove("done") and await space.queue.remove("dead")
+    assert not await space.queue.remove("done")
+    with pytest.raises(TransitionError, match="ready"):
+        await space.queue.remove("alive")
+    assert await space.queue.counts() == {"ready": 1, "waiting": 0, "claimed": 0, "done": 0, "dead": 0}
+    await space.queue.put(4, id="done")
+    assert (await space.queue.take("done", "w", lease_s=10)).payload == 4
 
 
 async def test_documents_go_on_behind_a_name(space: Space) -> None:

@@ -16,6 +16,7 @@ import msgspec
 from keepstate.engine import layout, tasks
 from keepstate.engine.document_record import decoded
 from keepstate.engine.hearing import hear
+from keepstate.engine.listing import read_tasks
 from keepstate.engine.scope import Scope, called
 from keepstate.engine.tasks import TaskRecord
 from keepstate.engine.unit import UNWRITTEN, Unit
@@ -24,6 +25,7 @@ from keepstate.stores.protocol import Entry, Store
 from keepstate.values import limits
 
 _PAGE = 32
+_MATCHED_PAGE = 100
 _TIMED_PAGE = 64
 _LONGEST_WAIT_S = 1.0
 _TIMED_EVERY_S = 0.25
@@ -42,13 +44,13 @@ class Wish:
         worker: Who claims.
         lease_ms: For how long.
         match: Takes only tasks for which it answers true.
-        also: Does more in the batch that claims, for the task of this id.
+        also: Does more in the batch that claims: for the task of this id, which another held before.
     """
 
     worker: str
     lease_ms: int
     match: Match | None = None
-    also: Callable[[Unit, str], Awaitable[None]] | None = None
+    also: Callable[[Unit, str, str | None], Awaitable[None]] | None = None
 
 
 class Claims:
@@ -63,24 +65,29 @@ class Claims:
         store = await self._scope.store()
         clock = self._scope.clock
         deadline_s = clock.monotonic_s() + wait_s
+        unfit: set[bytes] = set()
         async with hear(store, self._scope.stored_name) as hints:
             while True:
-                found = await self._claim_now(store, wish, count)
+                found = await self._claim_now(store, wish, count, unfit)
                 left_s = deadline_s - clock.monotonic_s()
                 if found or left_s <= 0:
                     return found
                 await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._next_due_s(store)))
 
-    async def _claim_now(self, store: Store, wish: Wish, count: int) -> list[Claimed]:
+    async def _claim_now(self, store: Store, wish: Wish, count: int, unfit: set[bytes]) -> list[Claimed]:
         found: list[Claimed] = []
         refused: set[bytes] = set()
         missed: set[bytes] = set()
+        limit = _PAGE if wish.match is None else _MATCHED_PAGE
         crowded = False
         await self._wake(store, force=False)
         after: bytes | None = None
         while len(found) < count:
-            page = await store.scan(self._scope.stored_name, layout.READY, after=after, limit=_PAGE)
-            candidates = [entry for entry in page.entries if entry.key not in refused]
+            page = await store.scan(self._scope.stored_name, layout.READY, after=after, limit=limit)
+            candidates = [entry for entry in page.entries if entry.key not in refused | unfit]
+            if wish.match is not None:
+                unfit |= await self._unfit(candidates, wish.match)
+                candidates = [entry for entry in candidates if entry.key not in unfit]
             if not candidates:
                 if page.next is not None:
                     after = page.next
@@ -100,6 +107,16 @@ class Claims:
             elif not isinstance(claimed, bool):
                 found.append(claimed)
         return found
+
+    async def _unfit(self, candidates: list[Entry], match: Match) -> set[bytes]:
+        """Returns the keys of those that do not match, by reading what all are about at once."""
+        places = {tasks.id_in(entry): entry.key for entry in candidates}
+        infos = await read_tasks(self._scope, places, payloads=True) if places else []
+        return {
+            key
+            for key, info in zip(places.values(), infos, strict=True)
+            if info is not None and info.state == "ready" and not await called(match, info.id, info.payload)
+        }
 
     async def _take(self, index: Entry, wish: Wish) -> Claimed | bool | None:
         """Returns the claimed task, None if somebody else was first, False if it does not match."""
@@ -226,7 +243,7 @@ class Claims:
 
 async def _held(unit: Unit, record: TaskRecord, wish: Wish) -> TaskRecord:
     """Returns a task's record as that of who claims it now; its old index entry is the caller's to remove."""
-    until_ms = await unit.now_ms() + wish.lease_ms
+    until_ms, former = await unit.now_ms() + wish.lease_ms, record.worker
     place = tasks.timed_key(layout.CLAIMED, until_ms, record.id)
     record = msgspec.structs.replace(
         record,
@@ -240,5 +257,5 @@ async def _held(unit: Unit, record: TaskRecord, wish: Wish) -> TaskRecord:
     unit.put(place, record.id.encode("utf-8", "surrogatepass"))
     unit.put(tasks.task_key(record.id), msgspec.msgpack.encode(record))
     if wish.also is not None:
-        await wish.also(unit, record.id)
+        await wish.also(unit, record.id, former)
     return record

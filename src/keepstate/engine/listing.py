@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
+from heapq import nlargest
 from typing import Any
 
 from keepstate.engine import layout, tasks
+from keepstate.engine.admission import admit_text
 from keepstate.engine.counting import name_tasks
 from keepstate.engine.describing import describe
 from keepstate.engine.document_record import decoded
@@ -59,6 +61,23 @@ async def _pages(
             page = {}
     if page:
         yield page
+
+
+def cursor_in(index: bytes, after: str | None) -> bytes | None:
+    """Returns the key that a cursor stands for, in the index of a state.
+
+    Raises:
+        InvalidError: It is no cursor, or one of another listing.
+    """
+    if after is None:
+        return None
+    try:
+        place = bytes.fromhex(admit_text("after", after))
+    except ValueError as error:
+        raise InvalidError(f"`after` is {after!r}; give the cursor of a task in this listing") from error
+    if not place.startswith(index):
+        raise InvalidError(f"`after` is {after!r}, of another listing; give the cursor of a task in this one")
+    return place
 
 
 async def read_tasks(scope: Scope, places: dict[str, bytes], *, payloads: bool) -> list[TaskInfo | None]:
@@ -126,9 +145,12 @@ async def standings(
     """Returns how many tasks whose ids start so stand where, and the newest of each state."""
     found: dict[TaskState, Standing] = {}
     for state, coming in (await _coming(scope)).items():
-        ours = sorted((each for each in coming if each[2].startswith(prefix)), reverse=True)
-        places = {task_id: key for _, key, task_id in ours[:newest]}
-        infos = await read_tasks(scope, places, payloads=payloads) if places else []
+        ours = [each for each in coming if each[2].startswith(prefix)]
+        last = nlargest(newest, ours)
+        infos: list[TaskInfo | None] = []
+        for begin in range(0, len(last), _READ_AT_ONCE):
+            page = {task_id: key for _, key, task_id in last[begin : begin + _READ_AT_ONCE]}
+            infos += await read_tasks(scope, page, payloads=payloads)
         found[state] = Standing(len(ours), [info for info in infos if info is not None])
     return found
 

@@ -19,7 +19,7 @@ from keepstate.engine import layout, tasks
 from keepstate.engine.admission import admit_instance, admit_name, admit_text
 from keepstate.engine.claiming import Claims, Match, Wish
 from keepstate.engine.counting import count_tasks
-from keepstate.engine.listing import Standing, listed, read_tasks, record_of, standings
+from keepstate.engine.listing import Standing, cursor_in, listed, read_tasks, record_of, standings
 from keepstate.engine.losses import Losses
 from keepstate.engine.scope import Scope, SpaceScope
 from keepstate.engine.tasks import DONE_KEPT_MS, STATES, TaskInfo, TaskRecord, TaskState
@@ -32,8 +32,8 @@ from keepstate.values import limits
 if TYPE_CHECKING:
     from keepstate.engine.transaction import Transaction
 
-Also = Callable[["Transaction", str], Any]
-"""Does more in the batch that claims the task of this id."""
+Also = Callable[["Transaction", str, str | None], Any]
+"""Does more in the batch that claims: gets its transaction, the task's id, and who held it before."""
 
 _FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1_000, 300_000
 
@@ -203,7 +203,7 @@ class Queue:
         match: Match | None,
         also: Also | None,
     ) -> list[Task]:
-        """Claims, and does more in the batch that claims: `also` is given its transaction and the task's id.
+        """Claims, and lets `also` do more in the same batch; see `Also`.
 
         Where another worker gets the task, nothing of it is applied. For what stands above the engine.
         """
@@ -418,7 +418,7 @@ class Queue:
         if state not in STATES:
             raise InvalidError(f"`state` is {state!r}; it is one of {', '.join(STATES)}")
         limits.admit_count("limit", limit)
-        place = _cursor(layout.INDEXES[state], after)
+        place = cursor_in(layout.INDEXES[state], after)
         return await listed(self._scope, state, after=place, limit=limit, payloads=payloads)
 
     async def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
@@ -460,7 +460,7 @@ class Queue:
             record = self._record(entry)
             if record.state not in ("done", "dead"):
                 raise TransitionError(
-                    f"task {id!r} of {self._scope.name!r} is {record.state}; only a completed or dead one goes",
+                    f"task {id!r} of {self._scope.name!r} is {record.state}, and not over yet",
                     current=record.state,
                     wanted="removed",
                 )
@@ -471,13 +471,13 @@ class Queue:
         return (await self._scope.run(work))[0]
 
 
-def _joining(scope: Scope, also: Also | None) -> Callable[[Unit, str], Awaitable[None]] | None:
+def _joining(scope: Scope, also: Also | None) -> Callable[[Unit, str, str | None], Awaitable[None]] | None:
     """Returns what a caller wants to be done along with a claim, as work of the unit that claims."""
     if also is None or not isinstance(scope, SpaceScope):
         return None
     from keepstate.engine.transaction import join  # which has a queue itself
 
-    return lambda unit, task_id: join(scope, unit, lambda tx: also(tx, task_id))
+    return lambda unit, task_id, former: join(scope, unit, lambda tx: also(tx, task_id, former))
 
 
 def _is_unwritten(entry: Entry | None) -> bool:
@@ -495,15 +495,3 @@ def _told(error: object) -> str:
     if len(encoded) <= limits.ERROR_BYTES:
         return encoded.decode()
     return encoded[: limits.ERROR_BYTES - 3].decode("utf-8", "ignore") + "…"
-
-
-def _cursor(index: bytes, after: str | None) -> bytes | None:
-    if after is None:
-        return None
-    try:
-        place = bytes.fromhex(admit_text("after", after))
-    except ValueError as error:
-        raise InvalidError(f"`after` is {after!r}; give the cursor of a task in this listing") from error
-    if not place.startswith(index):
-        raise InvalidError(f"`after` is {after!r}, of another listing; give the cursor of a task in this one")
-    return place
