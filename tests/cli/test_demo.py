@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import shlex
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -25,7 +27,7 @@ def test_nothing_is_lost_or_done_twice_when_a_worker_is_killed(
     assert ended.code == 0, ended.err
     told = ended.json()
     assert told["equal"]
-    assert (told["modules"], told["workers_killed"]) == (100, 1)
+    assert (told["modules"], told["commits"], told["workers_killed"]) == (100, 100, 1)
     assert told["modules_taken_over"] >= 1
     assert told["counted"] == told["recounted"]
     # One for each module, the killed worker's too, and a claim for each four of them.
@@ -37,18 +39,54 @@ def test_nothing_is_lost_or_done_twice_when_a_worker_is_killed(
 
 
 @pytest.mark.slow
-def test_people_see_a_table_with_every_counter_twice(keepstate: Keepstate) -> None:
-    ended = keepstate("demo", "--workers", "2", "--most", "100")
+def test_people_see_every_counter_twice_and_a_history_that_they_can_look_into(
+    keepstate: Keepstate, tmp_path: Path
+) -> None:
+    ended = keepstate("demo", "--workers", "2", "--most", "100", TMPDIR=str(tmp_path))
 
     assert ended.code == 0, ended.err
     rows = re.findall(r"^(\w+) +([\d,]+) +([\d,]+) +equal$", ended.out, re.MULTILINE)
     assert [name for name, *_ in rows] == [
-        "modules", "functions", "classes", "lines", "imports", "documents", "events",
+        "modules", "functions", "classes", "lines", "imports", "documents", "events", "commits",
     ]  # fmt: skip
     assert all(counted == again for _, counted, again in rows)
     assert re.search(r"100 modules in [\d.]+ s: \d+ transactions a second, \d+ conflicts resolved", ended.out)
     assert "1 killed in mid-run" in ended.out
-    assert re.search(r"worker \d \(process \d+\) is killed while it holds modules", ended.err)
+    (worker,) = re.findall(r"(worker \d) \(process \d+\) is killed while it holds modules", ended.err)
+    early, before, changed, done = [
+        shlex.split(words) for words in re.findall(r"^\$ keepstate (.+)$", ended.out, re.MULTILINE)
+    ]
+    assert early[0] == "show"
+    assert early[2:] == ["main#37", "totals"]
+    assert [before[0], changed[0], done[0]] == ["show", "diff", "blame"]
+    (url,) = re.findall(r"export KEEPSTATE_URL='(.+)'", ended.err)
+    assert keepstate(*early, "--json", "--url", url).json()["value"]["modules"] == 37
+    number = int(before[2].removeprefix("main#"))
+    assert keepstate(*before, "--json", "--url", url).json()["value"]["modules"] == number
+    assert "totals.modules" in {one["path"] for one in keepstate(*changed, "--json", "--url", url).lines()}
+    author = keepstate(*done, "--json", "--url", url).json()["commit"]["author"]
+    assert author.startswith("worker ")
+    assert author != worker
+    assert re.search(rf"rm -r {tmp_path}/keepstate-demo-\w+$", ended.err, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_the_space_stays_in_a_store_of_ones_own_only_if_asked(
+    keepstate: Keepstate, url: str, tmp_path: Path
+) -> None:
+    words = ("demo", "--workers", "1", "--kill", "0", "--most", "2")
+
+    shown = keepstate(*words, "--url", url)
+    told = keepstate(*words, "--url", url, "--keep", "--json").json()
+    piped = keepstate(*words, "--json", TMPDIR=str(tmp_path)).json()
+
+    assert shown.code == 0, shown.err
+    assert "$ keepstate diff demo/" in shown.out
+    assert "KEEPSTATE_URL" not in shown.err
+    assert piped["equal"]
+    assert keepstate("spaces").out.split() == [told["space"]]
+    assert keepstate("log", told["space"]).out.count("put module/") == 2
+    assert not list(tmp_path.glob("keepstate-demo-*"))
 
 
 def test_a_worker_that_could_not_be_killed_in_time_is_told(keepstate: Keepstate) -> None:

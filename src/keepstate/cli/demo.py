@@ -7,9 +7,10 @@ import signal
 import sys
 from asyncio.subprocess import PIPE, Process
 from collections.abc import AsyncGenerator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from time import perf_counter
 from typing import Annotated
 from uuid import uuid4
@@ -19,6 +20,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from keepstate.cli import exits
+from keepstate.cli.demo_history import Killing, commits_of, tell
 from keepstate.cli.session import said, shown, write_json
 from keepstate.cli.survey import NOTHING, Totals, added, modules, survey
 from keepstate.engine.space import Space
@@ -37,7 +39,8 @@ _LONGEST_S = 300.0
 class Outcome:
     """What a run of the demo came to."""
 
-    modules: int
+    names: Sequence[str]
+    """Of the modules."""
     seconds: float = 0.0
     transactions: int = 0
     """Applied batches: claims too, and those of a worker that was killed."""
@@ -47,8 +50,15 @@ class Outcome:
     taken_over: int = 0
     documents: int = 0
     events: int = 0
+    commits: int = 0
+    killing: Killing | None = None
     counted: Totals = field(default_factory=lambda: NOTHING)
     recounted: Totals = field(default_factory=lambda: NOTHING)
+
+    @property
+    def modules(self) -> int:
+        """How many modules there are."""
+        return len(self.names)
 
     @property
     def has_killed(self) -> bool:
@@ -60,7 +70,7 @@ class Outcome:
         """Whether nothing is missing, nothing was done twice, and the workers were really killed."""
         return (
             self.counted == self.recounted
-            and self.modules == self.documents == self.events
+            and self.modules == self.documents == self.events == self.commits
             and self.has_killed
         )
 
@@ -80,36 +90,61 @@ async def demo(
     most: Annotated[int | None, Parameter(help="Only the first so many modules.")] = None,
     url: Annotated[
         str | None,
-        Parameter(help="A store that processes can share; default: a database in a temporary folder."),
+        Parameter(
+            help="A store that processes can share; default: a database in a temporary folder, which stays."
+        ),
     ] = None,
+    keep: Annotated[
+        bool, Parameter(negative="", help="Leave the space in the store, to look into it afterwards.")
+    ] = False,
     json: Annotated[bool, Parameter(negative="", help="Print JSON, one document.")] = False,
 ) -> int:
     """Survey Python's own library with several processes on one store, and kill one of them.
 
     For every module a worker claims it from the queue, parses it, and in one transaction puts its document,
     appends an event, adds to the shared counters and completes the task. At the end everything is counted
-    again, one module after the other: exit code 0 if the counters are equal, to the last one.
+    again, one module after the other: exit code 0 if the counters are equal, to the last one. The space is
+    recorded, so that in the end its history can be read: what was known at each moment, and by whom.
     """
     _refuse_numbers(workers, kill, most)
-    names = modules(most)
-    async with AsyncExitStack() as stack:
-        url = url or f"sqlite:///{stack.enter_context(TemporaryDirectory())}/demo.db"
-        ks = await stack.enter_async_context(open_store(url, author="demo"))
+    outcome = Outcome(modules(most), wanted_kills=kill)
+    if url is not None:
+        return await _demo(url, workers, outcome, keep=keep, as_json=json)
+    folder, is_kept = mkdtemp(prefix="keepstate-demo-"), False
+    try:
+        code = await _demo(f"sqlite:///{folder}/demo.db", workers, outcome, keep=not json, as_json=json)
+        is_kept = keep or (code == exits.OK and not json)
+        return code
+    finally:
+        if is_kept:
+            said().print(f"The store stays. When you have seen enough of it: rm -r {folder}", markup=False)
+        else:
+            rmtree(folder, ignore_errors=True)
+
+
+async def _demo(url: str, workers: int, outcome: Outcome, *, keep: bool, as_json: bool) -> int:
+    async with open_store(url, author="demo") as ks:
         if not ks.store.capabilities.shared:
             raise InvalidError(
                 f"{ks.url} cannot be shared by several processes; give --url sqlite:///…, redis or postgresql"
             )
-        name = f"demo/{uuid4().hex[:8]}"
-        said().print(f"{len(names)} modules, {workers} processes, one store: {ks.url}", markup=False)
-        outcome = Outcome(len(names), wanted_kills=kill)
+        name, is_over = f"demo/{uuid4().hex[:8]}", False
+        count = len(outcome.names)
+        said().print(f"{count} modules, {workers} processes, one store: {ks.url}", markup=False)
         try:
-            await _run(ks.space(name), url, workers, kill, names, outcome)
+            await _run(ks.space(name), url, workers, outcome)
+            _show(outcome, name, as_json=as_json)
+            if not as_json:
+                await tell(name, url, outcome.commits, outcome.killing)
+            is_over = True
         except _WorkerFailed as failure:
             said().print(f"keepstate: {failure}", markup=False)
             return failure.code
         finally:
-            await ks.drop(name)
-    _show(outcome, as_json=json)
+            if not (keep and is_over):
+                await ks.drop(name)
+        if keep and not as_json:
+            said().print(f"\nTo run these yourself: export KEEPSTATE_URL='{ks.url}'", markup=False)
     return exits.OK if outcome.is_whole else exits.FAILED
 
 
@@ -121,15 +156,15 @@ def _refuse_numbers(workers: int, kill: int, most: int | None) -> None:
         raise InvalidError(f"--kill {kill} of --workers {workers} leaves nobody; one has to stay alive")
 
 
-async def _run(run: Space, url: str, workers: int, kill: int, names: Sequence[str], outcome: Outcome) -> None:
-    await _enqueue(run, names)
+async def _run(run: Space, url: str, workers: int, outcome: Outcome) -> None:
+    await _enqueue(run, outcome.names)
     before, begun = await run.revision(), perf_counter()
     async with _started(url, run.name, workers) as processes:
-        await _follow(run, processes, kill, outcome)
+        await _follow(run, processes, outcome)
     outcome.seconds = perf_counter() - begun
     outcome.transactions = await run.revision() - before  # revisions are dense: one for each
     await _count(run, outcome)
-    for module in names:
+    for module in outcome.names:
         outcome.recounted = added(outcome.recounted, survey(module))
 
 
@@ -165,10 +200,10 @@ async def _started(url: str, space: str, workers: int) -> AsyncGenerator[list[Pr
             await process.wait()
 
 
-async def _follow(run: Space, processes: Sequence[Process], kill: int, outcome: Outcome) -> None:
+async def _follow(run: Space, processes: Sequence[Process], outcome: Outcome) -> None:
     """Shows how far the workers are, and kills some of them on the way."""
     columns = TextColumn("surveying"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    deadline = perf_counter() + _LONGEST_S
+    deadline, kill = perf_counter() + _LONGEST_S, outcome.wanted_kills
     with Progress(*columns, console=said(), transient=True, disable=not said().is_terminal) as progress:
         bar = progress.add_task("surveying", total=outcome.modules)
         while any(process.returncode is None for process in processes):
@@ -178,7 +213,7 @@ async def _follow(run: Space, processes: Sequence[Process], kill: int, outcome: 
             if outcome.kills < kill and totals["modules"] >= outcome.modules * (outcome.kills + 1) / (
                 kill + 2
             ):
-                outcome.kills += await _kill_one(run, processes)
+                outcome.kills += await _kill_one(run, processes, outcome)
             if perf_counter() > deadline:
                 raise KeepstateError(
                     f"the demo did not end within {_LONGEST_S:.0f} s; its workers were stopped"
@@ -197,17 +232,20 @@ async def _look_after(processes: Sequence[Process]) -> None:
             raise _WorkerFailed(number, max(process.returncode, exits.FAILED), told)
 
 
-async def _kill_one(run: Space, processes: Sequence[Process]) -> bool:
+async def _kill_one(run: Space, processes: Sequence[Process], outcome: Outcome) -> bool:
     """Kills a worker while it holds a task, and says whether one did."""
     for number, process in enumerate(processes):
         if process.returncode is not None:
             continue
         with suppress(ProcessLookupError):  # it has just ended by itself
             process.send_signal(signal.SIGSTOP)  # so that it still holds what it is seen to hold
-            holds = any(task.worker == f"worker {number + 1}" for task in await run.queue.list("claimed"))
-            if holds:
+            worker = f"worker {number + 1}"
+            held = [task.id for task in await run.queue.list("claimed") if task.worker == worker]
+            if held:
+                before = await commits_of(run)
                 process.kill()
-                said().print(f"worker {number + 1} (process {process.pid}) is killed while it holds modules")
+                outcome.killing = outcome.killing or Killing(worker, before, held)
+                said().print(f"{worker} (process {process.pid}) is killed while it holds modules")
                 return True
             process.send_signal(signal.SIGCONT)
     return False
@@ -217,6 +255,7 @@ async def _count(run: Space, outcome: Outcome) -> None:
     outcome.counted = await run.documents.get("totals") or NOTHING
     async for _ in run.documents.keys("module/*"):
         outcome.documents += 1
+    outcome.commits = await commits_of(run)
     position: int | None = None
     while events := await run.events.read(after=position, limit=1000):
         outcome.events += len(events)
@@ -228,7 +267,7 @@ async def _count(run: Space, outcome: Outcome) -> None:
         cursor = done[-1].cursor
 
 
-def _show(outcome: Outcome, *, as_json: bool) -> None:
+def _show(outcome: Outcome, space: str, *, as_json: bool) -> None:
     if not outcome.has_killed:
         said().print(
             f"{outcome.kills} of {outcome.wanted_kills} workers were killed before all was done: "
@@ -238,11 +277,13 @@ def _show(outcome: Outcome, *, as_json: bool) -> None:
     if as_json:
         write_json(
             {
+                "space": space,
                 "modules": outcome.modules,
                 "seconds": round(outcome.seconds, 3),
                 "transactions": outcome.transactions,
                 "transactions_per_second": round(by_second, 1),
                 "conflicts_resolved": outcome.conflicts,
+                "commits": outcome.commits,
                 "workers_killed": outcome.kills,
                 "modules_taken_over": outcome.taken_over,
                 "counted": dict(outcome.counted),
@@ -269,6 +310,9 @@ def _show(outcome: Outcome, *, as_json: bool) -> None:
     )
     table.add_row(
         "events", f"{outcome.events:,}", f"{outcome.modules:,}", _equal(outcome.events, outcome.modules)
+    )
+    table.add_row(
+        "commits", f"{outcome.commits:,}", f"{outcome.modules:,}", _equal(outcome.commits, outcome.modules)
     )
     shown().print(table)
     shown().print(

@@ -27,7 +27,7 @@ _AT_ONCE = 4
 async def work(url: str, space: str, name: str) -> None:
     """Does modules until none is left."""
     async with open_store(url, author=name) as ks:
-        run = ks.space(space)
+        run = ks.space(space, record=True)
         while tasks := await _claimed(run, name):
             for task in tasks:
                 await _do(run, task)
