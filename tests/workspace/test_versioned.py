@@ -7,6 +7,7 @@ import pickle
 import threading
 from pathlib import Path
 from typing import Any
+from weakref import ref
 
 import pytest
 
@@ -21,6 +22,7 @@ from keepstate import (
     StoreFullError,
     Versioned,
 )
+from keepstate.stores.memory import _named
 from keepstate.workspace import PastState
 from tests.workspace.conftest import Place
 from tests.workspace.plain import Plain
@@ -509,6 +511,24 @@ def test_a_path_is_that_of_an_sqlite_file(tmp_path: Path) -> None:
 
     with Versioned(f"sqlite:///{tmp_path}/x.db") as again:
         assert again["x"] == 1
+
+
+def test_a_dropped_state_is_closed_later_wherever_it_is_collected(tmp_path: Path) -> None:
+    url = f"memory://{tmp_path.name}"
+    held = Versioned(url)
+    held["x"] = 1
+    held.commit()
+    dropped = Versioned(url, space="other")
+    dropped["itself"] = 1
+    dropped.commit()
+    home = ref(dropped._home)
+    dropped.__dict__["cycle"] = dropped
+    del dropped
+
+    with _named[tmp_path.name].lock:  # as in the middle of somebody's batch
+        gc.collect()
+    assert home() is None
+    assert held["x"] == 1
 
 
 def test_spaces_of_one_store_are_apart(anywhere: Place) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import Final
-from weakref import finalize
 
 from keepstate._finish import finish
 from keepstate.engine.blobs import Blobs
@@ -16,6 +15,7 @@ from keepstate.engine.scope import SpaceScope
 from keepstate.errors import InvalidError
 from keepstate.opening import source_of
 from keepstate.values import limits
+from keepstate.workspace.closing import close, close_dropped, close_with
 from keepstate.workspace.kv import KVStore
 
 GIB: Final = 1 << 30
@@ -26,7 +26,7 @@ _FILE: Final = "disk.db"
 class Disk(KVStore):
     """Keeps bytes in a folder; what was written survives a power cut, and nothing is ever evicted.
 
-    Threads and processes may share it. It is closed by `close`, or with the last reference.
+    Threads and processes may share it. One that is dropped is closed some time later.
 
     Args:
         path: The folder; it is made if it is not there.
@@ -51,6 +51,7 @@ class Disk(KVStore):
 
     @property
     def _blobs(self) -> Blobs:
+        close_dropped()
         if self._opened is None:
             self._opened = self._open()
         return self._opened
@@ -61,14 +62,15 @@ class Disk(KVStore):
         except OSError as error:
             raise InvalidError(f"{self.path} cannot be made a folder: {error.strerror}") from error
         handle = Keepstate(source_of(self.path / _FILE, "blocking"))
-        self._closing = finalize(self, _close, handle)
+        close_with(self, handle)
+        self._handle = handle
         return Blobs(SpaceScope(handle, "disk", None), self.size_limit)
 
     def close(self) -> None:
         """Lets go of the folder; the next call opens it again."""
         if self._opened is not None:
             self._opened = None
-            self._closing()
+            close(self._handle)
 
     def get(self, key: str) -> bytes | None:
         """Returns a value, None for none."""
@@ -109,8 +111,3 @@ class Disk(KVStore):
     def keys(self, prefix: str = "") -> Iterable[str]:
         """Returns the keys that start with a prefix, in the order of their UTF-8 bytes."""
         return finish(self._blobs.names(prefix))
-
-
-def _close(handle: Keepstate) -> None:
-    if handle.runner.is_home():  # a forked child has nothing to close
-        finish(handle.close())

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 from os import PathLike
-from weakref import finalize
 
 from keepstate._clock import SYSTEM_CLOCK
-from keepstate._finish import finish
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.scope import SpaceScope
 from keepstate.errors import InvalidError
 from keepstate.opening import OpenStore, PassedStore, source_of, source_over
 from keepstate.stores.protocol import Store
 from keepstate.values.pickles import ProcessPickle, SignedPickle
+from keepstate.workspace.closing import close, close_dropped, close_with
 from keepstate.workspace.kv import KVStore
 
 MEMORY_URL = "memory://"
@@ -36,6 +35,7 @@ class Home:
         author: str | None,
         pickle: SignedPickle | None,
     ) -> None:
+        close_dropped()
         if isinstance(store, KVStore):
             source: OpenStore | PassedStore = source_over(store)
             is_in_process = store.is_in_process
@@ -49,18 +49,14 @@ class Home:
         handle = Keepstate(source, author=author, pickle=pickle)
         self.scope = SpaceScope(handle, handle.space(space).name, author)
         self.url = source.url
-        self._closing = finalize(self, _close, handle)
+        self._handle = handle
+        close_with(self, handle)
 
     def close(self) -> None:
         """Lets go of the store; one that was passed in open stays open."""
-        self._closing()
+        close(self._handle)
 
 
 @cache
 def _process_pickle() -> ProcessPickle:
     return ProcessPickle(SYSTEM_CLOCK.random_bytes(32))
-
-
-def _close(handle: Keepstate) -> None:
-    if handle.runner.is_home():  # a forked child has nothing to close
-        finish(handle.close())

@@ -23,6 +23,7 @@ from keepstate.engine.transaction import Transaction, gathering
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.stores.protocol import Store
 from keepstate.values.pickles import SignedPickle
+from keepstate.workspace.closing import close_dropped
 from keepstate.workspace.happenings import TaskEvent, storable
 from keepstate.workspace.keeping import MEMORY_URL, Home
 from keepstate.workspace.kv import KVStore
@@ -36,8 +37,8 @@ class Versioned(MutableMapping[str, Any]):
 
     A mapping of plain values: lists and dicts in it may be changed in place, also through a reference taken
     before an earlier commit. What was changed counts with the next commit. It is blocking, works inside a
-    running event loop too, and is not for several threads at once. It lets its store go when it is closed, or
-    with the last reference.
+    running event loop too, and is not for several threads at once. What is dropped without `close` is closed
+    with the next call on any other, or at the end of the process.
 
     Args:
         store: Where commits are kept: a `Disk`, another `KVStore`, the URL of a store, the path of an SQLite
@@ -104,6 +105,7 @@ class Versioned(MutableMapping[str, Any]):
     @property
     def _draft(self) -> Working:
         """Returns the draft, begun when it is first asked for."""
+        close_dropped()
         if not self._is_begun:
             finish(self._working.follow())
             self._is_begun = True
