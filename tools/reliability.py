@@ -56,8 +56,8 @@ LEAST = {
     "power_images": 1_000,
     "seeds": 1_000,
     "histories": 3_400,
-    "collections": 300,
-    "collected": 5_000,
+    "collections": 100,
+    "collected": 500,
     "bugs_seeded": 12,
 }
 """What a run must have done before its record is worth writing down."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import shutil
 from collections.abc import Callable, Generator, Sequence
@@ -31,7 +32,7 @@ from keepstate.testing.faults.power import PAGE_BYTES, images
 from keepstate.testing.simulation import Dials, simulate
 from keepstate.testing.simulation.workloads.every import EVERY
 from keepstate.testing.simulation.workloads.workload import Workload
-from tests.crashes import power_workload
+from tests.crashes import history_stage, power_workload
 from tests.crashes.test_power_cuts import folder, refuse
 
 SPACE, KEY = "space", b"\x01key"
@@ -242,3 +243,24 @@ FLIPPED_TABLES = Instrument("flipped bits in a database", _flipped_tables)
 MOVED_VALUES = Instrument("moved values", _moved_values)
 FLIPPED_BITS = Instrument("flipped bits in a journal", _flipped_bits)
 LOST_HISTORY = Instrument("a Redis that forgets", _lost_history)
+
+
+def _company(_place: Path, _request: pytest.FixtureRequest) -> None:
+    """Lets writers and collectors of a history be at work together."""
+    removed = 0
+    for seed in range(12):
+        findings, collected, _ = asyncio.run(history_stage.play(seed, turns=40))
+        assert findings == [], f"seed {seed}: {findings}"
+        removed += collected.removed
+    assert removed >= 100, f"only {removed} objects were collected"
+
+
+def _moments(_place: Path, _request: pytest.FixtureRequest) -> None:
+    """Names commits and writes objects at the worst moments of a collection."""
+    for story in history_stage.STORIES:
+        problems = asyncio.run(story())
+        assert problems == (), f"{story.__name__}: {problems}"
+
+
+COLLECTORS = Instrument("12 histories with collectors", _company)
+MOMENTS = Instrument("collections at their worst moments", _moments)

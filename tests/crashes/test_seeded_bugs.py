@@ -16,12 +16,14 @@ from keepstate.testing.simulation.workloads.dropping import Dropping
 from keepstate.testing.simulation.workloads.keeping import Keeping
 from keepstate.testing.simulation.workloads.limiting import Limiting
 from keepstate.testing.simulation.workloads.playing import Playing
-from tests.crashes import seeded_bugs
+from tests.crashes import seeded_bugs, seeded_history_bugs
 from tests.crashes.instruments import (
+    COLLECTORS,
     FAILING_SYNCS,
     FLIPPED_BITS,
     FLIPPED_TABLES,
     LOST_HISTORY,
+    MOMENTS,
     MOVED_VALUES,
     READ_DURING_SYNCS,
     Instrument,
@@ -72,6 +74,16 @@ BUGS: list[tuple[Bug, Instrument, str]] = [
     (seeded_bugs.pages_not_checked, FLIPPED_TABLES, r"rows of page \d+ went, nobody was told"),
     (seeded_bugs.sealed_for_any_place, MOVED_VALUES, "was opened at"),
     (seeded_bugs.mark_not_verified, LOST_HISTORY, "another history was read"),
+    (seeded_history_bugs.new_objects_collected, COLLECTORS, "is missing"),
+    (seeded_history_bugs.garbage_deleted_unseen, MOMENTS, "is missing"),
+    (seeded_history_bugs.present_objects_not_put, MOMENTS, "is missing"),
+    (seeded_history_bugs.objects_ahead_ignore_the_epoch, COLLECTORS, "is missing"),
+    (seeded_history_bugs.built_on_what_nothing_holds, MOMENTS, "is missing"),
+    (seeded_history_bugs.carried_roots_forgotten, COLLECTORS, "is missing"),
+    (seeded_history_bugs.names_not_checked, COLLECTORS, r"main counts \d+ of|main has \d+ lines|is missing"),
+    (seeded_history_bugs.moved_names_overlooked, MOMENTS, "is missing"),
+    (seeded_history_bugs.grafts_read_late, MOMENTS, "is missing"),
+    (seeded_history_bugs.grafts_dropped_early, MOMENTS, "is missing"),
 ]
 """Each bug, what must find it, and what that must say of it: another finding is none of this bug."""
 

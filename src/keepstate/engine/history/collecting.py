@@ -76,6 +76,9 @@ async def _entries(store: Store, space: str, *prefixes: bytes) -> AsyncIterator[
 
 async def _marked(store: Store, space: str, since: int) -> set[bytes]:
     """Returns the keys of all that a branch or tag led to at any time since a revision."""
+    ledger = Ledger(Unit(store, space), Records())
+    # Read before heads are: what somebody lets go of later may have got another name just before.
+    await ledger.grafts()
     heads: set[bytes] = set()
     told_to = last = since
     for part in (layout.BRANCHES, layout.TAGS):
@@ -92,15 +95,14 @@ async def _marked(store: Store, space: str, since: int) -> set[bytes]:
         for change in changes.items:
             if change.key.startswith((layout.BRANCHES, layout.TAGS)):
                 heads |= {_commit(value) for value in (change.old, change.new) if value is not None}
-    return await _reached(Unit(store, space), heads)
+    return await _reached(ledger, heads)
 
 
 def _commit(stored: bytes) -> bytes:
     return opened(stored, Head, "a branch or tag").commit
 
 
-async def _reached(unit: Unit, heads: set[bytes]) -> set[bytes]:
-    ledger = Ledger(unit, Records())
+async def _reached(ledger: Ledger, heads: set[bytes]) -> set[bytes]:
     todo, commits, objects = list(heads), set(heads), set[bytes]()
     while todo:
         id = todo.pop()
@@ -110,7 +112,7 @@ async def _reached(unit: Unit, heads: set[bytes]) -> set[bytes]:
             if parent not in commits:
                 commits.add(parent)
                 todo.append(parent)
-    return {layout.COMMITS + id for id in commits} | set(map(key_maker(unit), objects))
+    return {layout.COMMITS + id for id in commits} | set(map(key_maker(ledger.unit), objects))
 
 
 # ---- deleting

@@ -16,6 +16,7 @@ from keepstate.engine.history.grafts import Graft, Grafts, put_grafts
 from keepstate.engine.history.heads import heads, read_head
 from keepstate.engine.history.ledger import Ledger
 from keepstate.errors import ConflictError, CorruptError
+from keepstate.values import limits
 
 
 class Keeping(msgspec.Struct, frozen=True):
@@ -99,7 +100,8 @@ async def _all(ledger: Ledger, ids: Set[bytes]) -> set[bytes]:
 
 async def _grafts(ledger: Ledger, kept: set[bytes]) -> Grafts:
     before = await ledger.grafts()
-    grafts: Grafts = {}
+    # Somebody may just now give another name to a commit that is let go of, and that has lost parents before.
+    grafts = await _still_there(ledger, {id: before[id] for id in before if id not in kept})
     for id in kept:
         parents = await ledger.parents(id)
         if all(parent in kept for parent in parents):
@@ -110,6 +112,17 @@ async def _grafts(ledger: Ledger, kept: set[bytes]) -> Grafts:
         others = [near for parent in parents for near in await _nearest(ledger, parent, kept)]
         grafts[id] = Graft(list(dict.fromkeys([*first, *others])), skipped, goes_on=bool(first))
     return grafts
+
+
+async def _still_there(ledger: Ledger, grafts: Grafts) -> Grafts:
+    """Returns the grafts of commits that were not collected."""
+    ids = list(grafts)
+    there: Grafts = {}
+    for begin in range(0, len(ids), limits.READ_KEYS):
+        some = ids[begin : begin + limits.READ_KEYS]
+        entries = await ledger.unit.objects([layout.COMMITS + id for id in some])
+        there |= {id: grafts[id] for id, entry in zip(some, entries, strict=True) if entry is not None}
+    return there
 
 
 async def _first_kept(ledger: Ledger, id: bytes, kept: set[bytes]) -> tuple[list[bytes], int]:

@@ -1,0 +1,32 @@
+"""A process that writes a history: `python -m tests.crashes.history_writer URL SPACE NAME OTHERS S SEED`.
+
+It prints what it knows of its work as one line of JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from dataclasses import asdict
+from random import Random
+
+import msgspec
+
+import keepstate
+from tests.crashes.history_company import Writer
+
+
+async def main(url: str, space: str, name: str, others: str, seconds: str, seed: str) -> None:
+    async with keepstate.open(url) as ks:
+        dice = Random(f"{seed} {name}")
+        writer = Writer(
+            ks.space(space).history, name, others.split(","), dice, lambda to: ks.space(to).history
+        )
+        end = time.monotonic() + float(seconds)
+        while time.monotonic() < end:
+            await writer.turn()
+        sys.stdout.buffer.write(msgspec.json.encode(asdict(writer.told)))
+
+
+asyncio.run(main(*sys.argv[1:]))
