@@ -88,8 +88,9 @@ class Restoring:
             if not any(problem.is_alone for problem in found):
                 self._places[entry.key] = Place(entry.key, entry.version, entry.created, entry.expires_at_ms)
                 doubted += [(entry, problem) for problem in found]
-        for entry, _ in doubted:
-            self._mend(entry)
+        for entry, problem in doubted:
+            if problem.key == entry.key:  # else it tells of another record, which stays as it is
+                self._mend(entry)
         if not self._verifier.is_encrypted:
             self._tie_tasks()
         self.kept = len(self._places)

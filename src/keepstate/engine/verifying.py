@@ -16,7 +16,10 @@ import msgspec
 from keepstate.engine import layout, tasks
 from keepstate.engine.document_record import name_and_value
 from keepstate.engine.events import EventRecord
+from keepstate.engine.history.checking import HistoryVerifier, head_in, verify_commit, verify_object
+from keepstate.engine.history.grafts import decoded
 from keepstate.engine.large_values import MANIFEST_BYTE, manifest_of
+from keepstate.engine.recording.flag import read_flag
 from keepstate.engine.stored import opened
 from keepstate.engine.tasks import TaskRecord
 from keepstate.errors import CompactedError, CorruptError, InvalidError
@@ -64,6 +67,7 @@ class Verifier:
 
     def __init__(self, source: Source, space: str, *, is_encrypted: bool = False) -> None:
         self._source, self._space, self.is_encrypted = source, space, is_encrypted
+        self._history = HistoryVerifier(lambda keys: source.read(space, keys), self._whole)
 
     async def problems(self, entry: Entry) -> list[Problem]:
         """Returns what is wrong with a record; nothing if it was replaced meanwhile."""
@@ -85,6 +89,13 @@ class Verifier:
             (layout.PAYLOADS, self._owned),
             (layout.RESULTS, self._owned),
             (layout.LEASES, self._lease),
+            (layout.COMMITS, self._commit),
+            (layout.STATES, self._object),
+            (layout.BRANCHES, self._branch_or_tag),
+            (layout.TAGS, self._branch_or_tag),
+            (layout.GRAFTS, self._grafts),
+            (layout.RECORDED, self._recorded),
+            (layout.EXPIRING, self._expiring),
         ):
             if key.startswith(part):
                 return await verify(entry)
@@ -196,6 +207,38 @@ class Verifier:
 
     async def _lease(self, entry: Entry) -> list[Problem]:
         codec.to_builtin(entry.value)
+        return []
+
+    # ---- history
+
+    async def _commit(self, entry: Entry) -> list[Problem]:
+        whole = await self._whole(entry)
+        if whole is not None:
+            verify_commit(entry.key, whole)
+        return []
+
+    async def _object(self, entry: Entry) -> list[Problem]:
+        whole = await self._whole(entry)
+        if whole is not None:
+            verify_object(entry.key, whole)
+        return []
+
+    async def _branch_or_tag(self, entry: Entry) -> list[Problem]:
+        lost = await self._history.lost_below(entry.key, head_in(entry))
+        return [Problem(key, what, is_alone=False) for key, what in lost.items()]
+
+    async def _grafts(self, entry: Entry) -> list[Problem]:
+        whole = await self._whole(entry)
+        if whole is not None:
+            decoded(whole)
+        return []
+
+    async def _recorded(self, entry: Entry) -> list[Problem]:
+        read_flag(entry)
+        return []
+
+    async def _expiring(self, entry: Entry) -> list[Problem]:
+        opened(entry.value, list[str], "the record")
         return []
 
 

@@ -6,14 +6,17 @@ commit to commit reads it, and so is refused if something was pruned meanwhile.
 
 from __future__ import annotations
 
-from typing import Annotated, TypeAlias
+from hashlib import sha256
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from keepstate.engine import layout
 from keepstate.engine.describing import describe
-from keepstate.engine.stored import opened
+from keepstate.engine.stored import damaged, opened
 from keepstate.engine.unit import Unit
+
+_CHECKSUM_BYTES: Final = 8
 
 
 class Graft(msgspec.Struct, array_like=True, frozen=True):
@@ -41,9 +44,18 @@ async def read_grafts(unit: Unit) -> Grafts:
 
 def put_grafts(unit: Unit, grafts: Grafts) -> None:
     """Writes all grafts."""
-    unit.put(layout.GRAFTS, msgspec.msgpack.encode(grafts))
+    encoded = msgspec.msgpack.encode(grafts)
+    unit.put(layout.GRAFTS, _checksum(encoded) + encoded)
 
 
 def decoded(stored: bytes) -> Grafts:
-    """Returns grafts as they are stored."""
-    return opened(stored, Grafts, describe(layout.GRAFTS))
+    """Returns grafts as they are stored; nothing else would tell that one of them is another."""
+    place = describe(layout.GRAFTS)
+    encoded = stored[_CHECKSUM_BYTES:]
+    if stored[:_CHECKSUM_BYTES] != _checksum(encoded):
+        raise damaged(place, "its checksum is another's")
+    return opened(encoded, Grafts, place)
+
+
+def _checksum(encoded: bytes) -> bytes:
+    return sha256(encoded).digest()[:_CHECKSUM_BYTES]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
@@ -19,7 +20,7 @@ from keepstate.engine.recording import expiring, states
 from keepstate.engine.recording.flag import Flag, put_flag, read_flag
 from keepstate.engine.unit import Unit
 from keepstate.engine.updating import in_turn
-from keepstate.errors import ConflictError, InvalidError
+from keepstate.errors import ConflictError, CorruptError, InvalidError
 from keepstate.stores.protocol import Applied, Check, Entry
 from keepstate.values import limits
 from keepstate.values.merkle import Planted
@@ -27,6 +28,7 @@ from keepstate.values.merkle import Planted
 if TYPE_CHECKING:
     from keepstate.engine.scope import Scope
 
+_log = logging.getLogger("keepstate.engine")
 _HEAD: Final = layout.named_key(layout.BRANCHES, MAIN)
 _UNRECORDED: Final = Check(layout.RECORDED, version=0)
 _COMMITS: Final = 8
@@ -131,16 +133,21 @@ class Recorder:
         author, message = _said(unit, changes, scope)
         head = await ledger.branch(MAIN)
         now_ms = await beside.now_ms()
+        first_ms: int | None = None
+        left_ms: dict[str, int] = {}
         if flag is None or head is None:
             state, left_ms = await _whole(scope, beside, changes, now_ms)
-            first_ms = None
         else:
             first_ms = flag.expiring_ms
-            if first_ms is not None and first_ms <= now_ms:
-                head, first_ms = await self._expire(scope, ledger, head, changes, now_ms)
-            root = (await ledger.record(head.commit)).root
-            state = await ledger.serve(states.changed(root, changes.puts, changes.gone))
-            left_ms = {}
+            try:
+                if first_ms is not None and first_ms <= now_ms:
+                    head, first_ms = await self._expire(scope, ledger, head, changes, now_ms)
+                root = (await ledger.record(head.commit)).root
+                state = await ledger.serve(states.changed(root, changes.puts, changes.gone))
+            except CorruptError as error:
+                # Documents must go on where only their history is damaged; they themselves are all here.
+                _log.warning("the record of %r is damaged and begins anew: %s", scope.name, error)
+                state, left_ms = await _whole(scope, beside, changes, now_ms)
         left_ms |= changes.left_ms
         now_flag = Flag(expiring_ms=expiring.earlier(first_ms, expiring.note(beside, now_ms, left_ms)))
         if now_flag != flag:
