@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
+import re
+import struct
 import subprocess
+import termios
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -246,6 +253,43 @@ def test_objects_are_shown_without_their_classes(keepstate: Keepstate, url: str,
     assert [(one["path"], one["new"]) for one in differences.lines()] == [
         ("order", {"@type": "order@2", "item": "milk"}),
     ]
+
+
+def test_people_at_a_terminal_see_colours_and_lines_that_fit(url: str) -> None:
+    coloured, plain = at_terminal(url, "show", "run"), at_terminal(url, "show", "run", NO_COLOR="1")
+
+    assert "\x1b[33mmain#5" in coloured
+    assert "\x1b[33m" not in plain
+    lines = re.sub(r"\x1b\[[\d;]*m", "", plain).split("\r\n")
+    assert [line[:13] for line in lines if line.startswith(("1  ", "    "))] == [
+        "1  assistant ",
+        *[" " * 13] * 2,
+    ]
+    assert max(map(len, lines)) <= 60
+    assert (
+        max(map(len, re.sub(r"\x1b\[[\d;]*m", "", at_terminal(url, "diff", "run", "v1")).split("\r\n"))) <= 60
+    )
+
+
+def at_terminal(url: str, *words: str, **environment: str) -> str:
+    """Returns what a terminal of 60 columns gets to show."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
+    kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}
+    process = subprocess.Popen(
+        [*COMMAND, *words, "--url", url],
+        env={**kept, "TERM": "xterm", **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=theirs,
+        stderr=subprocess.DEVNULL,
+    )
+    os.close(theirs)
+    shown = bytearray()
+    with process, open(ours, "rb", buffering=0) as terminal, suppress(OSError):  # at its end Linux says EIO
+        while data := terminal.read(4096):
+            shown += data
+    assert process.returncode == 0
+    return shown.decode()
 
 
 def test_colours_are_for_terminals_only(keepstate: Keepstate) -> None:

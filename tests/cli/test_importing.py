@@ -142,6 +142,43 @@ def test_lines_come_from_a_pipe_too(keepstate: Keepstate, url: str) -> None:
     assert stored(url, "talk") == TALK
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("store", ["journal", "redis_url", "postgres_url"])
+def test_each_store_takes_conversations_and_gives_them_back(
+    keepstate: Keepstate, chats: Path, tmp_path: Path, store: str, request: pytest.FixtureRequest
+) -> None:
+    url = f"file:///{tmp_path}/chats.journal" if store == "journal" else request.getfixturevalue(store)
+    write(chats, {"id": "a", "messages": TALK * 60}, {"id": "b", "messages": TALK})
+
+    first = keepstate("import", chats.name, "--json", "--url", url)
+    again = keepstate("import", chats.name, "--json", "--url", url)
+    shown = keepstate("show", "chats/a", "main#201", "messages", "--json", "--url", url)
+
+    assert first.json()["added"] == 244, first.err
+    assert again.json()["present"] == 244, again.err
+    assert shown.json()["value"] == (TALK * 60)[:201]
+
+
+@pytest.mark.slow
+def test_three_imports_of_one_file_at_once_bring_it_once(
+    keepstate: Keepstate, started: Started, chats: Path, url: str
+) -> None:
+    write(chats, *({"id": f"{n}", "messages": TALK * 5} for n in range(40)))
+
+    ends = [
+        process.communicate(timeout=60)
+        for process in [started("import", chats.name, "--json") for _ in "abc"]
+    ]
+
+    told = [json.loads(out) for out, _ in ends]
+    assert [one["messages"] for one in told] == [800] * 3
+    assert sum(one["added"] for one in told) == 800
+    with keepstate_open(url) as ks:
+        histories = [ks.space(f"chats/{n}").history for n in range(40)]
+        assert all(history.checkout()["messages"] == TALK * 5 for history in histories)
+        assert {history.find().number for history in histories} == {20}
+
+
 @pytest.mark.parametrize(
     ("text", "code", "says"),
     [

@@ -17,7 +17,9 @@ def main() -> None:
 def _ended() -> int:
     try:
         from keepstate.cli.commands import run
-    except ImportError as error:
+    except ModuleNotFoundError as error:
+        if (error.name or "").startswith("keepstate"):
+            raise
         sys.stderr.write(
             f"keepstate: the command line needs a package ({error}): pip install 'keepstate[cli]'\n"
         )
