@@ -43,6 +43,15 @@ MODULES = {
     "managers.manager": ("Manager",),
     "managers.agents": ("AgentStateStore",),
     "managers.recovery": ("AgentRecoveryManager",),
+    "managers.knowledge": ("KnowledgeStateManager",),
+    "managers.speech": ("SpeechStateManager",),
+    "managers.teams": ("OrchestrationStateManager",),
+    "managers.tool_places": ("ToolPlaces",),
+    "managers.tool_retries": ("ToolRetries",),
+    "managers.tool_effects": ("ToolEffects",),
+    "managers.tool_executions": ("ToolExecutions",),
+    "managers.tool_results": ("ToolResults",),
+    "managers.tools": ("ToolStateManager",),
     "managers.state": ("StateManager",),
     "managers.workflows": ("WorkflowStateManager",),
 }
@@ -260,7 +269,8 @@ def twin_of(cls: ast.ClassDef, package: str) -> str:
 
 def is_parent(name: str) -> bool:
     """Says whether other twins inherit from it, and so hold an inner object of another class."""
-    return name in {"Loaded", "Manager", "Parts", "Upkeep"}
+    tools = {"ToolPlaces", "ToolRetries", "ToolEffects", "ToolExecutions", "ToolResults"}
+    return name in {"Loaded", "Manager", "Parts", "Upkeep"} | tools
 
 
 def package_of(module: str) -> str:

@@ -61,3 +61,11 @@ def admit_record(what: str, given: object, kind: type) -> None:
     """Raises `InvalidError` for what is no record of this class."""
     if not isinstance(given, kind):
         raise InvalidError(f"`{what}` is {given!r}; give a {kind.__name__}")
+
+
+def admit_counts(of: object, *names: str) -> None:
+    """Raises `InvalidError` unless these fields are whole numbers of 0 or more, or None where they may be."""
+    for name in names:
+        count = getattr(of, name)
+        if count is not None and (type(count) is not int or count < 0):
+            raise InvalidError(f"`{name}` is {count!r}; it must be a whole number, 0 or more")

@@ -15,8 +15,12 @@ from keepstate.sync.history import History
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.lease import Lease, Leases
 from keepstate.sync.managers.agents import AgentStateStore
+from keepstate.sync.managers.knowledge import KnowledgeStateManager
 from keepstate.sync.managers.recovery import AgentRecoveryManager
+from keepstate.sync.managers.speech import SpeechStateManager
 from keepstate.sync.managers.state import StateManager
+from keepstate.sync.managers.teams import OrchestrationStateManager
+from keepstate.sync.managers.tools import ToolStateManager
 from keepstate.sync.managers.workflows import WorkflowStateManager
 from keepstate.sync.opening import of, open
 from keepstate.sync.queue import Queue, Task
@@ -35,12 +39,16 @@ __all__ = [
     "Events",
     "History",
     "Keepstate",
+    "KnowledgeStateManager",
     "Lease",
     "Leases",
+    "OrchestrationStateManager",
     "Queue",
     "Space",
+    "SpeechStateManager",
     "StateManager",
     "Task",
+    "ToolStateManager",
     "Transaction",
     "Watch",
     "WorkflowStateManager",

@@ -1,0 +1,59 @@
+"""Moments that callers name by their own clocks, as moments of the store.
+
+Clocks of processes differ. What a caller says is taken for how far it is from his present, and counted from
+the store's.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from keepstate._clock import Clock
+from keepstate.errors import InvalidError
+
+
+def present(clock: Clock, *, like: datetime | None = None) -> datetime:
+    """Returns the caller's present: aware, UTC, or naive in local time where the other moment is naive."""
+    now_s = clock.now_ms() / 1000
+    if like is None or like.tzinfo is not None:
+        return datetime.fromtimestamp(now_s, UTC)
+    return datetime.fromtimestamp(now_s)
+
+
+def store_ms(moment: datetime, clock: Clock, now: datetime) -> int:
+    """Returns a caller's moment as milliseconds of the store.
+
+    Args:
+        moment: By the caller's clock; naive is local time.
+        clock: The caller's.
+        now: The store's present.
+    """
+    ahead = moment - present(clock, like=moment)
+    return max(0, milliseconds_of(now) + round(ahead.total_seconds() * 1000))
+
+
+def milliseconds_of(moment: datetime) -> int:
+    """Returns an aware moment as milliseconds since 1970."""
+    return round(moment.timestamp() * 1000)
+
+
+def moment_of(at_ms: int) -> datetime:
+    """Returns milliseconds since 1970 as an aware moment."""
+    return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def backoff_s(attempts: int, factor: float, *, first_s: float, longest_s: float) -> float:
+    """Returns how long to wait after so many attempts: first, first * factor, first * factor², … the longest.
+
+    Raises:
+        InvalidError: The factor is below 1, or a time is not positive.
+    """
+    if factor < 1 or first_s <= 0 or longest_s < first_s:
+        raise InvalidError(
+            f"a backoff of {first_s!r} s, times {factor!r}, up to {longest_s!r} s does not grow; "
+            "give a factor of 1 or more, and times above 0"
+        )
+    try:
+        return min(longest_s, first_s * factor ** max(0, attempts - 1))
+    except OverflowError:
+        return longest_s

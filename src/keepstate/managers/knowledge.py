@@ -1,0 +1,357 @@
+"""Knowledge bases: how far they are indexed, their sources, and what of them failed.
+
+A base has a document with its progress, one for each source, and one for each document that could not be
+indexed. The overview is derived from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from functools import partial
+from os import PathLike
+from typing import Any, ClassVar, Final
+
+from keepstate._runner import Colour
+from keepstate.engine.glob import escaped
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space import Space
+from keepstate.engine.times import milliseconds
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import InvalidError
+from keepstate.managers.backends import Backend
+from keepstate.managers.deadlines import milliseconds_of, moment_of, store_ms
+from keepstate.managers.knowledge_records import (
+    INDEXING_STEPS,
+    FailedDocument,
+    IndexingProgress,
+    IndexingStatus,
+    KnowledgeBaseState,
+    SourceState,
+    SyncStatus,
+    admit_progress,
+    grown,
+    overview_of,
+)
+from keepstate.managers.manager import Manager
+from keepstate.managers.place import Folder
+from keepstate.managers.records import admit_counts, admit_record
+from keepstate.stores.protocol import Store
+from keepstate.values import limits
+
+_OVER: Final = (IndexingStatus.COMPLETED, IndexingStatus.FAILED)
+_AT_ONCE: Final = 300
+
+
+class KnowledgeStateManager(Manager):
+    """Knowledge bases being indexed, by any number of workers at once.
+
+    Args:
+        persistence: Where to keep what is known of them; see `StateManager`.
+        url: The URL, if `persistence` names a kind of store.
+        redis_url: The URL of a Redis server.
+        file_path: The file of a journal or SQLite database.
+        space: Instead: the space or transaction to keep it in.
+    """
+
+    _kind: ClassVar[str] = "kb"
+    _records: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        persistence: str | Backend | Store | Keepstate | None = None,
+        url: str | None = None,
+        redis_url: str | None = None,
+        file_path: str | PathLike[str] | None = None,
+        space: Space | Transaction | None = None,
+        _colour: Colour = "async",
+    ) -> None:
+        super().__init__(
+            persistence=persistence,
+            url=url,
+            redis_url=redis_url,
+            file_path=file_path,
+            space=space,
+            _colour=_colour,
+        )
+
+    async def list_knowledge_bases(self) -> list[str]:
+        """Returns the ids of all bases of which something is known."""
+        return await self._ids()
+
+    # ---- progress
+
+    async def update_indexing_progress(self, progress: IndexingProgress) -> None:
+        """Says how far a base is indexed, in place of what was said before.
+
+        `embeddings` and `size_bytes` stay as they were counted where they are None. To count along with other
+        workers use `add_indexing_progress`.
+
+        Raises:
+            TransitionError: Its status cannot follow the present one.
+        """
+        admit_record("progress", progress, IndexingProgress)
+        admit_progress(progress)
+
+        async def work(base: Folder) -> None:
+            before = await _progress(base)
+            kept = progress
+            if before is not None:
+                if before.status is not progress.status:
+                    INDEXING_STEPS.check(base.id, before.status, progress.status)
+                kept = replace(
+                    progress,
+                    embeddings=before.embeddings if progress.embeddings is None else progress.embeddings,
+                    size_bytes=before.size_bytes if progress.size_bytes is None else progress.size_bytes,
+                )
+            await _put(base, kept, "progress")
+
+        await self._together(self._folder(progress.knowledge_base_id), work)
+
+    async def add_indexing_progress(
+        self,
+        knowledge_base_id: str,
+        *,
+        processed: int = 0,
+        failed: int = 0,
+        total: int = 0,
+        embeddings: int = 0,
+        size_bytes: int = 0,
+    ) -> IndexingProgress:
+        """Adds to how far a base is indexed, and returns it; whoever else adds at once, no count is lost.
+
+        A base of which nothing was known begins with it, `IN_PROGRESS`; a `PENDING` one goes on to that. No
+        count completes an indexing.
+
+        Args:
+            knowledge_base_id: Which base.
+            processed: Documents that were indexed.
+            failed: Documents that could not be.
+            total: Documents that are to be.
+            embeddings: Embeddings that the base has now in addition.
+            size_bytes: By how much it has grown.
+
+        Raises:
+            InvalidError: A count would become negative.
+        """
+        base = self._folder(knowledge_base_id)
+        now_ms = milliseconds_of(await base.space.now())
+
+        def add(kept: dict[str, Any]) -> dict[str, Any]:
+            before = kept["value"] or IndexingProgress(base.id)
+            after = grown(
+                before,
+                processed=processed,
+                failed=failed,
+                total=total,
+                embeddings=embeddings,
+                size_bytes=size_bytes,
+            )
+            return {"value": after, "written_ms": max(now_ms, kept["written_ms"])}
+
+        kept = await base.space.documents.update(
+            base.name("progress"), add, default={"value": None, "written_ms": 0}
+        )
+        await self._wrote()
+        progress: IndexingProgress = kept["value"]
+        return progress
+
+    async def get_indexing_progress(self, knowledge_base_id: str) -> IndexingProgress | None:
+        """Returns how far a base is indexed, or None if nobody has said."""
+        return await _progress(self._folder(knowledge_base_id))
+
+    # ---- sources
+
+    async def update_source_state(self, source: SourceState) -> None:
+        """Says where a source stands, in place of what was said before."""
+        admit_record("source", source, SourceState)
+        admit_counts(source, "documents_synced", "documents_pending")
+        base = self._folder(source.knowledge_base_id)
+
+        async def work(base: Folder) -> None:
+            synced_ms = None
+            if source.last_sync is not None:
+                synced_ms = store_ms(source.last_sync, self._clock, await base.space.now())
+            await _put(base, source, "source", source.source_id, synced_ms=synced_ms)
+
+        await self._together(base, work)
+
+    async def get_source(self, knowledge_base_id: str, source_id: str) -> SourceState | None:
+        """Returns where a source stands, or None if nobody has said."""
+        base = self._folder(knowledge_base_id)
+        kept = await base.space.documents.get(base.name("source", source_id))
+        return None if kept is None else kept["value"]
+
+    async def get_sources(self, knowledge_base_id: str) -> list[SourceState]:
+        """Returns the sources of a base, by id."""
+        return [kept["value"] async for _, kept in self._folder(knowledge_base_id).values("source")]
+
+    async def remove_source(self, knowledge_base_id: str, source_id: str) -> bool:
+        """Forgets a source, and returns whether it was known."""
+        base = self._folder(knowledge_base_id)
+        existed = await base.space.documents.delete(base.name("source", source_id))
+        await self._wrote()
+        return existed
+
+    async def needs_sync(
+        self, knowledge_base_id: str, *, older_than: timedelta | None = None
+    ) -> list[SourceState]:
+        """Returns the sources of a base that should be synchronized, by id.
+
+        Those that are pending, stale or failed, have documents pending or were never synchronized; one that
+        is being synchronized only if nothing was heard of it for `older_than`.
+
+        Args:
+            knowledge_base_id: Which base.
+            older_than: Also those whose last synchronization is longer ago.
+        """
+        base = self._folder(knowledge_base_id)
+        oldest_ms = 0
+        if older_than is not None:
+            oldest_ms = milliseconds_of(await base.space.now() - older_than)
+        kept = [kept async for _, kept in base.values("source")]
+        return [each["value"] for each in kept if _is_due(each, oldest_ms)]
+
+    # ---- documents that failed
+
+    async def fail_document(
+        self, knowledge_base_id: str, document_id: str, error: object, *, source_id: str | None = None
+    ) -> FailedDocument:
+        """Lists a document that could not be indexed, and counts it as failed if it was not listed yet."""
+        told = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+
+        async def work(base: Folder) -> FailedDocument:
+            kept = await base.space.documents.get(base.name("failed", document_id))
+            failed = FailedDocument(
+                document_id,
+                base.id,
+                told[: limits.ERROR_BYTES],
+                source_id=source_id or (kept["value"].source_id if kept else None),
+                attempts=kept["value"].attempts + 1 if kept else 1,
+                failed_at=await base.space.now(),
+            )
+            await _put(base, failed, "failed", document_id, hidden_ms=0)
+            if kept is None:
+                await _count(base, failed=1)
+            return failed
+
+        return await self._together(self._folder(knowledge_base_id), work)
+
+    async def complete_document(
+        self, knowledge_base_id: str, document_id: str, *, embeddings: int = 0, size_bytes: int = 0
+    ) -> None:
+        """Counts a document as indexed, with what it has brought; one that had failed is listed no longer."""
+
+        async def work(base: Folder) -> None:
+            had_failed = await base.space.documents.delete(base.name("failed", document_id))
+            await _count(
+                base, processed=1, failed=-int(had_failed), embeddings=embeddings, size_bytes=size_bytes
+            )
+
+        await self._together(self._folder(knowledge_base_id), work)
+
+    async def get_failed_documents(
+        self, knowledge_base_id: str, *, limit: int = 100, after: str | None = None
+    ) -> list[FailedDocument]:
+        """Returns documents that could not be indexed, by id, behind that of `after`."""
+        limits.admit_count("limit", limit)
+        found: list[FailedDocument] = []
+        async for _, kept in self._folder(knowledge_base_id).values("failed", after=after):
+            found.append(kept["value"])
+            if len(found) == limit:
+                break
+        return found
+
+    async def retry_failed_documents(
+        self, knowledge_base_id: str, *, limit: int = 100, lease_s: float = 300
+    ) -> list[FailedDocument]:
+        """Hands out documents to be indexed once more; no other caller gets them within `lease_s` seconds.
+
+        They stay listed, and counted as failed, until `complete_document`; after `fail_document`, or when the
+        time is over, they can be handed out again.
+        """
+        if not 0 < limit <= _AT_ONCE:
+            raise InvalidError(f"`limit` is {limit!r}; it is 1 to {_AT_ONCE}")
+        base, lease_ms = self._folder(knowledge_base_id), milliseconds("lease_s", lease_s)
+
+        async def hand_out(base: Folder, names: Sequence[str]) -> list[FailedDocument]:
+            now_ms = milliseconds_of(await base.space.now())
+            entries = await base.space.documents.entries(*(base.name("failed", name) for name in names))
+            kept = [each.value for each in entries.values() if each.value["hidden_ms"] <= now_ms]
+            for each in kept:
+                name = each["value"].document_id
+                await _put(base, each["value"], "failed", name, hidden_ms=now_ms + lease_ms)
+            return [each["value"] for each in kept]
+
+        found: list[FailedDocument] = []
+        now_ms = milliseconds_of(await base.space.now())
+        ripe = [name async for name, kept in base.values("failed") if kept["hidden_ms"] <= now_ms]
+        while ripe and len(found) < limit:
+            most = limit - len(found)
+            names, ripe = ripe[:most], ripe[most:]
+            found += await self._together(base, partial(hand_out, names=names))
+        return found
+
+    # ---- at a glance
+
+    async def get_knowledge_base_state(self, knowledge_base_id: str) -> KnowledgeBaseState | None:
+        """Returns a base at a glance, or None if nothing is known of it."""
+        base = self._folder(knowledge_base_id)
+        kept = await base.space.documents.get(base.name("progress"))
+        sources = [each async for _, each in base.values("source")]
+        if kept is None and not sources:
+            return None
+        written_ms = max(each["written_ms"] for each in (*([kept] if kept else []), *sources))
+        return overview_of(
+            base.id,
+            kept["value"] if kept else None,
+            [each["value"] for each in sources],
+            moment_of(written_ms),
+        )
+
+    async def _clean(self, folder: Folder, before: datetime) -> int:
+        """Removes all that is known of a base whose indexing is over and of which nothing was heard since."""
+
+        async def remove(base: Folder, names: Sequence[str]) -> int:
+            kept = await base.space.documents.get(base.name("progress"))
+            if kept is None or kept["value"].status not in _OVER or moment_of(kept["written_ms"]) >= before:
+                return 0
+            return sum([await base.space.documents.delete(name) for name in names])
+
+        state = await self.get_knowledge_base_state(folder.id)
+        if state is None or state.last_updated is None or state.last_updated >= before:
+            return 0
+        progress = folder.name("progress")
+        names = [name async for name in folder.space.documents.keys(escaped(folder.prefix) + "*")]
+        names.sort(key=lambda name: name == progress)  # it goes last: the others go only while it says so
+        removed = 0
+        for begin in range(0, len(names), _AT_ONCE):
+            page = names[begin : begin + _AT_ONCE]
+            removed += await self._together(folder, partial(remove, names=page))
+        return removed
+
+
+async def _progress(base: Folder) -> IndexingProgress | None:
+    kept = await base.space.documents.get(base.name("progress"))
+    return None if kept is None else kept["value"]
+
+
+async def _put(base: Folder, value: object, *segments: str, **beside: int | None) -> None:
+    """Keeps a value with the time of writing it."""
+    written_ms = milliseconds_of(await base.space.now())
+    await base.space.documents.put(base.name(*segments), {"value": value, "written_ms": written_ms, **beside})
+
+
+async def _count(base: Folder, **counts: int) -> None:
+    await _put(base, grown(await _progress(base) or IndexingProgress(base.id), **counts), "progress")
+
+
+def _is_due(kept: dict[str, Any], oldest_ms: int) -> bool:
+    source: SourceState = kept["value"]
+    if source.sync_status is SyncStatus.SYNCING:
+        written_ms: int = kept["written_ms"]
+        return written_ms < oldest_ms
+    never_or_long_ago = kept["synced_ms"] is None or kept["synced_ms"] < oldest_ms
+    return source.sync_status is not SyncStatus.SYNCED or source.documents_pending > 0 or never_or_long_ago

@@ -1,0 +1,300 @@
+"""What a team keeps: its agents, and its tasks as the queue has them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+from hashlib import sha256
+from typing import Any, Final
+
+from keepstate._runner import Colour
+from keepstate.engine.queue import Claim, Task
+from keepstate.engine.tasks import TaskInfo, TaskState
+from keepstate.errors import InvalidError, LeaseLostError, NotFoundError, TransitionError
+from keepstate.managers.parameters import sameness
+from keepstate.managers.place import Folder
+from keepstate.managers.records import admit_record
+from keepstate.managers.task_lists import LOADED, Loading, LoadingTaskList, TaskList
+from keepstate.managers.team_records import (
+    IDLE,
+    WORKING,
+    AgentCoordinationState,
+    TaskQueueState,
+    TeamState,
+    TeamTask,
+    TeamTaskStatus,
+    priority_of,
+)
+from keepstate.values import limits
+
+_ANY_LEASE_S: Final = 60
+_ENDED: Final[tuple[TaskState, ...]] = ("done", "dead")
+_STATUS: Final[Mapping[TaskState, TeamTaskStatus]] = {
+    "ready": "pending",
+    "waiting": "delayed",
+    "claimed": "in_progress",
+    "done": "completed",
+    "dead": "dead",
+}
+
+
+def named(task: object, new_id: str) -> dict[str, Any]:
+    """Returns a task as it is kept, under this id if it has none.
+
+    Raises:
+        InvalidError: It is no dict, or its id no text, or its priority unknown.
+    """
+    if not isinstance(task, Mapping):
+        raise InvalidError(f"`task` is {task!r}; give a dict")
+    kept: dict[str, Any] = {**task}
+    if kept.get("id") is None:
+        kept["id"] = new_id
+    if type(kept["id"]) is not str:
+        raise InvalidError(f"a task's `id` is {kept['id']!r}; give a str, or none to get one")
+    priority_of(kept)
+    return kept
+
+
+def pending_in(team: TeamState) -> list[dict[str, Any]]:
+    """Returns the tasks that a new team begins with.
+
+    Raises:
+        InvalidError: Its queue has others than pending ones, or an agent stands under another's id.
+    """
+    for name in ("in_progress", "completed", "dead"):
+        if len(getattr(team.task_queue, name)):
+            raise InvalidError(
+                f"the queue of team {team.team_id!r} has tasks in `{name}`; a team begins with pending ones"
+            )
+    for agent_id, agent in team.agents.items():
+        admit_record(f"agents[{agent_id!r}]", agent, AgentCoordinationState)
+        if agent.agent_id != agent_id:
+            raise InvalidError(f"agents[{agent_id!r}] is agent {agent.agent_id!r}; give it under its own id")
+    return [
+        named(task, _id_at(team.team_id, place, task)) for place, task in enumerate(team.task_queue.pending)
+    ]
+
+
+def _id_at(team_id: str, place: int, task: object) -> str:
+    """Returns the id of a task that has none: the same one when the same team is created once more."""
+    return sha256(sameness((team_id, place, task))).hexdigest()[:32]
+
+
+# ---- agents
+
+
+async def need_team(team: Folder) -> None:
+    """Raises `NotFoundError` unless there is this team."""
+    if await team.space.documents.get(team.name("team")) is None:
+        raise NotFoundError(f"there is no team {team.id!r}; create_team makes it")
+
+
+async def find_agent(team: Folder, agent_id: str) -> AgentCoordinationState:
+    """Returns an agent of a team.
+
+    Raises:
+        NotFoundError: There is no such team, or it has no such agent.
+    """
+    agent: AgentCoordinationState | None = await team.space.documents.get(team.name("agent", agent_id))
+    if agent is None:
+        await need_team(team)
+        raise NotFoundError(f"team {team.id!r} has no agent {agent_id!r}; add_agent adds it")
+    return agent
+
+
+async def agents_of(team: Folder) -> list[AgentCoordinationState]:
+    """Returns the agents of a team, by id."""
+    return [agent async for _, agent in team.values("agent")]
+
+
+async def let_work(team: Folder, agent_id: str, task_id: str, *, instead_of: str | None) -> None:
+    """Says that an agent works on a task, and no longer who held it before."""
+    if instead_of is not None and instead_of != agent_id:
+        await let_idle(team, instead_of, task_id)
+    busy = replace(await find_agent(team, agent_id), status=WORKING, current_task=task_id)
+    await team.space.documents.put(team.name("agent", agent_id), busy)
+
+
+async def let_idle(team: Folder, agent_id: str | None, task_id: str) -> None:
+    """Says that an agent is idle, unless it has gone on to something else."""
+    name = team.name("agent", agent_id or "")
+    agent: AgentCoordinationState | None = await team.space.documents.get(name)
+    if agent is not None and agent.current_task == task_id:
+        await team.space.documents.put(name, replace(agent, status=IDLE, current_task=None))
+
+
+# ---- tasks
+
+
+async def put(team: Folder, task: dict[str, Any], *, delay_s: float = 0, max_attempts: int = 5) -> None:
+    """Enqueues a task that has an id; a known id adds nothing."""
+    await team.space.queue.put(
+        task,
+        id=team.name(task["id"]),
+        priority=priority_of(task),
+        delay_s=delay_s,
+        max_attempts=max_attempts,
+    )
+
+
+async def find(team: Folder, task_id: str) -> TaskInfo:
+    """Returns a task.
+
+    Raises:
+        NotFoundError: The team has none of this id.
+    """
+    info = await team.space.queue.get(team.name(task_id), payload=True)
+    if info is None:
+        raise NotFoundError(f"team {team.id!r} has no task {task_id!r}")
+    return info
+
+
+async def is_held(team: Folder, info: TaskInfo) -> bool:
+    """Says whether somebody holds a task now."""
+    return info.state == "claimed" and await team.space.now() < info.due_at
+
+
+def claim_on(team: Folder, info: TaskInfo, agent_id: str | None, token: int | None) -> Claim:
+    """Returns what proves that a task is held by who says so; by whoever does, if nobody is named.
+
+    Raises:
+        LeaseLostError: Another holds it.
+        TransitionError: Nobody does.
+    """
+    what = f"task {info.id.removeprefix(team.prefix)!r} of team {team.id!r}"
+    holds = (agent_id is None or info.worker == agent_id) and (token is None or info.token == token)
+    if not holds and info.worker is not None:
+        raise LeaseLostError(
+            f"{what} is no longer held by {agent_id or 'this holder'}: it is {_STATUS[info.state]}, and "
+            f"{info.worker!r} held it last; drop it",
+            name=info.id,
+            token=token,
+        )
+    if info.state != "claimed":
+        status = _STATUS[info.state]
+        raise TransitionError(
+            f"{what} is {status}, and nobody holds it; assign or claim it first",
+            current=status,
+            wanted="in_progress",
+        )
+    return Claim(info.id, info.token)
+
+
+async def complete(
+    team: Folder, info: TaskInfo, result: object, agent_id: str | None, token: int | None
+) -> None:
+    """Completes a task; what it was about is kept with its result.
+
+    The lease of the last holder may have run out: as long as nobody else was given the task, what was done is
+    taken.
+
+    Raises:
+        LeaseLostError: Another holds it.
+        TransitionError: Nobody was ever given it, or it is dead.
+    """
+    outcome = {"task": info.payload, "result": result}
+    if info.state in ("ready", "waiting") and info.token and info.worker is not None:
+        claim_on(team, replace(info, state="claimed"), agent_id, token)
+        task = await team.space.queue.take(info.id, info.worker, lease_s=_ANY_LEASE_S)
+        await team.space.queue.complete(task, outcome)
+        return
+    await team.space.queue.complete(claim_on(team, info, agent_id, token), outcome)
+
+
+def admit_again(team: Folder, info: TaskInfo, result: object, *, is_part: bool) -> None:
+    """Lets a completed task be completed once more with an equal result, which does nothing.
+
+    Args:
+        team: Its team.
+        info: The task.
+        result: What it is to be completed with now.
+        is_part: Whether that is part of a caller's transaction: what stands beside it there would be done
+            again, so only what the transaction has itself completed counts.
+
+    Raises:
+        TransitionError: It has another result.
+    """
+    what = f"task {info.id.removeprefix(team.prefix)!r} of team {team.id!r} is completed already"
+    if is_part and info.cursor:
+        raise TransitionError(f"{what}; leave it out", current="completed", wanted="completed")
+    if sameness(info.result["result"]) != sameness(result):
+        raise TransitionError(
+            f"{what}, with another result; get_task shows it", current="completed", wanted="completed"
+        )
+
+
+async def shown_claim(team: Folder, task: Task) -> TeamTask:
+    """Returns a task to who has just claimed it, as he did, even if it has moved on since."""
+    now = shown(team, await find(team, task.id.removeprefix(team.prefix)))
+    return replace(
+        now,
+        task=task.payload,
+        status="in_progress",
+        agent_id=task.worker,
+        attempt=task.attempt,
+        token=task.token,
+    )
+
+
+def shown(team: Folder, info: TaskInfo) -> TeamTask:
+    """Returns a task as callers see it."""
+    kept: dict[str, Any] = (info.result or {}) if info.state == "done" else {"task": info.payload}
+    return TeamTask(
+        id=info.id.removeprefix(team.prefix),
+        task=kept.get("task") or {},
+        status=_STATUS[info.state],
+        agent_id=info.worker,
+        attempt=info.attempt,
+        max_attempts=info.max_attempts,
+        token=info.token,
+        result=kept.get("result"),
+        error=info.error,
+        enqueued_at=info.put_at,
+        due_at=info.due_at,
+    )
+
+
+async def queue_of(team: Folder, colour: Colour) -> TaskQueueState:
+    """Returns all tasks of a team, counted at one moment, with the newest loaded."""
+    found = await team.space.queue.standings(team.prefix, newest=LOADED, payloads=True)
+    kind = LoadingTaskList if colour == "blocking" else TaskList
+
+    def listed(*states: TaskState) -> TaskList:
+        loaded = [shown(team, info) for state in states for info in found[state].newest]
+        return kind(sum(found[state].count for state in states), loaded[:LOADED], _loading(team, states))
+
+    return TaskQueueState(
+        pending=listed("ready", "waiting"),
+        in_progress=listed("claimed"),
+        completed=listed("done"),
+        dead=listed("dead"),
+    )
+
+
+def _loading(team: Folder, states: tuple[TaskState, ...]) -> Loading:
+    async def load() -> list[TeamTask]:
+        found = await team.space.queue.standings(team.prefix, newest=limits.COUNT, payloads=True)
+        return [shown(team, info) for state in states for info in found[state].newest]
+
+    return load
+
+
+async def remove_over(team: Folder, before: datetime) -> int:
+    """Removes tasks that were completed or died before then, and returns how many."""
+    removed = 0
+    for state in _ENDED:
+        async for info in _ended(team, state):
+            if info.due_at >= before:  # the oldest stand first
+                break
+            if info.id.startswith(team.prefix):
+                removed += await team.space.queue.remove(info.id)
+    return removed
+
+
+async def _ended(team: Folder, state: TaskState) -> AsyncIterator[TaskInfo]:
+    after: str | None = None
+    while page := await team.space.queue.list(state, after=after):
+        for info in page:
+            yield info
+        after = page[-1].cursor

@@ -1,0 +1,497 @@
+"""Teams: agents with capabilities, and the tasks that they share.
+
+A team is a document, each agent another; the tasks stand in the queue of the team's space. Who is given a
+task and what his document says of it change in one batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from os import PathLike
+from typing import Any, ClassVar, Final, TypeVar
+
+from keepstate._runner import Colour, Signal
+from keepstate.engine.admission import admit_text
+from keepstate.engine.documents import MISSING, Missing
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.once import entered_once
+from keepstate.engine.space import Space
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import AlreadyExistsError, ConflictError, InvalidError, LeaseLostError, NotFoundError
+from keepstate.managers import team_tasks
+from keepstate.managers.backends import Backend
+from keepstate.managers.manager import Manager
+from keepstate.managers.naming import new_id
+from keepstate.managers.place import Folder
+from keepstate.managers.recent import Recent
+from keepstate.managers.records import admit_record
+from keepstate.managers.sizes import admit_interval
+from keepstate.managers.team_records import (
+    IDLE,
+    AgentCoordinationState,
+    TaskQueueState,
+    TeamState,
+    TeamTask,
+    is_fit,
+)
+from keepstate.stores.protocol import Store
+
+T = TypeVar("T")
+
+_WRITES_AT_ONCE: Final = 900
+_WRITES_OF_TASK: Final = 3
+_ASSIGNED_S: Final = 86_400.0
+
+
+class OrchestrationStateManager(Manager):
+    """Teams of agents, and their tasks: each handed to one agent at a time, and completed once.
+
+    A task that an agent holds must be completed or held on to within its lease; then it is to be done again.
+    After `max_attempts` failures it is dead, until it is requeued.
+
+    Args:
+        persistence: Where to keep teams; see `StateManager`.
+        url: The URL, if `persistence` names a kind of store.
+        redis_url: The URL of a Redis server.
+        file_path: The file of a journal or SQLite database.
+        space: Instead: the space or transaction to keep them in. Its queue then holds their tasks, under ids
+            that begin with `team/` and the team; who claims from it himself says by `match` what is his.
+        sync_interval: For how many seconds what was read may be shown again. What this manager writes itself
+            is seen at once; 0 reads always anew.
+        lease_s: For how many seconds an agent holds a task, if it is not said otherwise.
+    """
+
+    _kind: ClassVar[str] = "team"
+
+    def __init__(
+        self,
+        *,
+        persistence: str | Backend | Store | Keepstate | None = None,
+        url: str | None = None,
+        redis_url: str | None = None,
+        file_path: str | PathLike[str] | None = None,
+        space: Space | Transaction | None = None,
+        sync_interval: float = 0,
+        lease_s: float = 300,
+        _colour: Colour = "async",
+    ) -> None:
+        super().__init__(
+            persistence=persistence,
+            url=url,
+            redis_url=redis_url,
+            file_path=file_path,
+            space=space,
+            _colour=_colour,
+        )
+        if type(lease_s) not in (int, float) or lease_s <= 0:
+            raise InvalidError(f"`lease_s` is {lease_s!r}; it is a number of seconds above 0")
+        self._lease_s = lease_s
+        keep_s = admit_interval("sync_interval", sync_interval)
+        self._recent = Recent(self._clock, 0 if self._place.transaction is not None else keep_s)
+
+    # ---- teams
+
+    async def create_team(self, team_state: TeamState) -> None:
+        """Creates a team with its agents, and enqueues the tasks that are `pending` in its queue.
+
+        The team, its agents and about 300 tasks come in one batch. More tasks go ahead of it, and nobody can
+        have them before the team is there; if that fails in between, creating it again goes on.
+
+        Raises:
+            AlreadyExistsError: There is such a team; nothing of it was changed.
+            InvalidError: Its queue has tasks that are in progress or over: those come about by doing.
+        """
+        admit_record("team_state", team_state, TeamState)
+        tasks = team_tasks.pending_in(team_state)
+        room = max(0, (_WRITES_AT_ONCE - len(team_state.agents)) // _WRITES_OF_TASK)
+        team = self._folder(team_state.team_id)
+
+        async def work(team: Folder) -> None:
+            await self._refuse_known(team)
+            kept = TeamState(team.id, metadata=team_state.metadata)
+            await team.space.documents.put(team.name("team"), kept)
+            for agent in team_state.agents.values():
+                await team.space.documents.put(team.name("agent", agent.agent_id), agent)
+            for task in tasks[:room]:
+                await team_tasks.put(team, task)
+
+        await self._refuse_known(team)
+        for begin in range(room, len(tasks), _WRITES_AT_ONCE // _WRITES_OF_TASK):
+            more = tasks[begin : begin + _WRITES_AT_ONCE // _WRITES_OF_TASK]
+            await self._change(team.id, partial(_put_all, tasks=more))
+        await self._change(team.id, work, "create the team")
+
+    async def _refuse_known(self, team: Folder) -> None:
+        if await team.space.documents.get(team.name("team")) is not None:
+            raise AlreadyExistsError(f"team {team.id!r} is there already; get_team shows it")
+
+    async def get_team(self, team_id: str, *, tasks: bool = True) -> TeamState | None:
+        """Returns a team with its agents and tasks, or None if there is none.
+
+        Args:
+            team_id: Which team.
+            tasks: Counts and shows its tasks, which costs what `get_queue_status` costs; else there are none.
+        """
+        team = self._folder(team_id)
+
+        async def read() -> TeamState | None:
+            kept: TeamState | None = await team.space.documents.get(team.name("team"))
+            if kept is None:
+                return None
+            agents = {agent.agent_id: agent for agent in await team_tasks.agents_of(team)}
+            return replace(
+                kept, agents=agents, task_queue=await team_tasks.queue_of(team, self._runner.colour)
+            )
+
+        return await self._recent.get(team_id, "team", read)
+
+    async def list_teams(self) -> list[str]:
+        """Returns the ids of all teams."""
+        return await self._ids()
+
+    # ---- agents
+
+    async def add_agent(self, team_id: str, agent: AgentCoordinationState) -> None:
+        """Adds an agent to a team, or replaces the one of this id.
+
+        Raises:
+            NotFoundError: There is no such team.
+        """
+        admit_record("agent", agent, AgentCoordinationState)
+
+        async def work(team: Folder) -> None:
+            await team_tasks.need_team(team)
+            await team.space.documents.put(team.name("agent", agent.agent_id), agent)
+
+        await self._change(team_id, work, f"add agent {agent.agent_id}")
+
+    async def remove_agent(self, team_id: str, agent_id: str) -> bool:
+        """Removes an agent from a team, and returns whether it was there; it keeps what it holds."""
+
+        async def work(team: Folder) -> bool:
+            return await team.space.documents.delete(team.name("agent", agent_id))
+
+        return await self._change(team_id, work, f"remove agent {agent_id}")
+
+    async def update_agent_status(
+        self, team_id: str, agent_id: str, status: str, current_task: str | Missing | None = MISSING
+    ) -> AgentCoordinationState:
+        """Says what an agent does, and returns its new state.
+
+        Args:
+            team_id: Which team.
+            agent_id: Which agent.
+            status: Any text; `idle` is who can be given a task.
+            current_task: What it works on; None for nothing. Not given, it stays, and an idle agent has none.
+
+        Raises:
+            NotFoundError: The team has no such agent.
+        """
+        admit_text("status", status)
+
+        async def work(team: Folder) -> AgentCoordinationState:
+            agent = await team_tasks.find_agent(team, agent_id)
+            task = current_task
+            if isinstance(task, Missing):
+                task = None if status == IDLE else agent.current_task
+            agent = replace(agent, status=status, current_task=task)
+            await team.space.documents.put(team.name("agent", agent_id), agent)
+            return agent
+
+        return await self._change(team_id, work, f"{agent_id} is {status}")
+
+    async def get_available_agents(
+        self, team_id: str, capability: str | None = None
+    ) -> list[AgentCoordinationState]:
+        """Returns the idle agents of a team, by id; only those who can do something, if it is named."""
+        team = self._folder(team_id)
+        agents = await self._recent.get(team_id, "agents", lambda: team_tasks.agents_of(team))
+        return [
+            agent
+            for agent in agents
+            if agent.status == IDLE and (capability is None or capability in agent.capabilities)
+        ]
+
+    # ---- tasks
+
+    async def enqueue_task(
+        self, team_id: str, task: Mapping[str, Any], *, delay_s: float = 0, max_attempts: int = 5
+    ) -> str:
+        """Adds a task to a team's queue and returns its id; a known id adds nothing.
+
+        Args:
+            team_id: Which team.
+            task: What it is about. Its `id` names it, so that it is enqueued once, until a week after it was
+                completed; its `priority` is `low`, `normal`, `high`, `critical` or an int; its `capability`
+                says what an agent must be able to do.
+            delay_s: It is to be done only after so many seconds.
+            max_attempts: After so many failures it is dead.
+
+        Raises:
+            NotFoundError: There is no such team.
+        """
+        kept = team_tasks.named(task, new_id(self._clock))
+
+        async def work(team: Folder) -> None:
+            await team_tasks.need_team(team)
+            await team_tasks.put(team, kept, delay_s=delay_s, max_attempts=max_attempts)
+
+        await self._change(team_id, work)
+        name: str = kept["id"]
+        return name
+
+    async def assign_task(
+        self, team_id: str, task_id: str, agent_id: str, *, lease_s: float = _ASSIGNED_S
+    ) -> TeamTask:
+        """Gives a task to an agent, who then is `working` on it; again to the same agent does nothing.
+
+        Args:
+            team_id: Which team.
+            task_id: Which task; also one that is delayed.
+            agent_id: Which agent, whatever it can do.
+            lease_s: For how many seconds; a day, if it is not said.
+
+        Raises:
+            ConflictError: Another agent holds the task.
+            NotFoundError: The team has no such task, or no such agent.
+            TransitionError: The task is completed or dead.
+        """
+
+        async def work(team: Folder) -> TeamTask | ConflictError:
+            await team_tasks.find_agent(team, agent_id)
+            info = await team_tasks.find(team, task_id)
+            if await team_tasks.is_held(team, info):
+                if info.worker == agent_id:
+                    return team_tasks.shown(team, info)
+                # Raised here, it would be tried again and again.
+                return ConflictError(f"task {task_id!r} of team {team.id!r} is held by {info.worker!r}")
+            await team.space.queue.take(team.name(task_id), agent_id, lease_s=lease_s)
+            await team_tasks.let_work(team, agent_id, task_id, instead_of=info.worker)
+            return team_tasks.shown(team, await team_tasks.find(team, task_id))
+
+        task = await self._change(team_id, work, f"assign {task_id} to {agent_id}")
+        if isinstance(task, ConflictError):
+            raise task
+        return task
+
+    async def claim_task(
+        self,
+        team_id: str,
+        agent_id: str,
+        capability: str | None = None,
+        *,
+        lease_s: float | None = None,
+        wait_s: float = 0,
+    ) -> TeamTask | None:
+        """Gives an agent the best task that it may have, and returns it; None if there is none.
+
+        Args:
+            team_id: Which team.
+            agent_id: Which agent.
+            capability: Only a task that asks for this: in its `capability`, or in its `type` if it has none.
+                Without it any that asks for nothing, or for something that the agent can do.
+            lease_s: For how many seconds.
+            wait_s: How long to wait for one, in seconds.
+
+        Raises:
+            NotFoundError: The team has no such agent.
+        """
+        team = self._folder(team_id)
+        able = (await team_tasks.find_agent(team, agent_id)).capabilities
+        hold_s = self._lease_s if lease_s is None else lease_s
+
+        def match(name: str, task: Any) -> bool:
+            return name.startswith(team.prefix) and is_fit(task, capability, able)
+
+        async def also(tx: Transaction, name: str, former: str | None) -> None:
+            task_id = name.removeprefix(team.prefix)
+            await team_tasks.let_work(team.on(tx), agent_id, task_id, instead_of=former)
+
+        try:
+            found = await team.space.queue.claim_also(
+                agent_id, lease_s=hold_s, wait_s=wait_s, match=match, also=also
+            )
+        finally:
+            self._recent.forget(team_id)
+        await self._wrote()
+        return await team_tasks.shown_claim(team, found[0]) if found else None
+
+    async def heartbeat_task(
+        self,
+        team_id: str,
+        task_id: str,
+        *,
+        agent_id: str | None = None,
+        token: int | None = None,
+        lease_s: float | None = None,
+    ) -> None:
+        """Holds a task for `lease_s` seconds from now on.
+
+        Raises:
+            LeaseLostError: It is no longer held, or not by this agent or under this token.
+            NotFoundError: There is no such task.
+        """
+        hold_s = self._lease_s if lease_s is None else lease_s
+
+        async def work(team: Folder) -> None:
+            claim = team_tasks.claim_on(team, await team_tasks.find(team, task_id), agent_id, token)
+            await team.space.queue.heartbeat(claim, hold_s)
+
+        await self._change(team_id, work)
+
+    @entered_once
+    async def holding(
+        self, team_id: str, task: TeamTask, *, lease_s: float | None = None
+    ) -> AsyncGenerator[TeamTask]:
+        """Holds on to a task beside the caller until the block ends, with three heartbeats a lease.
+
+        When the task is lost meanwhile the heartbeats end, and what the holder says of it then is refused.
+        """
+        hold_s = self._lease_s if lease_s is None else lease_s
+        self._place.refuse_inside("holding a task")
+
+        async def beat(signal: Signal) -> None:
+            while not await signal.wait(hold_s / 3):
+                try:
+                    await self.heartbeat_task(team_id, task.id, token=task.token, lease_s=hold_s)
+                except (LeaseLostError, NotFoundError):
+                    return
+
+        beating = self._runner.start(beat, f"heartbeat of task {task.id}")
+        try:
+            yield task
+        finally:
+            await beating.stop()
+
+    async def complete_task(
+        self,
+        team_id: str,
+        task_id: str,
+        result: object = None,
+        *,
+        agent_id: str | None = None,
+        token: int | None = None,
+    ) -> None:
+        """Completes a task, and lets its agent be idle. Again with an equal result does nothing.
+
+        It may come after its lease ran out, unless another was given the task.
+
+        Args:
+            team_id: Which team.
+            task_id: Which task.
+            result: What came of it.
+            agent_id: Only if this agent holds it. With neither this nor `token`, whoever does.
+            token: Only if it is held under this token.
+
+        Raises:
+            LeaseLostError: It is not held by this agent or under this token; nothing was changed.
+            NotFoundError: There is no such task.
+            TransitionError: Nobody was given it, it is dead, or it is completed with another result.
+        """
+
+        async def work(team: Folder) -> None:
+            info = await team_tasks.find(team, task_id)
+            if info.state == "done":
+                team_tasks.claim_on(team, replace(info, state="claimed"), agent_id, token)
+                team_tasks.admit_again(team, info, result, is_part=self._place.transaction is not None)
+                return
+            await team_tasks.complete(team, info, result, agent_id, token)
+            await team_tasks.let_idle(team, info.worker, task_id)
+
+        await self._change(team_id, work, f"complete {task_id}")
+
+    async def fail_task(
+        self,
+        team_id: str,
+        task_id: str,
+        error: object,
+        *,
+        agent_id: str | None = None,
+        token: int | None = None,
+        retry_in_s: float | None = None,
+    ) -> None:
+        """Gives a task back as failed, and lets its agent be idle: it is delayed, or dead after its attempts.
+
+        Args:
+            team_id: Which team.
+            task_id: Which task.
+            error: What went wrong; kept as text.
+            agent_id: Only if this agent holds it.
+            token: Only if it is held under this token.
+            retry_in_s: When it can be done again, in seconds; without it after 1 s, 2 s, 4 s … 5 minutes.
+
+        Raises:
+            LeaseLostError: It is not held by this agent or under this token.
+            NotFoundError: There is no such task.
+            TransitionError: Nobody holds it.
+        """
+
+        async def work(team: Folder) -> None:
+            info = await team_tasks.find(team, task_id)
+            await team.space.queue.fail(team_tasks.claim_on(team, info, agent_id, token), error, retry_in_s)
+            await team_tasks.let_idle(team, info.worker, task_id)
+
+        await self._change(team_id, work, f"fail {task_id}")
+
+    async def release_task(
+        self, team_id: str, task_id: str, *, agent_id: str | None = None, token: int | None = None
+    ) -> None:
+        """Gives a task back as if it had not been given, and lets its agent be idle; fails as `fail_task`."""
+
+        async def work(team: Folder) -> None:
+            info = await team_tasks.find(team, task_id)
+            await team.space.queue.release(team_tasks.claim_on(team, info, agent_id, token))
+            await team_tasks.let_idle(team, info.worker, task_id)
+
+        await self._change(team_id, work, f"release {task_id}")
+
+    async def requeue_task(self, team_id: str, task_id: str) -> None:
+        """Gives a dead task all its attempts again.
+
+        Raises:
+            NotFoundError: There is no dead task of this id.
+        """
+
+        async def work(team: Folder) -> None:
+            await team.space.queue.requeue(team.name(task_id))
+
+        await self._change(team_id, work)
+
+    async def get_task(self, team_id: str, task_id: str) -> TeamTask | None:
+        """Returns a task, or None if there is none of this id, or it was completed over a week ago."""
+        team = self._folder(team_id)
+        info = await team.space.queue.get(team.name(task_id), payload=True)
+        return None if info is None else team_tasks.shown(team, info)
+
+    async def get_queue_status(self, team_id: str) -> TaskQueueState:
+        """Returns the tasks of a team: all counted at one moment, the newest 100 of each kind loaded.
+
+        It reads the index of all tasks, a page of 1,024 at a time.
+        """
+        team = self._folder(team_id)
+        return await self._recent.get(
+            team_id, "queue", lambda: team_tasks.queue_of(team, self._runner.colour)
+        )
+
+    # ---- what they are made of
+
+    async def _change(self, team_id: str, work: Callable[[Folder], Awaitable[T]], message: str = "") -> T:
+        team = self._folder(team_id)
+        try:
+            return await self._together(team, work, message=message)
+        finally:
+            self._recent.forget(team_id)
+
+    async def _clean(self, folder: Folder, before: datetime) -> int:
+        """Removes completed and dead tasks."""
+        removed = await team_tasks.remove_over(folder, before)
+        self._recent.forget(folder.id)
+        return removed
+
+
+async def _put_all(team: Folder, *, tasks: list[dict[str, Any]]) -> None:
+    for task in tasks:
+        await team_tasks.put(team, task)

@@ -1,0 +1,139 @@
+"""Where things of tools are kept: in 16 spaces, so that many can be used at once.
+
+```
+run/<execution>                      which tool it is of, and since when
+log/<tool>/<time, inverted>/<execution>   the execution; the newest first
+stats/<tool>                         sums of what became of them
+cache/<tool>/<parameters_hash>       a kept result
+retry/<execution>                    its retry state, and where it stands in `due`
+due/<time>/<execution>               a retry with attempts left; the earliest first
+effect/<execution>/<name>            something that must not be done twice
+begun/<execution>/<name>             the same while its end is not told
+```
+
+An execution, its retries and effects are in the space that its id picks, a result in that of its parameters.
+Times are the store's. What is read from several spaces is put in order by time, then id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from hashlib import sha256
+from typing import Any, ClassVar, Final, TypeVar
+
+from keepstate._runner import Lock
+from keepstate.engine.admission import admit_text
+from keepstate.errors import InvalidError
+from keepstate.managers.manager import Manager
+from keepstate.managers.naming import quoted
+from keepstate.managers.place import Folder
+from keepstate.managers.tool_records import ToolStats, added
+
+T = TypeVar("T")
+
+SPACES: Final = 16
+_LATEST_MS: Final = 1 << 53
+_LOOKUPS_KEPT: Final = 64
+
+
+class ToolPlaces(Manager):
+    """The 16 spaces of tools, and the sums in them."""
+
+    _kind: ClassVar[str] = "tools"
+    _records: ClassVar[bool] = False
+    _lookups: Lookups
+
+    def _of(self, what: str, id: str) -> Folder:
+        """Returns the space that an id picks."""
+        if not admit_text(what, id):
+            raise InvalidError(f"`{what}` is empty; give it a name")
+        return self._folder(str(sha256(id.encode()).digest()[0] % SPACES))
+
+    async def _in_each(self, read: Callable[[Folder], Coroutine[Any, Any, T]]) -> list[T]:
+        """Returns what is read from all spaces, beside one another where that can be."""
+        folders = [self._folder(str(number)) for number in range(SPACES)]
+        if self._place.transaction is not None:
+            return [await read(folder) for folder in folders]
+        answers = await self._runner.gather([lambda folder=folder: read(folder) for folder in folders])  # type: ignore[misc]
+        read_all: list[T] = []
+        for answer in answers:
+            if isinstance(answer, BaseException):
+                raise answer
+            read_all.append(answer)
+        return read_all
+
+    async def get_tool_stats(self, tool_name: str) -> ToolStats:
+        """Returns what became of a tool's executions; costs the same however many there were.
+
+        Lookups of other managers in the cache show here within 64 of them, or once they are closed.
+        """
+        name = quoted(admit_text("tool_name", tool_name))
+        await self._note_lookups()
+
+        async def read(folder: Folder) -> ToolStats | None:
+            kept: ToolStats | None = await folder.space.documents.get(folder.name("stats", name))
+            return kept
+
+        return added(tool_name, *filter(None, await self._in_each(read)))
+
+    async def _looked(self, folder: Folder, tool_name: str, *, is_hit: bool) -> None:
+        """Counts a lookup; in the store only now and then, for a lookup should not be a write."""
+        lookup = ToolStats(tool_name, cache_hits=int(is_hit), cache_misses=int(not is_hit))
+        if self._place.transaction is not None:
+            await count(folder, lookup)
+        elif self._lookups.add(folder.id, lookup) >= _LOOKUPS_KEPT:
+            await self._note_lookups()
+
+    async def _note_lookups(self) -> None:
+        """Adds the lookups that were counted here to the sums in the store."""
+        for folder_id, lookups in self._lookups.take():
+            folder = self._folder(folder_id)
+            name = folder.name("stats", quoted(lookups.tool_name))
+
+            def add(known: ToolStats, lookups: ToolStats = lookups) -> ToolStats:
+                return added(known.tool_name, known, lookups)
+
+            try:
+                await folder.space.documents.update(name, add, default=ToolStats(lookups.tool_name))
+            except BaseException:
+                self._lookups.add(folder_id, lookups)
+                raise
+
+
+class Lookups:
+    """Lookups in the cache that are counted, and not stored yet."""
+
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._counted: dict[tuple[str, str], ToolStats] = {}
+
+    def add(self, folder_id: str, lookups: ToolStats) -> int:
+        """Counts some, and returns how many are counted of the tool in the space."""
+        with self._lock:
+            place = folder_id, lookups.tool_name
+            known = self._counted.get(place, ToolStats(lookups.tool_name))
+            known = self._counted[place] = added(known.tool_name, known, lookups)
+        return known.cache_hits + known.cache_misses
+
+    def take(self) -> list[tuple[str, ToolStats]]:
+        """Returns all, each with its space, and counts anew."""
+        with self._lock:
+            taken, self._counted = self._counted, {}
+        return [(folder_id, lookups) for (folder_id, _), lookups in taken.items()]
+
+
+async def count(folder: Folder, change: ToolStats) -> None:
+    """Adds to the sums of a tool."""
+    name = folder.name("stats", quoted(change.tool_name))
+    known: ToolStats = await folder.space.documents.get(name, ToolStats(change.tool_name))
+    await folder.space.documents.put(name, added(change.tool_name, known, change))
+
+
+def inverted(at_ms: int) -> str:
+    """Returns a time as text that stands before that of each earlier one."""
+    return f"{_LATEST_MS - at_ms:016x}"
+
+
+def ascending(at_ms: int) -> str:
+    """Returns a time as text that stands behind that of each earlier one."""
+    return f"{at_ms:016x}"

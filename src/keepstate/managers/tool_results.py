@@ -1,0 +1,191 @@
+"""Kept results of tools, and one execution for all who ask for the same at once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final
+
+from keepstate._runner import Signal
+from keepstate.engine.admission import admit_text
+from keepstate.engine.glob import escaped
+from keepstate.engine.lease import Lease
+from keepstate.engine.scope import called
+from keepstate.engine.times import milliseconds
+from keepstate.errors import ConflictError, LeaseLostError
+from keepstate.managers.deadlines import present
+from keepstate.managers.naming import new_id, quoted
+from keepstate.managers.parameters import parameters_hash
+from keepstate.managers.place import Folder
+from keepstate.managers.records import admit_record
+from keepstate.managers.tool_executions import ToolExecutions
+from keepstate.managers.tool_flights import Flights
+from keepstate.managers.tool_records import ToolCacheEntry, ToolExecution
+from keepstate.values import codec
+
+_UNCACHED_S: Final = 5.0
+"""How long a result is kept for those who wait for it where results are not cached."""
+_LONGEST_WAIT_S: Final = 3600.0
+
+Tool = Callable[[dict[str, Any]], Awaitable[Any] | Any]
+
+
+class ToolResults(ToolExecutions):
+    """Kept results of all tools."""
+
+    cache_results: bool
+    cache_ttl: float | None
+    _flights: Flights[tuple[str, str], ToolCacheEntry]
+
+    async def cache_result(self, entry: ToolCacheEntry) -> None:
+        """Keeps a result for `entry.ttl` seconds from now on, under the hash that stands in the entry."""
+        admit_record("entry", entry, ToolCacheEntry)
+        admit_text("parameters_hash", entry.parameters_hash)
+        if entry.ttl is not None:
+            milliseconds("ttl", entry.ttl)
+        folder = self._cached_in(entry.tool_name, entry.parameters_hash)
+        await folder.space.documents.put(_place(folder, entry), entry, ttl_s=entry.ttl)
+        await self._wrote()
+
+    async def get_cached_result(self, tool_name: str, parameters: Mapping[str, Any]) -> ToolCacheEntry | None:
+        """Returns the kept result for equal parameters, or None if there is none; counts either.
+
+        The entry is true also if its result is None.
+        """
+        hash = parameters_hash(tool_name, parameters)
+        folder = self._cached_in(tool_name, hash)
+        entry = await self._cached(folder, tool_name, hash)
+        await self._looked(folder, tool_name, is_hit=entry is not None)
+        return entry
+
+    async def remove_cached_results(self, tool_name: str, parameters: Mapping[str, Any] | None = None) -> int:
+        """Forgets the kept results of a tool, or that for equal parameters, and returns how many."""
+        if parameters is not None:
+            hash = parameters_hash(tool_name, parameters)
+            folder = self._cached_in(tool_name, hash)
+            return int(await folder.space.documents.delete(folder.name("cache", quoted(tool_name), hash)))
+
+        async def remove(folder: Folder) -> int:
+            prefix = escaped(folder.name("cache", quoted(tool_name), ""))
+            names = [name async for name in folder.space.documents.keys(prefix + "*")]
+            return sum([await folder.space.documents.delete(name) for name in names])
+
+        return sum(await self._in_each(remove))
+
+    def _cached_in(self, tool_name: str, hash: str) -> Folder:
+        return self._of("parameters_hash", f"{tool_name}\0{hash}")
+
+    async def _cached(self, folder: Folder, tool_name: str, hash: str) -> ToolCacheEntry | None:
+        name = folder.name("cache", quoted(tool_name), hash)
+        entry: ToolCacheEntry | None = await folder.space.documents.get(name)
+        return entry
+
+    # ---- one execution for all who ask
+
+    async def run(
+        self,
+        tool_name: str,
+        parameters: Mapping[str, Any],
+        function: Tool,
+        *,
+        ttl: float | None = None,
+        lease_s: float = 30,
+        execution_id: str | None = None,
+    ) -> ToolCacheEntry:
+        """Returns the result of a tool for these parameters: kept, or from one execution for all who ask.
+
+        Whoever asks for the same meanwhile, in this process or another, waits for that execution. What it
+        raises is raised for all who wait in this process; others then try themselves. If the process that is
+        at it dies, another one begins when its lease is over. The execution stands in the history.
+
+        Args:
+            tool_name: Which tool.
+            parameters: What it is given.
+            function: The tool; it gets a copy of the parameters.
+            ttl: For how many seconds the result is kept; without it `cache_ttl`, or, where results are not
+                cached, just for those who wait.
+            lease_s: For how many seconds others wait for a process that is not heard of.
+            execution_id: Its id in the history; without it, a new one.
+        """
+        self._place.refuse_inside("running a tool")
+        self._refuse_coroutine(function)
+        milliseconds("lease_s", lease_s)
+        if ttl is not None:
+            milliseconds("ttl", ttl)
+        if ttl is None:
+            ttl = self.cache_ttl if self.cache_results else _UNCACHED_S
+        hash = parameters_hash(tool_name, parameters)
+        execution = ToolExecution(
+            new_id(self._clock) if execution_id is None else execution_id,
+            tool_name,
+            started_at=present(self._clock),
+            parameters=dict(parameters),
+        )
+
+        async def lead() -> ToolCacheEntry:
+            return await self.get_cached_result(tool_name, parameters) or await self._led(
+                execution, hash, function, ttl, lease_s
+            )
+
+        entry = await self._flights.join((tool_name, hash), lead)
+        own: ToolCacheEntry = codec.decode(codec.encode(entry))
+        return own
+
+    async def _led(
+        self, execution: ToolExecution, hash: str, function: Tool, ttl: float | None, lease_s: float
+    ) -> ToolCacheEntry:
+        folder = self._cached_in(execution.tool_name, hash)
+        lease = await self._leading(folder, execution.tool_name, hash, lease_s)
+        beating = self._runner.start(lambda signal: _beat(lease, signal), f"lease of {execution.tool_name}")
+        try:
+            known = await self._cached(folder, execution.tool_name, hash)
+            if known is not None:  # by who had the lease before
+                return known
+            result = await self._executed(execution, function)
+            entry = ToolCacheEntry(execution.tool_name, hash, result, present(self._clock), ttl)
+            return await self._kept(folder, entry, lease)
+        finally:
+            await beating.stop()
+            await lease.release()
+
+    async def _leading(self, folder: Folder, tool_name: str, hash: str, lease_s: float) -> Lease:
+        name = folder.label(f"flight/{quoted(tool_name)}/{hash}")
+        while True:
+            try:
+                return await folder.space.leases.acquire(name, lease_s, wait_s=_LONGEST_WAIT_S)
+            except LeaseLostError:
+                raise
+            except ConflictError:
+                continue
+
+    async def _executed(self, execution: ToolExecution, function: Tool) -> Any:
+        await self.start_execution(execution)
+        try:
+            result = await called(function, dict(execution.parameters))
+        except Exception as error:
+            await self.fail_execution(execution.execution_id, error)
+            raise
+        await self._complete(execution.execution_id, result, None)
+        return result
+
+    async def _kept(self, folder: Folder, entry: ToolCacheEntry, lease: Lease) -> ToolCacheEntry:
+        async def keep(inside: Folder) -> None:
+            await inside.space.documents.put(_place(inside, entry), entry, ttl_s=entry.ttl)
+
+        try:
+            await self._together(folder, keep, lease=lease)
+        except LeaseLostError:  # it took so long that another began; the first result that is kept counts
+            return await self._cached(folder, entry.tool_name, entry.parameters_hash) or entry
+        return entry
+
+
+def _place(folder: Folder, entry: ToolCacheEntry) -> str:
+    return folder.name("cache", quoted(entry.tool_name), entry.parameters_hash)
+
+
+async def _beat(lease: Lease, signal: Signal) -> None:
+    """Holds on to a lease until it is told to end, or has lost it."""
+    while not await signal.wait(lease.ttl_s / 3):
+        try:
+            await lease.renew()
+        except LeaseLostError:
+            return

@@ -1,0 +1,181 @@
+"""Blocking twins of `keepstate.managers.knowledge`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from os import PathLike
+
+from keepstate._finish import finish
+from keepstate.managers import knowledge as managers
+from keepstate.managers.backends import Backend
+from keepstate.managers.knowledge_records import (
+    FailedDocument,
+    IndexingProgress,
+    KnowledgeBaseState,
+    SourceState,
+)
+from keepstate.stores.protocol import Store
+from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.managers.manager import Manager
+from keepstate.sync.space import Space
+from keepstate.sync.transaction import Transaction
+from keepstate.sync.twin import inner_of
+
+
+class KnowledgeStateManager(Manager[managers.KnowledgeStateManager]):
+    """Knowledge bases being indexed, by any number of workers at once.
+
+    Args:
+        persistence: Where to keep what is known of them; see `StateManager`.
+        url: The URL, if `persistence` names a kind of store.
+        redis_url: The URL of a Redis server.
+        file_path: The file of a journal or SQLite database.
+        space: Instead: the space or transaction to keep it in.
+    """
+
+    def __init__(
+        self,
+        *,
+        persistence: str | Backend | Store | Keepstate | None = None,
+        url: str | None = None,
+        redis_url: str | None = None,
+        file_path: str | PathLike[str] | None = None,
+        space: Space | Transaction | None = None,
+    ) -> None:
+        super().__init__(
+            managers.KnowledgeStateManager(
+                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
+                url=url,
+                redis_url=redis_url,
+                file_path=file_path,
+                space=inner_of(space)
+                if isinstance(space, Space)
+                else inner_of(space)
+                if isinstance(space, Transaction)
+                else space,
+                _colour="blocking",
+            )
+        )
+
+    def list_knowledge_bases(self) -> list[str]:
+        """Returns the ids of all bases of which something is known."""
+        return finish(self._inner.list_knowledge_bases())
+
+    def update_indexing_progress(self, progress: IndexingProgress) -> None:
+        """Says how far a base is indexed, in place of what was said before.
+
+        `embeddings` and `size_bytes` stay as they were counted where they are None. To count along with other
+        workers use `add_indexing_progress`.
+
+        Raises:
+            TransitionError: Its status cannot follow the present one.
+        """
+        finish(self._inner.update_indexing_progress(progress))
+
+    def add_indexing_progress(
+        self,
+        knowledge_base_id: str,
+        *,
+        processed: int = 0,
+        failed: int = 0,
+        total: int = 0,
+        embeddings: int = 0,
+        size_bytes: int = 0,
+    ) -> IndexingProgress:
+        """Adds to how far a base is indexed, and returns it; whoever else adds at once, no count is lost.
+
+        A base of which nothing was known begins with it, `IN_PROGRESS`; a `PENDING` one goes on to that. No
+        count completes an indexing.
+
+        Args:
+            knowledge_base_id: Which base.
+            processed: Documents that were indexed.
+            failed: Documents that could not be.
+            total: Documents that are to be.
+            embeddings: Embeddings that the base has now in addition.
+            size_bytes: By how much it has grown.
+
+        Raises:
+            InvalidError: A count would become negative.
+        """
+        return finish(
+            self._inner.add_indexing_progress(
+                knowledge_base_id,
+                processed=processed,
+                failed=failed,
+                total=total,
+                embeddings=embeddings,
+                size_bytes=size_bytes,
+            )
+        )
+
+    def get_indexing_progress(self, knowledge_base_id: str) -> IndexingProgress | None:
+        """Returns how far a base is indexed, or None if nobody has said."""
+        return finish(self._inner.get_indexing_progress(knowledge_base_id))
+
+    def update_source_state(self, source: SourceState) -> None:
+        """Says where a source stands, in place of what was said before."""
+        finish(self._inner.update_source_state(source))
+
+    def get_source(self, knowledge_base_id: str, source_id: str) -> SourceState | None:
+        """Returns where a source stands, or None if nobody has said."""
+        return finish(self._inner.get_source(knowledge_base_id, source_id))
+
+    def get_sources(self, knowledge_base_id: str) -> list[SourceState]:
+        """Returns the sources of a base, by id."""
+        return finish(self._inner.get_sources(knowledge_base_id))
+
+    def remove_source(self, knowledge_base_id: str, source_id: str) -> bool:
+        """Forgets a source, and returns whether it was known."""
+        return finish(self._inner.remove_source(knowledge_base_id, source_id))
+
+    def needs_sync(self, knowledge_base_id: str, *, older_than: timedelta | None = None) -> list[SourceState]:
+        """Returns the sources of a base that should be synchronized, by id.
+
+        Those that are pending, stale or failed, have documents pending or were never synchronized; one that
+        is being synchronized only if nothing was heard of it for `older_than`.
+
+        Args:
+            knowledge_base_id: Which base.
+            older_than: Also those whose last synchronization is longer ago.
+        """
+        return finish(self._inner.needs_sync(knowledge_base_id, older_than=older_than))
+
+    def fail_document(
+        self, knowledge_base_id: str, document_id: str, error: object, *, source_id: str | None = None
+    ) -> FailedDocument:
+        """Lists a document that could not be indexed, and counts it as failed if it was not listed yet."""
+        return finish(self._inner.fail_document(knowledge_base_id, document_id, error, source_id=source_id))
+
+    def complete_document(
+        self, knowledge_base_id: str, document_id: str, *, embeddings: int = 0, size_bytes: int = 0
+    ) -> None:
+        """Counts a document as indexed, with what it has brought; one that had failed is listed no longer."""
+        finish(
+            self._inner.complete_document(
+                knowledge_base_id, document_id, embeddings=embeddings, size_bytes=size_bytes
+            )
+        )
+
+    def get_failed_documents(
+        self, knowledge_base_id: str, *, limit: int = 100, after: str | None = None
+    ) -> list[FailedDocument]:
+        """Returns documents that could not be indexed, by id, behind that of `after`."""
+        return finish(self._inner.get_failed_documents(knowledge_base_id, limit=limit, after=after))
+
+    def retry_failed_documents(
+        self, knowledge_base_id: str, *, limit: int = 100, lease_s: float = 300
+    ) -> list[FailedDocument]:
+        """Hands out documents to be indexed once more; no other caller gets them within `lease_s` seconds.
+
+        They stay listed, and counted as failed, until `complete_document`; after `fail_document`, or when the
+        time is over, they can be handed out again.
+        """
+        return finish(self._inner.retry_failed_documents(knowledge_base_id, limit=limit, lease_s=lease_s))
+
+    def get_knowledge_base_state(self, knowledge_base_id: str) -> KnowledgeBaseState | None:
+        """Returns a base at a glance, or None if nothing is known of it."""
+        return finish(self._inner.get_knowledge_base_state(knowledge_base_id))

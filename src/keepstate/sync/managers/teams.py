@@ -1,0 +1,298 @@
+"""Blocking twins of `keepstate.managers.teams`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Mapping
+from os import PathLike
+from typing import Any
+
+from keepstate._finish import entered, finish
+from keepstate.engine.documents import MISSING, Missing
+from keepstate.managers import teams as managers
+from keepstate.managers.backends import Backend
+from keepstate.managers.team_records import AgentCoordinationState, TaskQueueState, TeamState, TeamTask
+from keepstate.managers.teams import _ASSIGNED_S
+from keepstate.stores.protocol import Store
+from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.managers.manager import Manager
+from keepstate.sync.space import Space
+from keepstate.sync.transaction import Transaction
+from keepstate.sync.twin import entered_once, inner_of
+
+
+class OrchestrationStateManager(Manager[managers.OrchestrationStateManager]):
+    """Teams of agents, and their tasks: each handed to one agent at a time, and completed once.
+
+    A task that an agent holds must be completed or held on to within its lease; then it is to be done again.
+    After `max_attempts` failures it is dead, until it is requeued.
+
+    Args:
+        persistence: Where to keep teams; see `StateManager`.
+        url: The URL, if `persistence` names a kind of store.
+        redis_url: The URL of a Redis server.
+        file_path: The file of a journal or SQLite database.
+        space: Instead: the space or transaction to keep them in. Its queue then holds their tasks, under ids
+            that begin with `team/` and the team; who claims from it himself says by `match` what is his.
+        sync_interval: For how many seconds what was read may be shown again. What this manager writes itself
+            is seen at once; 0 reads always anew.
+        lease_s: For how many seconds an agent holds a task, if it is not said otherwise.
+    """
+
+    def __init__(
+        self,
+        *,
+        persistence: str | Backend | Store | Keepstate | None = None,
+        url: str | None = None,
+        redis_url: str | None = None,
+        file_path: str | PathLike[str] | None = None,
+        space: Space | Transaction | None = None,
+        sync_interval: float = 0,
+        lease_s: float = 300,
+    ) -> None:
+        super().__init__(
+            managers.OrchestrationStateManager(
+                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
+                url=url,
+                redis_url=redis_url,
+                file_path=file_path,
+                space=inner_of(space)
+                if isinstance(space, Space)
+                else inner_of(space)
+                if isinstance(space, Transaction)
+                else space,
+                sync_interval=sync_interval,
+                lease_s=lease_s,
+                _colour="blocking",
+            )
+        )
+
+    def create_team(self, team_state: TeamState) -> None:
+        """Creates a team with its agents, and enqueues the tasks that are `pending` in its queue.
+
+        The team, its agents and about 300 tasks come in one batch. More tasks go ahead of it, and nobody can
+        have them before the team is there; if that fails in between, creating it again goes on.
+
+        Raises:
+            AlreadyExistsError: There is such a team; nothing of it was changed.
+            InvalidError: Its queue has tasks that are in progress or over: those come about by doing.
+        """
+        finish(self._inner.create_team(team_state))
+
+    def get_team(self, team_id: str, *, tasks: bool = True) -> TeamState | None:
+        """Returns a team with its agents and tasks, or None if there is none.
+
+        Args:
+            team_id: Which team.
+            tasks: Counts and shows its tasks, which costs what `get_queue_status` costs; else there are none.
+        """
+        return finish(self._inner.get_team(team_id, tasks=tasks))
+
+    def list_teams(self) -> list[str]:
+        """Returns the ids of all teams."""
+        return finish(self._inner.list_teams())
+
+    def add_agent(self, team_id: str, agent: AgentCoordinationState) -> None:
+        """Adds an agent to a team, or replaces the one of this id.
+
+        Raises:
+            NotFoundError: There is no such team.
+        """
+        finish(self._inner.add_agent(team_id, agent))
+
+    def remove_agent(self, team_id: str, agent_id: str) -> bool:
+        """Removes an agent from a team, and returns whether it was there; it keeps what it holds."""
+        return finish(self._inner.remove_agent(team_id, agent_id))
+
+    def update_agent_status(
+        self, team_id: str, agent_id: str, status: str, current_task: str | Missing | None = MISSING
+    ) -> AgentCoordinationState:
+        """Says what an agent does, and returns its new state.
+
+        Args:
+            team_id: Which team.
+            agent_id: Which agent.
+            status: Any text; `idle` is who can be given a task.
+            current_task: What it works on; None for nothing. Not given, it stays, and an idle agent has none.
+
+        Raises:
+            NotFoundError: The team has no such agent.
+        """
+        return finish(self._inner.update_agent_status(team_id, agent_id, status, current_task))
+
+    def get_available_agents(
+        self, team_id: str, capability: str | None = None
+    ) -> list[AgentCoordinationState]:
+        """Returns the idle agents of a team, by id; only those who can do something, if it is named."""
+        return finish(self._inner.get_available_agents(team_id, capability))
+
+    def enqueue_task(
+        self, team_id: str, task: Mapping[str, Any], *, delay_s: float = 0, max_attempts: int = 5
+    ) -> str:
+        """Adds a task to a team's queue and returns its id; a known id adds nothing.
+
+        Args:
+            team_id: Which team.
+            task: What it is about. Its `id` names it, so that it is enqueued once, until a week after it was
+                completed; its `priority` is `low`, `normal`, `high`, `critical` or an int; its `capability`
+                says what an agent must be able to do.
+            delay_s: It is to be done only after so many seconds.
+            max_attempts: After so many failures it is dead.
+
+        Raises:
+            NotFoundError: There is no such team.
+        """
+        return finish(self._inner.enqueue_task(team_id, task, delay_s=delay_s, max_attempts=max_attempts))
+
+    def assign_task(
+        self, team_id: str, task_id: str, agent_id: str, *, lease_s: float = _ASSIGNED_S
+    ) -> TeamTask:
+        """Gives a task to an agent, who then is `working` on it; again to the same agent does nothing.
+
+        Args:
+            team_id: Which team.
+            task_id: Which task; also one that is delayed.
+            agent_id: Which agent, whatever it can do.
+            lease_s: For how many seconds; a day, if it is not said.
+
+        Raises:
+            ConflictError: Another agent holds the task.
+            NotFoundError: The team has no such task, or no such agent.
+            TransitionError: The task is completed or dead.
+        """
+        return finish(self._inner.assign_task(team_id, task_id, agent_id, lease_s=lease_s))
+
+    def claim_task(
+        self,
+        team_id: str,
+        agent_id: str,
+        capability: str | None = None,
+        *,
+        lease_s: float | None = None,
+        wait_s: float = 0,
+    ) -> TeamTask | None:
+        """Gives an agent the best task that it may have, and returns it; None if there is none.
+
+        Args:
+            team_id: Which team.
+            agent_id: Which agent.
+            capability: Only a task that asks for this: in its `capability`, or in its `type` if it has none.
+                Without it any that asks for nothing, or for something that the agent can do.
+            lease_s: For how many seconds.
+            wait_s: How long to wait for one, in seconds.
+
+        Raises:
+            NotFoundError: The team has no such agent.
+        """
+        return finish(self._inner.claim_task(team_id, agent_id, capability, lease_s=lease_s, wait_s=wait_s))
+
+    def heartbeat_task(
+        self,
+        team_id: str,
+        task_id: str,
+        *,
+        agent_id: str | None = None,
+        token: int | None = None,
+        lease_s: float | None = None,
+    ) -> None:
+        """Holds a task for `lease_s` seconds from now on.
+
+        Raises:
+            LeaseLostError: It is no longer held, or not by this agent or under this token.
+            NotFoundError: There is no such task.
+        """
+        finish(self._inner.heartbeat_task(team_id, task_id, agent_id=agent_id, token=token, lease_s=lease_s))
+
+    @entered_once
+    def holding(self, team_id: str, task: TeamTask, *, lease_s: float | None = None) -> Generator[TeamTask]:
+        """Holds on to a task beside the caller until the block ends, with three heartbeats a lease.
+
+        When the task is lost meanwhile the heartbeats end, and what the holder says of it then is refused.
+        """
+        with entered(self._inner.holding(team_id, task, lease_s=lease_s)) as inner:
+            yield inner
+
+    def complete_task(
+        self,
+        team_id: str,
+        task_id: str,
+        result: object = None,
+        *,
+        agent_id: str | None = None,
+        token: int | None = None,
+    ) -> None:
+        """Completes a task, and lets its agent be idle. Again with an equal result does nothing.
+
+        It may come after its lease ran out, unless another was given the task.
+
+        Args:
+            team_id: Which team.
+            task_id: Which task.
+            result: What came of it.
+            agent_id: Only if this agent holds it. With neither this nor `token`, whoever does.
+            token: Only if it is held under this token.
+
+        Raises:
+            LeaseLostError: It is not held by this agent or under this token; nothing was changed.
+            NotFoundError: There is no such task.
+            TransitionError: Nobody was given it, it is dead, or it is completed with another result.
+        """
+        finish(self._inner.complete_task(team_id, task_id, result, agent_id=agent_id, token=token))
+
+    def fail_task(
+        self,
+        team_id: str,
+        task_id: str,
+        error: object,
+        *,
+        agent_id: str | None = None,
+        token: int | None = None,
+        retry_in_s: float | None = None,
+    ) -> None:
+        """Gives a task back as failed, and lets its agent be idle: it is delayed, or dead after its attempts.
+
+        Args:
+            team_id: Which team.
+            task_id: Which task.
+            error: What went wrong; kept as text.
+            agent_id: Only if this agent holds it.
+            token: Only if it is held under this token.
+            retry_in_s: When it can be done again, in seconds; without it after 1 s, 2 s, 4 s … 5 minutes.
+
+        Raises:
+            LeaseLostError: It is not held by this agent or under this token.
+            NotFoundError: There is no such task.
+            TransitionError: Nobody holds it.
+        """
+        finish(
+            self._inner.fail_task(
+                team_id, task_id, error, agent_id=agent_id, token=token, retry_in_s=retry_in_s
+            )
+        )
+
+    def release_task(
+        self, team_id: str, task_id: str, *, agent_id: str | None = None, token: int | None = None
+    ) -> None:
+        """Gives a task back as if it had not been given, and lets its agent be idle; fails as `fail_task`."""
+        finish(self._inner.release_task(team_id, task_id, agent_id=agent_id, token=token))
+
+    def requeue_task(self, team_id: str, task_id: str) -> None:
+        """Gives a dead task all its attempts again.
+
+        Raises:
+            NotFoundError: There is no dead task of this id.
+        """
+        finish(self._inner.requeue_task(team_id, task_id))
+
+    def get_task(self, team_id: str, task_id: str) -> TeamTask | None:
+        """Returns a task, or None if there is none of this id, or it was completed over a week ago."""
+        return finish(self._inner.get_task(team_id, task_id))
+
+    def get_queue_status(self, team_id: str) -> TaskQueueState:
+        """Returns the tasks of a team: all counted at one moment, the newest 100 of each kind loaded.
+
+        It reads the index of all tasks, a page of 1,024 at a time.
+        """
+        return finish(self._inner.get_queue_status(team_id))

@@ -1,0 +1,81 @@
+"""Blocking twins of `keepstate.managers.tool_executions`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from keepstate._finish import finish
+from keepstate.managers import tool_executions as managers
+from keepstate.managers.tool_records import ToolExecution, ToolExecutionStatus
+from keepstate.sync.managers.tool_effects import ToolEffects
+
+Inner = TypeVar("Inner", bound=managers.ToolExecutions)
+
+
+class ToolExecutions(ToolEffects[Inner]):
+    """The executions of all tools."""
+
+    def start_execution(self, execution: ToolExecution) -> ToolExecution:
+        """Notes that a tool is being used, and returns it as it is kept.
+
+        One that has failed is tried again by starting it again: it keeps its place in the history, and counts
+        once.
+
+        Args:
+            execution: `RUNNING`, or `PENDING` if it is to be started later.
+
+        Raises:
+            AlreadyExistsError: It is running, or pending already.
+            TransitionError: It is completed or cancelled.
+        """
+        return finish(self._inner.start_execution(execution))
+
+    def fail_execution(
+        self, execution_id: str, error: object, *, duration_ms: float | None = None, timed_out: bool = False
+    ) -> ToolExecution:
+        """Notes that an execution failed, or ran out of time, and returns it; see `schedule_retry`.
+
+        Raises:
+            NotFoundError: It was never started.
+            TransitionError: It is not running.
+        """
+        return finish(
+            self._inner.fail_execution(execution_id, error, duration_ms=duration_ms, timed_out=timed_out)
+        )
+
+    def cancel_execution(self, execution_id: str, reason: str | None = None) -> ToolExecution:
+        """Notes that an execution was given up, also one that was to be tried again, and returns it.
+
+        Raises:
+            NotFoundError: It was never started.
+            TransitionError: It is completed.
+        """
+        return finish(self._inner.cancel_execution(execution_id, reason))
+
+    def get_execution(self, execution_id: str) -> ToolExecution | None:
+        """Returns an execution, or None if there is none of this id."""
+        return finish(self._inner.get_execution(execution_id))
+
+    def get_execution_history(
+        self,
+        tool_name: str,
+        limit: int = 100,
+        *,
+        after: str | None = None,
+        status: ToolExecutionStatus | None = None,
+    ) -> list[ToolExecution]:
+        """Returns the executions of a tool, the one that was started last first; of equal times, by id.
+
+        Args:
+            tool_name: Which tool.
+            limit: How many at the most.
+            after: The id of the execution to go on behind: the last one of the page before.
+            status: Only those that stand so.
+
+        Raises:
+            NotFoundError: There is no execution `after`.
+        """
+        return finish(self._inner.get_execution_history(tool_name, limit, after=after, status=status))
