@@ -1,9 +1,10 @@
 """What does an agent have at hand while it works?
 
-Its variables (`Live`), the tasks that use them, and what happened. Invariant: a task never fails because of
-what is remembered about it, and what happened is never among the variables.
+Its variables, in this process (`Live`) or with every moment of them (`Versioned`); where those are kept; the
+tasks that use them; and what happened. Invariant: a task never fails because of what is remembered about it;
+what happened is never among the variables, and is written in one batch with the commit that it tells of.
 
-To add one: a kind of event in `happenings`, told in `view`; a kind of state beside `live`.
+To add one: a kind of event in `happenings`, told in `viewing`; a place to keep bytes in, a `KVStore`.
 """
 
 from keepstate.workspace.cache import Cache as Cache
@@ -23,7 +24,7 @@ from keepstate.workspace.past import PastState as PastState
 from keepstate.workspace.tasks import Agent as Agent
 from keepstate.workspace.tasks import AgentTask as AgentTask
 from keepstate.workspace.versioned import Versioned as Versioned
-from keepstate.workspace.view import view as view
+from keepstate.workspace.viewing import view as view
 
 __all__ = [
     "ActionEvent",

@@ -33,7 +33,7 @@ from keepstate.workspace.happenings import (
 from keepstate.workspace.live import Live
 from keepstate.workspace.steps import Executor, Namespace, TaskGaveUp, TaskSucceeded, execute, told
 from keepstate.workspace.versioned import Versioned
-from keepstate.workspace.view import view
+from keepstate.workspace.viewing import view
 
 P = ParamSpec("P")
 R = TypeVar("R")
