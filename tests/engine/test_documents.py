@@ -81,6 +81,15 @@ async def test_an_update_keeps_the_time_to_live(turned: Turned) -> None:
     assert await turned.space.documents.get("a") is None
 
 
+async def test_an_update_keeps_the_time_to_live_that_its_own_transaction_gave(turned: Turned) -> None:
+    async with turned.space.transaction() as tx:
+        await tx.documents.put("a", 1, ttl_s=10)
+        await tx.documents.update("a", lambda value: value + 1)
+    turned.clock.advance(10_000)
+
+    assert await turned.space.documents.get("a") is None
+
+
 async def test_what_cannot_come_back_equal_is_refused_by_its_path(space: Space) -> None:
     with pytest.raises(InvalidError) as caught:
         await space.documents.put("a", {"plan": [1, object()]})

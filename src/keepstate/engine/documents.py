@@ -16,7 +16,7 @@ from keepstate.engine.hearing import hear
 from keepstate.engine.once import entered_once
 from keepstate.engine.scope import ATTEMPTS, Scope, called
 from keepstate.engine.times import admit_wait, milliseconds
-from keepstate.engine.unit import Unit
+from keepstate.engine.unit import UNWRITTEN, Unit
 from keepstate.engine.updating import changed, in_turn
 from keepstate.engine.watch import Watch
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
@@ -351,6 +351,8 @@ def _merged(key: str, value: object, patch: Patch) -> dict[Any, Any]:
 
 
 async def _left_ms(unit: Unit, entry: Entry | None) -> int | None:
+    if entry is not None and entry.version == UNWRITTEN:
+        return unit.own_ttl_ms(entry.key)
     if entry is None or entry.expires_at_ms is None:
         return None
     return max(1, entry.expires_at_ms - await unit.now_ms())

@@ -297,6 +297,11 @@ class Unit:
             return Entry(key, write.value, revision, known.created if known else revision)
         return known if write is None else None
 
+    def own_ttl_ms(self, key: bytes) -> int | None:
+        """Returns how long what the unit itself has written under a key will live; None for ever."""
+        write = self._writes.get(key)
+        return write.ttl_ms if isinstance(write, Put) else None
+
     def knows(self, key: bytes) -> bool:
         """Whether the unit has read or written this key."""
         return key in self._found or key in self._writes

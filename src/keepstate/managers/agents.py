@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
 from os import PathLike
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from keepstate._runner import Colour
 from keepstate.engine.keepstate import Keepstate
@@ -19,6 +19,10 @@ from keepstate.managers.moments import Moment, Moments, admit_id
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_record, record
 from keepstate.stores.protocol import Store
+
+RECOVERABLE: Final = "recoverable"
+"""What holds of a checkpoint that recovery may go on from."""
+_REMOVED_AT_ONCE: Final = 300
 
 
 @record("AgentSnapshot")
@@ -146,7 +150,7 @@ class AgentStateStore(Manager):
         message = f"checkpoint {checkpoint.checkpoint_id}"
 
         async def work(inside: Folder) -> Moment:
-            facts = {"recoverable": checkpoint.recoverable}
+            facts = [RECOVERABLE] if checkpoint.recoverable else []
             return await moments.inside(inside).add(
                 checkpoint, id=checkpoint.checkpoint_id, facts=facts, message=message
             )
@@ -177,7 +181,7 @@ class AgentStateStore(Manager):
             recoverable_only: Only among those that recovery may go on from.
         """
         moments = self._checkpoints(agent_id)
-        moment = await (moments.newest(recoverable=True) if recoverable_only else moments.newest())
+        moment = await moments.newest(RECOVERABLE if recoverable_only else "")
         return None if moment is None else await moments.read(moment)
 
     async def delete_checkpoint(self, agent_id: str, checkpoint_id: str) -> bool:
@@ -200,13 +204,20 @@ class AgentStateStore(Manager):
         return await self._forget(self._folder(agent_id), branches=("snapshot", "checkpoint"))
 
     async def _clean(self, folder: Folder, before: datetime) -> int:
-        """Removes snapshots and checkpoints that were saved before then, and the history of them."""
+        """Removes snapshots and checkpoints that were saved before then, but for the newest, and the past."""
+        removed = 0
+        since: list[datetime] = []
+        for kind in ("snapshot", "checkpoint"):
+            old, kept_since = await Moments(folder, kind).old(before)
+            for begin in range(0, len(old), _REMOVED_AT_ONCE):
+                ids = [moment.id for moment in old[begin : begin + _REMOVED_AT_ONCE]]
 
-        async def work(inside: Folder) -> int:
-            kinds = [Moments(inside, "snapshot"), Moments(inside, "checkpoint")]
-            return sum([await moments.remove_old(before) for moments in kinds])
+                async def work(inside: Folder, kind: str = kind, ids: list[str] = ids) -> None:
+                    await Moments(inside, kind).remove(*ids)
 
-        removed = await self._together(folder, work, message="clean up what is old")
+                await self._together(folder, work, message="clean up what is old")
+            removed += len(old)
+            since += [] if kept_since is None else [kept_since]
         if removed:
-            await self._prune(folder, before)
+            await self._prune(folder, min(since, default=None))
         return removed

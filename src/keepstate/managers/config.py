@@ -31,8 +31,8 @@ class StateConfig:
         ttl: After how many seconds what was saved expires; to save it again begins anew, an update does not.
         shards: Over how many spaces keys are spread, so that more can be written at once. All who share a
             state need the same number.
-        record: Whether every moment is kept and can be read again; a write without it costs a tenth. What
-            has begun to be recorded stays so.
+        record: Whether every moment is kept and can be read again; a write without it costs a tenth. If it
+            is not said, yes, unless what is saved expires. What has begun to be recorded stays so.
     """
 
     backend: str | Backend | Store | Keepstate | None = None
@@ -44,11 +44,11 @@ class StateConfig:
     key_prefix: str = ""
     ttl: float | None = None
     shards: int = 1
-    record: bool = True
+    record: bool | None = None
 
     def __post_init__(self) -> None:
         for name, truth in (("auto_save", self.auto_save), ("record", self.record)):
-            if type(truth) is not bool:
+            if type(truth) is not bool and not (name == "record" and truth is None):
                 raise InvalidError(f"`{name}` is {truth!r}; it is True or False")
         admit_interval("save_interval", self.save_interval)
         admit_text("key_prefix", self.key_prefix)

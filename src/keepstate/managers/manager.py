@@ -7,6 +7,7 @@ joins the transaction's one batch.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
@@ -22,15 +23,18 @@ from keepstate.engine.scope import refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import InvalidError
+from keepstate.errors import InvalidError, KeepstateError
 from keepstate.managers.backends import Backend
 from keepstate.managers.place import Folder, Place
-from keepstate.managers.sizes import AlertCallback, ManagerSize, SizeAlerts
+from keepstate.managers.sizes import AlertCallback, ManagerSize, Measured, SizeAlerts
 from keepstate.stores.protocol import Store
 
 T = TypeVar("T")
 
 _SWEEP_S: Final = 30.0
+_RESTED: Final = 20
+"""How many times longer than a sweep took the next one is away at least."""
+_log = logging.getLogger("keepstate.managers")
 
 
 class Manager:
@@ -62,15 +66,15 @@ class Manager:
             colour=_colour,
             records=self._records if record is None else record,
         )
-        self._alerts = SizeAlerts()
-        self._sweep_s, self._swept_s = _SWEEP_S, self._clock.monotonic_s()
+        self._alerts, self._measured = SizeAlerts(), Measured()
+        self._sweep_s, self._due_s = _SWEEP_S, self._clock.monotonic_s() + _SWEEP_S
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} in {self._place!r}>"
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what another process makes the same manager of; who is told of what stays here."""
-        return {**self.__dict__, "_alerts": SizeAlerts(), "_swept_s": 0.0}
+        return {**self.__dict__, "_alerts": SizeAlerts(), "_measured": Measured(), "_due_s": 0.0}
 
     # ---- opening and closing
 
@@ -90,15 +94,13 @@ class Manager:
     # ---- how much there is
 
     async def size(self) -> ManagerSize:
-        """Returns how much is kept, by reading all of it, and tells those who want to hear.
+        """Returns how much is kept, and tells those who want to hear.
 
-        A space that was passed counts whole, with what others keep in it.
+        It reads the spaces that have changed since this manager last measured them. A space that was passed
+        counts whole, with what others keep in it.
         """
         self._place.refuse_inside("measuring")
-        sizes = [await space.size() async for space in self._place.spaces()]
-        size = ManagerSize(
-            len(sizes), sum(each.entries for each in sizes), sum(each.size_bytes for each in sizes)
-        )
+        size = await self._measured.measure([space async for space in self._place.spaces()])
         await self._alerts.tell(size, self._clock.monotonic_s())
         return size
 
@@ -187,7 +189,7 @@ class Manager:
         """
 
         async def on(tx: Transaction) -> T:
-            return await work(folder.on(tx))
+            return await work(folder.on(tx.by(folder.space.author, message=message or None)))
 
         answer = await together(folder.space, on, lease=lease, message=message, attempts=attempts)
         await self._wrote()
@@ -213,24 +215,37 @@ class Manager:
 
         return await self._together(folder, work, message=f"delete {folder.id}")
 
-    async def _prune(self, folder: Folder, before: datetime) -> None:
-        """Lets go of history from before a time, in a subject's own space; another's is its owner's."""
+    async def _prune(self, folder: Folder, since: datetime | None) -> None:
+        """Lets go of history in a subject's own space; in another it is its owner's.
+
+        Args:
+            folder: The subject.
+            since: When the oldest commit to be kept was made; without it, the last one of each branch stays.
+        """
         if self._place.is_own_space:
-            await folder.space.history.prune(older_than=before)
+            keep_last = 1 if since is None else None
+            await folder.space.history.prune(older_than=since, keep_last=keep_last)
 
     async def _wrote(self) -> None:
-        """Does what is due after a write, and not more often than the interval says."""
-        if not self._is_due():
+        """Does what is due after a write: not more often than the interval says, nor a twentieth of the time.
+
+        The write has applied: what goes wrong here is logged, and never told to who wrote.
+        """
+        begun_s = self._clock.monotonic_s()
+        if self._place.transaction is not None or begun_s < self._due_s:
             return
+        self._due_s = begun_s + self._sweep_s
+        try:
+            await self._sweep()
+        except KeepstateError as error:
+            _log.warning("%r was not swept: %s", self, error)
+        took_s = self._clock.monotonic_s() - begun_s
+        self._due_s = begun_s + max(self._sweep_s, took_s * _RESTED)
+
+    async def _sweep(self) -> None:
+        """Does what need not be done with every write."""
         if self._alerts:
             await self.size()
-
-    def _is_due(self) -> bool:
-        now_s = self._clock.monotonic_s()
-        if self._place.transaction is not None or now_s - self._swept_s < self._sweep_s:
-            return False
-        self._swept_s = now_s
-        return True
 
     def _refuse_coroutine(self, function: Callable[..., Any]) -> None:
         """Raises `InvalidError` for what is no function, or one that nobody here could await."""

@@ -1,13 +1,13 @@
 """Records that are kept as commits of a branch, so that each costs what changed since the one before.
 
-Beside the branch a small document says under which id a commit is found. Their order is that of the commits:
-neither an id's text nor anybody's clock decides which one is later.
+Beside the branch a small document by id says which commit it is, and one for all which is the newest. Their
+order is that of the commits: neither an id's text nor anybody's clock decides which one is later.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -33,7 +33,7 @@ class Moment:
         order: Higher is later.
         form: The name and version of its class.
         saved_at: When it was saved, by the store's clock.
-        facts: What can be asked without reading it.
+        facts: What holds of it, and can be asked without reading it.
     """
 
     id: str
@@ -41,7 +41,7 @@ class Moment:
     order: int
     form: str
     saved_at: datetime
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,40 +66,57 @@ class Moments:
         return replace(self, folder=folder)
 
     async def add(
-        self,
-        value: object,
-        *,
-        id: str | None = None,
-        facts: Mapping[str, Any] | None = None,
-        message: str = "",
+        self, value: object, *, id: str | None = None, facts: Sequence[str] = (), message: str = ""
     ) -> Moment:
-        """Keeps a record under an id, in place of one that has it; without an id, under its order."""
+        """Keeps a record under an id, in place of one that has it; without an id, under its order.
+
+        Args:
+            value: The record.
+            id: What to find it by.
+            facts: What holds of it, and the newest may be asked for by.
+            message: What the history says.
+        """
         form, parts = taken_apart(value)
         parts.pop(_SAVED_AT, None)
         space = self.folder.space
+        newest = await self._newest()
         commit = await space.history.commit(parts, branch=self.branch, message=message)
         name = f"{commit.generation:012d}" if id is None else id
-        moment = Moment(name, commit.id, commit.generation, form, await space.now(), dict(facts or {}))
+        moment = Moment(name, commit.id, commit.generation, form, await space.now(), tuple(facts))
         await space.documents.put(self.folder.name(self.kind, name), moment)
+        replaced = {fact for fact, known in newest.items() if known.id == name and fact not in ("", *facts)}
+        newest |= dict.fromkeys(("", *facts), moment)
+        await self._note(newest, replaced)
         return moment
+
+    async def _newest(self) -> dict[str, Moment]:
+        """Returns the newest moment by each fact, and by "" the newest of all."""
+        return dict(await self.folder.space.documents.get(self.folder.name(self.kind), {}))
+
+    async def _note(self, newest: dict[str, Moment], outdated: Collection[str]) -> None:
+        """Writes which are the newest, after a search for those by facts that held of one which is gone."""
+        if outdated:
+            moments = await self.all()
+            for fact in outdated:
+                fitting = [moment for moment in moments if not fact or fact in moment.facts]
+                newest.pop(fact, None)
+                if fitting:
+                    newest[fact] = fitting[-1]
+        await self.folder.space.documents.put(self.folder.name(self.kind), newest)
 
     async def find(self, id: str) -> Moment | None:
         """Returns where the record of an id is kept, or None."""
-        return await self.folder.space.documents.get(self.folder.name(self.kind, id), type=Moment)
+        found: Moment | None = await self.folder.space.documents.get(self.folder.name(self.kind, id))
+        return found
 
     async def all(self) -> Sequence[Moment]:
         """Returns where all records are kept, in order."""
         found = [moment async for _, moment in self.folder.values(self.kind)]
         return sorted(found, key=lambda moment: moment.order)
 
-    async def newest(self, **facts: Any) -> Moment | None:
-        """Returns where the latest record with these facts is kept, or None."""
-        fitting = [
-            moment
-            for moment in await self.all()
-            if all(moment.facts.get(name) == fact for name, fact in facts.items())
-        ]
-        return fitting[-1] if fitting else None
+    async def newest(self, fact: str = "") -> Moment | None:
+        """Returns where the latest record is kept, or the latest of which a fact holds; None if none is."""
+        return (await self._newest()).get(fact)
 
     async def read(self, moment: Moment) -> Any:
         """Returns the record itself.
@@ -117,18 +134,16 @@ class Moments:
         moment = await self.find(id)
         return None if moment is None else await self.read(moment)
 
-    async def demanded(self, id: str, **facts: Any) -> Any:
-        """Returns the record of an id; that of `latest` is the latest with these facts.
+    async def demanded(self, id: str, fact: str = "") -> Any:
+        """Returns the record of an id, or of `latest`; one of which a fact holds, if it is given.
 
         Raises:
             NotFoundError: There is none.
         """
-        moment = await (self.newest(**facts) if id == LATEST else self.find(id))
-        if moment is None or any(moment.facts.get(name) != fact for name, fact in facts.items()):
-            wanted = "".join(f" {name}" for name in facts)
-            raise NotFoundError(
-                f"{self.folder.id!r} has no{wanted} {self.kind} {id!r}; see what is listed of it"
-            )
+        moment = await (self.newest(fact) if id == LATEST else self.find(id))
+        if moment is None or (fact and fact not in moment.facts):
+            wanted = f"{fact} {self.kind}".strip()
+            raise NotFoundError(f"{self.folder.id!r} has no {wanted} {id!r}; see what is listed of it")
         return await self.read(moment)
 
     async def list(self, limit: int | None = None) -> list[Any]:
@@ -138,16 +153,27 @@ class Moments:
         found = await self.all()
         return [await self.read(moment) for moment in (found if limit is None else found[-limit:])]
 
-    async def remove(self, id: str) -> bool:
-        """Forgets the record of an id, and returns whether there was one; its commit stays in the history."""
-        return await self.folder.space.documents.delete(self.folder.name(self.kind, id))
+    async def remove(self, *ids: str) -> bool:
+        """Forgets records, and returns whether one was there; their commits stay in the history."""
+        existed = [await self.folder.space.documents.delete(self.folder.name(self.kind, id)) for id in ids]
+        newest = await self._newest()
+        outdated = [fact for fact, known in newest.items() if known.id in ids]
+        if outdated:
+            await self._note(newest, outdated)
+        return any(existed)
 
-    async def remove_old(self, before: datetime) -> int:
-        """Forgets what was saved before a time, and returns how many that were."""
-        old = [moment for moment in await self.all() if moment.saved_at < before]
-        for moment in old:
-            await self.remove(moment.id)
-        return len(old)
+    async def old(self, before: datetime) -> tuple[list[Moment], datetime | None]:
+        """Returns what was saved before a time and is not the newest, and since when the others are commits.
+
+        The second is by the clock of who committed, as the history is pruned by; None if nothing is kept.
+        """
+        newest = {moment.id for moment in (await self._newest()).values()}
+        moments = await self.all()
+        old = [moment for moment in moments if moment.saved_at <= before and moment.id not in newest]
+        kept = [moment for moment in moments if moment not in old]
+        if not kept:
+            return old, None
+        return old, (await self.folder.space.history.find(kept[0].commit)).created_at
 
 
 def admit_id(what: str, id: object) -> str:

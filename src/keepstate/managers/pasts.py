@@ -30,7 +30,7 @@ class StateMoment:
     commit: str
 
 
-async def moments_of(space: Space | Transaction, name: str, limit: int | None) -> list[StateMoment]:
+async def moments_of(space: Space | Transaction, name: str, limit: int) -> list[StateMoment]:
     """Returns what a document has been since it was last absent, the newest first.
 
     Raises:
@@ -40,10 +40,10 @@ async def moments_of(space: Space | Transaction, name: str, limit: int | None) -
     if not [branch async for branch in history.branches() if branch.name == "main"]:
         if await space.documents.entry(name) is None:
             return []
-        raise InvalidError(f"{space!r} keeps no record; make it with space(…, record=True)")
+        raise InvalidError(f"{space!r} keeps no record; ask for it by StateConfig(record=True)")
     moments: list[StateMoment] = []
     ref = "main"
-    while limit is None or len(moments) < limit:
+    while len(moments) < limit:
         try:
             commit = (await history.blame((name,), ref)).commit
         except NotFoundError:

@@ -196,7 +196,7 @@ class Place:
         if found is None:
             name = naming.space_of(self.kind, id, least=least)
             found = self._folders[id] = (
-                Folder(id, self.space, naming.prefix_of(self.kind, id))
+                Folder(id, self.space.by(self.space.author or id or None), naming.prefix_of(self.kind, id))
                 if self.space is not None
                 else Folder(id, self._space(name, id), "")
             )

@@ -19,7 +19,7 @@ from keepstate._runner import Colour, Signal
 from keepstate.engine.lease import Lease
 from keepstate.engine.scope import called, refuse_coroutine_function
 from keepstate.errors import AttemptsExhaustedError, InvalidError, KeepstateError, NotFoundError
-from keepstate.managers.agents import AgentCheckpoint, AgentStateStore
+from keepstate.managers.agents import RECOVERABLE, AgentCheckpoint, AgentStateStore
 from keepstate.managers.manager import colour_of, done_together, folder_of
 from keepstate.managers.moments import LATEST, Moments
 from keepstate.managers.place import Folder
@@ -209,7 +209,7 @@ class AgentRecoveryManager:
         self, agent: Any, from_checkpoint: str, lease: Lease, error: Exception | None
     ) -> Recovery:
         folder = folder_of(self._store, agent.id)
-        checkpoint = await Moments(folder, "checkpoint").demanded(from_checkpoint, recoverable=True)
+        checkpoint = await Moments(folder, "checkpoint").demanded(from_checkpoint, RECOVERABLE)
         known = await self._attempts(folder)
         if known.attempts >= self.max_recovery_attempts:
             raise AttemptsExhaustedError(

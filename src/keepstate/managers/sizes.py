@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
+from keepstate.engine.measuring import SpaceSize
 from keepstate.engine.scope import called
+from keepstate.engine.space import Space
 from keepstate.errors import InvalidError
 from keepstate.values import limits
 
 _HOUR_S: Final = 3600.0
+_log = logging.getLogger("keepstate.managers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +49,26 @@ class SizeAlert:
 
 
 AlertCallback = Callable[[SizeAlert], Awaitable[Any] | Any]
+
+
+class Measured:
+    """What spaces held when they were last measured, and at which revision."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[int, SpaceSize]] = {}
+
+    async def measure(self, spaces: Sequence[Space]) -> ManagerSize:
+        """Returns how much spaces hold altogether; reads those that have changed."""
+        sizes: dict[str, tuple[int, SpaceSize]] = {}
+        for space in spaces:
+            revision, known = await space.revision(), self._known.get(space.name)
+            is_same = known is not None and known[0] == revision
+            sizes[space.name] = known if is_same and known else (revision, await space.size())
+        self._known = sizes
+        found = [size for _, size in sizes.values()]
+        return ManagerSize(
+            len(found), sum(size.entries for size in found), sum(size.size_bytes for size in found)
+        )
 
 
 class SizeAlerts:
@@ -85,7 +109,14 @@ class SizeAlerts:
             is_over = (size.size_bytes if wanted.reason == "limit" else growth) > wanted.bound
             was_over, wanted.is_over = wanted.is_over, is_over
             if is_over and not was_over:
-                await called(wanted.callback, SizeAlert(wanted.reason, size, growth))
+                await _told(wanted.callback, SizeAlert(wanted.reason, size, growth))
+
+
+async def _told(callback: AlertCallback, alert: SizeAlert) -> None:
+    try:
+        await called(callback, alert)
+    except Exception:  # noqa: BLE001 - the caller's own function, whose failure is logged
+        _log.exception("the callback of a size alert failed")
 
 
 class _Wanted:

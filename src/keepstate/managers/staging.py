@@ -20,11 +20,13 @@ class Staged(msgspec.Struct, frozen=True):
     Attributes:
         value: What it begins with; `MISSING` for nothing, `STORED` for what is stored then.
         changes: What is done to that, in order.
+        first: What the first change gets where there is nothing.
         ttl_s: How long it lives.
     """
 
     value: Any
     changes: tuple[Change, ...] = ()
+    first: bytes = codec.encode({})
     ttl_s: float | None = None
 
     @property
@@ -42,7 +44,7 @@ class Staged(msgspec.Struct, frozen=True):
             else MISSING
         )
         for change in self.changes:
-            value = change({} if value is MISSING else value)
+            value = change(codec.decode(self.first) if value is MISSING else value)
         return value
 
 
@@ -73,10 +75,11 @@ class Staging:
         """Stages that nothing is there."""
         self.keys[key] = Staged(MISSING)
 
-    def change(self, key: str, change: Change, ttl_s: float | None) -> None:
-        """Stages a change to what is there, staged or stored."""
+    def with_change(self, key: str, change: Change, first: object, ttl_s: float | None) -> Staged:
+        """Returns what a key becomes by a change to what is there, staged or stored; it is not staged yet."""
         staged = self.keys.get(key, Staged(STORED, ttl_s=ttl_s))
-        self.keys[key] = Staged(staged.value, (*staged.changes, change), staged.ttl_s)
+        first_bytes = staged.first if staged.changes else codec.encode(first)
+        return Staged(staged.value, (*staged.changes, change), first_bytes, staged.ttl_s)
 
     def flushed(self, done: Mapping[str, Staged]) -> None:
         """Forgets what was stored, but for what was written again meanwhile."""

@@ -20,7 +20,7 @@ from keepstate.engine.once import entered_once
 from keepstate.engine.scope import refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import InvalidError
+from keepstate.errors import ClosedError, InvalidError, StorageError
 from keepstate.managers.ages import note_time, remove_old
 from keepstate.managers.backends import Backend
 from keepstate.managers.config import StateConfig
@@ -83,7 +83,7 @@ class StateManager(Manager):
             redis_url=redis_url,
             file_path=file_path,
             space=space,
-            record=self.config.record,
+            record=self.config.ttl is None if self.config.record is None else self.config.record,
             _colour=_colour,
         )
         prefix, shards = quoted(self.config.key_prefix), self.config.shards
@@ -91,6 +91,7 @@ class StateManager(Manager):
         self._shards = [self._place.folder(id, least=0) for id in ids]
         self._staging = Staging()
         self._sweep_s = self.config.save_interval
+        self._due_s = self._clock.monotonic_s() + self._sweep_s
         self._subscriptions = Subscriptions(self._runner)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -158,9 +159,7 @@ class StateManager(Manager):
         folder = await self._begun(key)
         first = {} if default is MISSING else default
         if self._stages:
-            change = merging(key, patch) if isinstance(patch, Mapping) else self._admitted_change(patch)
-            self._staging.change(admit_text("key", key), change, self.config.ttl)
-            return await self.get(key)
+            return await self._stage_change(folder, admit_text("key", key), patch, first)
         folder = folder.by(f"update {key}")
         if self.config.ttl is None:
             value = await folder.space.documents.update(folder.name(key), patch, default=first)
@@ -176,9 +175,18 @@ class StateManager(Manager):
             await documents.put(name, first, ttl_s=self.config.ttl)
         return await documents.update(name, patch)
 
-    def _admitted_change(self, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        refuse_coroutine_function(change)  # staged changes are computed where nothing is awaited
-        return change
+    async def _stage_change(self, folder: Folder, key: str, patch: Any, first: object) -> Any:
+        if isinstance(patch, Mapping):
+            change = merging(key, patch)
+        else:
+            refuse_coroutine_function(patch)  # staged changes are computed where nothing is awaited
+            change = patch
+        # What raises is not staged.
+        value = await self._as_staged(
+            folder, key, self._staging.with_change(key, change, first, self.config.ttl)
+        )
+        self._staging.keys[key] = self._staging.with_change(key, change, first, self.config.ttl)
+        return value
 
     async def delete(self, key: str) -> bool:
         """Removes a value, and returns whether there was one."""
@@ -273,6 +281,7 @@ class StateManager(Manager):
         inside = copy(self)
         inside.config = replace(self.config, auto_save=True)
         inside._place = self._place.on(tx)
+        inside._staging = Staging()
         inside._shards = [folder.on(tx) for folder in self._shards]
         return inside
 
@@ -297,21 +306,42 @@ class StateManager(Manager):
             for key, each in staged.items():
                 await store(inside.space.documents, inside.name(key), each)
 
-        await self._together(folder, work, message=f"save {len(staged)} staged keys")
+        try:
+            await self._together(folder, work, message=f"save {len(staged)} staged keys")
+        except (StorageError, ClosedError):
+            raise
+        except Exception as error:
+            if len(staged) == 1:
+                error.add_note(f"the staged key {next(iter(staged))!r} was not stored, and stays staged")
+                raise
+            await self._store_apart(folder, staged)
+            return
         self._staging.flushed(staged)
 
-    async def history(self, key: str, *, limit: int | None = None) -> list[StateMoment]:
+    async def _store_apart(self, folder: Folder, staged: dict[str, Staged]) -> None:
+        """Stores keys one by one, so that one that fails holds no other back; the last failure is raised."""
+        failure: Exception | None = None
+        for key, each in staged.items():
+            try:
+                await self._store(folder, {key: each})
+            except Exception as error:  # noqa: BLE001 - raised when all others are stored
+                failure = error
+        if failure is not None:
+            raise failure
+
+    async def history(self, key: str, *, limit: int = 100) -> list[StateMoment]:
         """Returns what a key has been since it was last absent, the newest first.
+
+        It reads the commits between, one after the other: those of other keys too.
 
         Args:
             key: Its name.
             limit: At most so many.
 
         Raises:
-            InvalidError: A space was passed that records nothing; make it with `record=True`.
+            InvalidError: Nothing is recorded: the configuration says so, or a space was passed that does not.
         """
-        if limit is not None:
-            limits.admit_count("limit", limit)
+        limits.admit_count("limit", limit)
         folder = await self._begun(key)
         return await moments_of(folder.space, folder.name(key), limit)
 
@@ -377,15 +407,12 @@ class StateManager(Manager):
     def _stages(self) -> bool:
         return not self.config.auto_save and self._place.transaction is None
 
-    async def _wrote(self) -> None:
-        if not self._is_due():
-            return
+    async def _sweep(self) -> None:
         for folder in self._shards:
             await note_time(folder, self.config.save_interval)
         if self.config.ttl is not None:
             await self._place.sweep()
-        if self._alerts:
-            await self.size()
+        await super()._sweep()
 
     async def cleanup(self, *, older_than: timedelta) -> int:
         """Removes keys that were not written for so long, and returns how many.
@@ -405,7 +432,10 @@ class StateManager(Manager):
         return self._shards
 
     async def _clean(self, folder: Folder, before: datetime) -> int:
-        return await remove_old(folder, before, self._together)
+        removed = await remove_old(folder, before, self._together)
+        if self.config.record is not False:
+            await self._prune(folder, before)
+        return removed
 
 
 def _order(key: str) -> bytes:

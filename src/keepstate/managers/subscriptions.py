@@ -7,7 +7,7 @@ first awaited call of its manager after `subscribe`, before that call's own work
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
@@ -15,6 +15,7 @@ from keepstate._runner import Lock, Promise, Runner, Signal, Work
 from keepstate.engine.glob import compiled, escaped
 from keepstate.engine.scope import called
 from keepstate.engine.space import Space
+from keepstate.engine.turns import Turns
 from keepstate.engine.watch import DocumentChange, Watch
 from keepstate.errors import (
     ClosedError,
@@ -43,6 +44,7 @@ class Subscriptions:
         self._registered: list[tuple[str, StateCallback]] = []
         self._following: list[tuple[str, StateCallback, list[_Follower]]] = []
         self._ending: list[_Follower] = []
+        self._turns = Turns(runner)
 
     @property
     def is_waiting(self) -> bool:
@@ -68,14 +70,22 @@ class Subscriptions:
                 self._ending.append(follower)
         return found
 
-    async def begin(self, folders: Iterable[Folder]) -> None:
+    async def begin(self, folders: Sequence[Folder]) -> None:
         """Lets what was registered follow changes from now on."""
-        registered, self._registered = self._registered, []
-        for pattern, callback in registered:
-            followers = [_Follower(self._runner, folder, pattern, callback) for folder in folders]
+        await self._turns.run(lambda: self._begin(folders))
+
+    async def _begin(self, folders: Sequence[Folder]) -> None:
+        while self._registered:
+            wanted = self._registered[0]
+            followers = [_Follower(self._runner, folder, *wanted) for folder in folders]
             for follower in followers:
-                await follower.begin()
-            self._following.append((pattern, callback, followers))
+                await follower.find_start()
+            if wanted not in self._registered:
+                continue  # it was removed meanwhile
+            self._registered.remove(wanted)
+            self._following.append((*wanted, followers))
+            for follower in followers:
+                follower.start()
 
     async def drain(self) -> None:
         """Returns when callbacks have been given all that has changed until now.
@@ -117,8 +127,10 @@ class _Follower:
         self._lock = Lock()
         self._goals: list[tuple[int, Promise[None]]] = []
 
-    async def begin(self) -> None:
+    async def find_start(self) -> None:
         self._done = await self._space.revision()
+
+    def start(self) -> None:
         self._work = self._runner.start(self._follow, f"subscription to {self._pattern!r}")
 
     def end(self) -> None:

@@ -193,7 +193,7 @@ class WorkflowStateManager(Manager):
         if self.checkpoint_interval and state.steps_completed % self.checkpoint_interval == 0:
             checkpoint = WorkflowCheckpoint(
                 workflow_id=state.workflow_id,
-                checkpoint_id=f"auto-{state.current_step}",
+                checkpoint_id=f"auto-{state.steps_completed}",
                 step=state.current_step,
                 state=state,
                 context=state.context,
@@ -422,14 +422,15 @@ class WorkflowStateManager(Manager):
     async def _clean(self, folder: Folder, before: datetime) -> int:
         """Removes a workflow that has ended, if that was before then."""
         found = await _found(folder)
-        if found is None or found.state.updated_at is None or found.state.updated_at >= before:
+        if found is None or found.state.updated_at is None or found.state.updated_at > before:
             return 0
         has_ended = WORKFLOW.is_final(found.state.status) or found.state.status is WorkflowStatus.FAILED
         return int(has_ended and await self.delete(folder.id))
 
 
 async def _found(folder: Folder) -> WorkflowRecord | None:
-    return await folder.space.documents.get(folder.name(_STATE), type=WorkflowRecord)
+    found: WorkflowRecord | None = await folder.space.documents.get(folder.name(_STATE))
+    return found
 
 
 async def _written(inside: Folder, record: WorkflowRecord, state: WorkflowState) -> WorkflowState:

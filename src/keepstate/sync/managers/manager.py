@@ -34,9 +34,10 @@ class Manager(Twin[Inner]):
         finish(self._inner.close())
 
     def size(self) -> ManagerSize:
-        """Returns how much is kept, by reading all of it, and tells those who want to hear.
+        """Returns how much is kept, and tells those who want to hear.
 
-        A space that was passed counts whole, with what others keep in it.
+        It reads the spaces that have changed since this manager last measured them. A space that was passed
+        counts whole, with what others keep in it.
         """
         return finish(self._inner.size())
 

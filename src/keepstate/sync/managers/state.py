@@ -153,15 +153,17 @@ class StateManager(Manager[managers.StateManager]):
         """
         return finish(self._inner.flush())
 
-    def history(self, key: str, *, limit: int | None = None) -> list[StateMoment]:
+    def history(self, key: str, *, limit: int = 100) -> list[StateMoment]:
         """Returns what a key has been since it was last absent, the newest first.
+
+        It reads the commits between, one after the other: those of other keys too.
 
         Args:
             key: Its name.
             limit: At most so many.
 
         Raises:
-            InvalidError: A space was passed that records nothing; make it with `record=True`.
+            InvalidError: Nothing is recorded: the configuration says so, or a space was passed that does not.
         """
         return finish(self._inner.history(key, limit=limit))
 

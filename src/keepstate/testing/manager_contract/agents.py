@@ -1,0 +1,340 @@
+"""`AgentStateStore` and `AgentRecoveryManager`: what an agent was, and that it goes on, once at a time."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from hashlib import sha512
+from typing import Any
+
+import pytest
+
+from keepstate.errors import AttemptsExhaustedError, ConflictError, InvalidError, NotFoundError
+from keepstate.managers.agents import AgentCheckpoint, AgentSnapshot, AgentStateStore
+from keepstate.managers.recovery import AgentRecoveryManager
+from keepstate.testing.manager_contract.stage import ManagerStage
+
+AWKWARD_IDS = [
+    "1", "10", "1x", "a/b", "a%2Fb", "a:b", "a_b", "~", "#", "@", "*", "two words", "\n",
+    "naïve 🦜", "i" * 150,
+]  # fmt: skip
+LONG_AGO = datetime(2001, 1, 1)
+
+
+def checkpoint(id: str, step: int, **more: Any) -> AgentCheckpoint:
+    """Returns a checkpoint of agent `a`."""
+    return AgentCheckpoint(
+        **{"agent_id": "a", "checkpoint_id": id, "step": step, "state": {"step": step}, **more}
+    )
+
+
+class AgentContract(ManagerStage):
+    """What an `AgentStateStore` does, whatever it is kept in."""
+
+    def agents(self) -> AgentStateStore:
+        return self.made(AgentStateStore)
+
+    # ---- snapshots
+
+    async def test_snapshots_are_all_kept_and_listed_in_the_order_of_saving(self) -> None:
+        agents = self.agents()
+        saved = [
+            AgentSnapshot(
+                agent_id="a",
+                timestamp=LONG_AGO - timedelta(days=number),
+                memory_state={"facts": {number}},
+                tool_state=(number,),
+                conversation_history=[{"role": "user", "content": "x"}] * number,
+                metadata={"number": number},
+            )
+            for number in range(11)
+        ]
+        for snapshot in saved:
+            await agents.save_snapshot(snapshot)
+        listed = await agents.list_snapshots("a")
+
+        assert listed == saved and listed[0].timestamp.tzinfo is None
+        assert all(type(snapshot.tool_state) is tuple for snapshot in listed)
+        assert await agents.list_snapshots("a", limit=2) == saved[-2:]
+        assert await agents.latest_snapshot("a") == saved[-1]
+        assert all(snapshot.saved_at is not None and snapshot.saved_at.tzinfo is UTC for snapshot in listed)
+
+    async def test_a_snapshot_costs_what_changed(self) -> None:
+        agents = self.agents()
+        texts = [sha512(b"%d" % number).hexdigest() for number in range(400)]
+        messages = [{"role": "user", "content": text} for text in texts]
+        sizes: list[int] = []
+        for number in range(12):
+            messages.append({"role": "assistant", "content": f"answer {number}"})
+            await agents.save_snapshot(
+                AgentSnapshot(agent_id="a", timestamp=LONG_AGO, conversation_history=messages)
+            )
+            sizes.append((await agents.size()).size_bytes)
+
+        assert sizes[-1] - sizes[0] < sizes[0]
+
+    # ---- checkpoints
+
+    async def test_a_checkpoint_comes_back_equal(self) -> None:
+        agents = self.agents()
+        saved = checkpoint("task_step_5", 5, state={"results": ..., "set": {1}, 2: b"x"}, recoverable=False)
+        await agents.save_checkpoint(saved)
+
+        assert await agents.get_checkpoint("a", "task_step_5") == saved
+        assert await agents.get_checkpoint("a", "other") is None
+        assert await agents.get_checkpoint("b", "task_step_5") is None
+
+    async def test_the_same_id_again_replaces_and_the_history_keeps_the_old_one(self) -> None:
+        agents = self.agents()
+        first = await agents.save_checkpoint(checkpoint("c", 1))
+        await agents.save_checkpoint(checkpoint("d", 2))
+        await agents.save_checkpoint(checkpoint("c", 3))
+        space = self.run_space() if self.in_passed_space else self.handle().space("agent/a")
+
+        assert [each.step for each in await agents.list_checkpoints("a")] == [2, 3]
+        assert (await space.history.checkout(first))["step"] == 1
+
+    async def test_the_eleventh_checkpoint_is_later_than_the_ninth(self) -> None:
+        agents = self.agents()
+        for number in range(1, 12):
+            await agents.save_checkpoint(checkpoint(f"step_{number}", number))
+        latest = await agents.latest_checkpoint("a")
+
+        assert latest is not None and latest.step == 11
+        assert [each.step for each in await agents.list_checkpoints("a")] == list(range(1, 12))
+        assert [each.step for each in await agents.list_checkpoints("a", limit=2)] == [10, 11]
+
+    async def test_the_latest_recoverable_one_is_found_behind_others(self) -> None:
+        agents = self.agents()
+        await agents.save_checkpoint(checkpoint("a", 1))
+        await agents.save_checkpoint(checkpoint("b", 2))
+        await agents.save_checkpoint(checkpoint("c", 3, recoverable=False))
+        before = await agents.latest_checkpoint("a", recoverable_only=True)
+        await agents.save_checkpoint(checkpoint("b", 4, recoverable=False))
+        after = await agents.latest_checkpoint("a", recoverable_only=True)
+        await agents.delete_checkpoint("a", "a")
+
+        assert before is not None and after is not None and (before.step, after.step) == (2, 1)
+        assert await agents.latest_checkpoint("a", recoverable_only=True) is None
+        assert (await agents.latest_checkpoint("a")) == checkpoint("b", 4, recoverable=False)
+
+    async def test_a_checkpoint_s_id_may_be_any_text_but_latest(self) -> None:
+        agents = self.agents()
+        ids = [*AWKWARD_IDS, "c" * 300]
+        for number, id in enumerate(ids):
+            await agents.save_checkpoint(checkpoint(id, number))
+
+        assert [each.checkpoint_id for each in await agents.list_checkpoints("a")] == ids
+        found = [await agents.get_checkpoint("a", id) for id in ids]
+        assert [each.step for each in found if each is not None] == list(range(len(ids)))
+        with pytest.raises(InvalidError, match="latest"):
+            await agents.save_checkpoint(checkpoint("latest", 1))
+
+    # ---- agents
+
+    async def test_no_agent_touches_another(self) -> None:
+        agents = self.agents()
+        for id in AWKWARD_IDS:
+            await agents.save_checkpoint(checkpoint("c", 1, agent_id=id))
+        before = await agents.list_agents()
+        removed = await agents.delete("1")
+
+        assert sorted(before) == sorted(AWKWARD_IDS) and removed
+        assert sorted(await agents.list_agents()) == sorted(AWKWARD_IDS[1:])
+        assert await agents.list_checkpoints("1") == []
+        assert len(await agents.list_checkpoints("10")) == 1
+        assert not await agents.delete("1")
+
+    async def test_an_id_too_long_for_a_space_is_refused(self) -> None:
+        agents = self.agents()
+        for id in ("i" * 195, "é" * 98, ""):
+            with pytest.raises(InvalidError, match="id of"):
+                await agents.save_checkpoint(checkpoint("c", 1, agent_id=id))
+        await agents.save_checkpoint(checkpoint("c", 1, agent_id="i" * 194))
+
+        assert await agents.list_agents() == ["i" * 194]
+
+    async def test_concurrent_savers_lose_nothing(self) -> None:
+        stores = [self.agents() for _ in range(3)]
+
+        async def save(number: int) -> None:
+            for step in range(5):
+                await stores[number].save_checkpoint(checkpoint(f"{number}/{step}", step))
+
+        await self.together(*(save(number) for number in range(3)))
+
+        listed = await stores[0].list_checkpoints("a")
+        assert len(listed) == 15
+        for number in range(3):
+            assert [each.step for each in listed if each.checkpoint_id.startswith(f"{number}/")] == [
+                0,
+                1,
+                2,
+                3,
+                4,
+            ]
+
+    async def test_cleanup_keeps_the_newest_and_makes_the_rest_go(self) -> None:
+        agents = self.agents()
+        for step in range(20):
+            text = f"{step} " * 1_000
+            await agents.save_checkpoint(checkpoint(f"c{step}", step, state=text, recoverable=step < 18))
+            await agents.save_snapshot(AgentSnapshot(agent_id="a", timestamp=LONG_AGO, memory_state=text))
+        before = await agents.size()
+        await self.pass_time(20)
+        kept = await agents.cleanup(older_than=timedelta(hours=1))
+        removed = await agents.cleanup(older_than=timedelta(0))
+
+        assert (kept, removed) == (0, 37)
+        assert [each.step for each in await agents.list_checkpoints("a")] == [17, 19]
+        assert len(await agents.list_snapshots("a")) == 1
+        if not self.in_passed_space:
+            assert (await agents.size()).size_bytes < before.size_bytes / 2
+
+
+class Agent:
+    """An agent of blocking use, or of any."""
+
+    def __init__(self, id: str = "a", *, failures: int = 0) -> None:
+        self.id, self.failures = id, failures
+        self.restored: list[Any] = []
+
+    def restore_from_checkpoint(self, state: Any) -> None:
+        self.restored.append(state)
+
+    def run(self, task: Any) -> str:
+        return self._work(f"ran {task}")
+
+    def resume(self) -> str:
+        return self._work("resumed")
+
+    def _work(self, done: str) -> str:
+        if self.failures:
+            self.failures -= 1
+            raise ConnectionError(f"{self.failures} more")
+        return done
+
+
+class RecoveryContract(ManagerStage):
+    """What an `AgentRecoveryManager` does, whatever it is kept in."""
+
+    def recovery(self, **options: Any) -> tuple[AgentStateStore, AgentRecoveryManager]:
+        agents = self.made(AgentStateStore)
+        options = {"backoff_s": 0, **options}
+        return agents, AgentRecoveryManager(agents, **options, _colour=self.colour_name)
+
+    async def test_an_agent_is_restored_from_the_latest_or_a_named_checkpoint(self) -> None:
+        agents, recovery = self.recovery()
+        agent = Agent()
+        recovery.register(agent)
+        for step in range(1, 12):
+            await agents.save_checkpoint(checkpoint(f"step_{step}", step, recoverable=step != 11))
+        latest = await recovery.recover(agent_id="a", from_checkpoint="latest")
+        named = await recovery.recover("a", "step_9")
+
+        assert latest and (latest.checkpoint.step, latest.attempt, latest.attempts_left) == (10, 1, 2)
+        assert named.checkpoint.step == 9 and agent.restored == [{"step": 10}, {"step": 9}]
+
+    async def test_what_cannot_be_recovered_is_told(self) -> None:
+        agents, recovery = self.recovery()
+        agent = Agent()
+        with pytest.raises(NotFoundError, match="register"):
+            await recovery.recover("a")
+        recovery.register(agent)
+        with pytest.raises(NotFoundError):
+            await recovery.recover("a")
+        await agents.save_checkpoint(checkpoint("c", 1, recoverable=False))
+        with pytest.raises(NotFoundError):
+            await recovery.recover("a", "c")
+
+        assert agent.restored == [] and await recovery.attempts("a") == 0
+
+    async def test_agents_are_held_weakly(self) -> None:
+        agents, recovery = self.recovery()
+        await agents.save_checkpoint(checkpoint("c", 1))
+        recovery.register(Agent())
+
+        with pytest.raises(NotFoundError, match="register"):
+            await recovery.recover("a")
+
+    async def test_attempts_are_counted_in_the_store_until_the_agent_gets_further(self) -> None:
+        agents, recovery = self.recovery(max_recovery_attempts=2)
+        agent = Agent()
+        recovery.register(agent)
+        await agents.save_checkpoint(checkpoint("c", 1))
+        await recovery.recover("a")
+        _, restarted = self.recovery(max_recovery_attempts=2)
+        restarted.register(agent)
+        await restarted.recover("a")
+
+        with pytest.raises(AttemptsExhaustedError) as exhausted:
+            await recovery.recover("a")
+        assert exhausted.value.attempts == 2 and len(agent.restored) == 2
+        await agents.save_checkpoint(checkpoint("d", 2))
+        assert (await recovery.recover("a")).attempt == 1
+        await recovery.reset("a")
+        assert await recovery.attempts("a") == 0
+
+    async def test_run_restores_and_resumes_until_it_is_done(self) -> None:
+        agents, recovery = self.recovery()
+        agent = Agent(failures=2)
+        await agents.save_checkpoint(checkpoint("c", 1))
+
+        assert await recovery.run(agent, "task") == "resumed"
+        assert len(agent.restored) == 2 and await recovery.attempts("a") == 0
+        assert await recovery.run(agent, "more") == "ran more"
+
+    async def test_an_agent_that_always_fails_is_given_up_with_its_last_failure(self) -> None:
+        agents, recovery = self.recovery(max_recovery_attempts=2)
+        agent = Agent(failures=10)
+        await agents.save_checkpoint(checkpoint("c", 1))
+
+        with pytest.raises(AttemptsExhaustedError) as exhausted:
+            await recovery.run(agent, "task")
+        assert isinstance(exhausted.value.__cause__, ConnectionError) and len(agent.restored) == 2
+
+    async def test_without_checkpoint_or_wish_the_agent_s_own_failure_is_raised(self) -> None:
+        agents, recovery = self.recovery()
+        _, unwilling = self.recovery(auto_recover=False)
+
+        with pytest.raises(ConnectionError):
+            await recovery.run(Agent(failures=1), "task")
+        await agents.save_checkpoint(checkpoint("c", 1))
+        with pytest.raises(ConnectionError):
+            await unwilling.run(Agent(failures=1), "task")
+
+    async def test_one_recovers_an_agent_at_a_time(self) -> None:
+        agents, recovery = self.recovery()
+        _, other = self.recovery()
+        await agents.save_checkpoint(checkpoint("c", 1))
+        told: list[type[Exception]] = []
+
+        class Nested(Agent):
+            def restore_from_checkpoint(self, state: Any) -> Any:
+                super().restore_from_checkpoint(state)
+                return refused()
+
+        async def refused() -> None:
+            try:
+                await other.recover("a")
+            except ConflictError as error:
+                told.append(type(error))
+
+        agent = Nested()
+        recovery.register(agent)
+        other.register(agent)
+        await recovery.recover("a")
+
+        assert told == [ConflictError] and len(agent.restored) == 1
+        assert (await recovery.recover("a")).attempt == 2
+
+    async def test_the_second_attempt_waits(self) -> None:
+        agents, recovery = self.recovery(backoff_s=0.1)
+        agent = Agent()
+        recovery.register(agent)
+        await agents.save_checkpoint(checkpoint("c", 1))
+        folder = self.run_space() if self.in_passed_space else self.handle().space("agent/a")
+        await recovery.recover("a")
+        between = await folder.now()
+        await recovery.recover("a")
+
+        assert (await folder.now() - between).total_seconds() > 0.05

@@ -1,0 +1,75 @@
+"""What every part of the managers' contract stands on: a place, managers there, and others beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import pytest
+
+from keepstate._runner import Colour
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space import Space
+from keepstate.managers.manager import Manager
+from keepstate.opening import source_of
+from keepstate.testing.store_contract.stage import Stage
+
+M = TypeVar("M", bound=Manager)
+
+
+class ManagerStage(Stage):
+    """Makes managers in one place, in both colours, and closes them afterwards."""
+
+    in_passed_space: ClassVar[bool] = False
+    """Whether all managers are given one space that they share."""
+    _url: str | None = None
+    _closing: list[Any]
+
+    # ---- what a backend's test says
+
+    def make_url(self, tmp_path: Path) -> str:
+        """Returns the URL of a store in which there is nothing yet; asked once a test."""
+        raise NotImplementedError(f"{type(self).__name__} does not say where managers are to work")
+
+    # ---- what the contract says it with
+
+    @property
+    def url(self) -> str:
+        """Returns the URL of the place."""
+        if self._url is None:
+            self._url = self.make_url(self._folder)
+        return self._url
+
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path, colour: Colour) -> Iterator[None]:
+        """Closes in the end what was made in the place."""
+        self._folder, self._closing = tmp_path, []
+        yield
+        for made in reversed(self._closing):
+            self.drive(made.close())
+
+    def made(self, kind: type[M], *args: Any, **options: Any) -> M:
+        """Returns a manager of the place; called again, another one that sees the same."""
+        where: dict[str, Any] = (
+            {"space": self.run_space()} if self.in_passed_space else {"persistence": self.url}
+        )
+        manager = kind(*args, **where, **options, _colour=self.colour_name)
+        self._closing.append(manager)
+        return manager
+
+    def handle(self) -> Keepstate:
+        """Returns a handle on the place's store."""
+        handle = Keepstate(source_of(self.url, self.colour_name))
+        self._closing.append(handle)
+        return handle
+
+    def run_space(self) -> Space:
+        """Returns a recorded space of the place, the same one each time."""
+        return self.handle().space("run/42", author="runner", record=True)
+
+
+class InPassedSpace(ManagerStage):
+    """Lets all managers work in one space that they are given."""
+
+    in_passed_space: ClassVar[bool] = True

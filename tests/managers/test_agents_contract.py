@@ -1,0 +1,24 @@
+"""`AgentStateStore` and `AgentRecoveryManager` keep their contracts on every backend."""
+
+from __future__ import annotations
+
+from keepstate.testing.manager_contract import AgentContract, InPassedSpace, RecoveryContract
+from tests.managers.places import InFile, InMemory, InPostgres, InRedis, InSQLite
+
+
+class TestMemory(InMemory, AgentContract, RecoveryContract): ...
+
+
+class TestPassedSpace(InPassedSpace, InMemory, AgentContract, RecoveryContract): ...
+
+
+class TestFile(InFile, AgentContract, RecoveryContract): ...
+
+
+class TestSQLite(InSQLite, AgentContract, RecoveryContract): ...
+
+
+class TestRedis(InRedis, AgentContract, RecoveryContract): ...
+
+
+class TestPostgres(InPostgres, AgentContract, RecoveryContract): ...

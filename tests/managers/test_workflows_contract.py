@@ -1,0 +1,24 @@
+"""`WorkflowStateManager` keeps its contract on every backend."""
+
+from __future__ import annotations
+
+from keepstate.testing.manager_contract import InPassedSpace, WorkflowContract
+from tests.managers.places import InFile, InMemory, InPostgres, InRedis, InSQLite
+
+
+class TestMemory(InMemory, WorkflowContract): ...
+
+
+class TestPassedSpace(InPassedSpace, InMemory, WorkflowContract): ...
+
+
+class TestFile(InFile, WorkflowContract): ...
+
+
+class TestSQLite(InSQLite, WorkflowContract): ...
+
+
+class TestRedis(InRedis, WorkflowContract): ...
+
+
+class TestPostgres(InPostgres, WorkflowContract): ...
