@@ -27,7 +27,9 @@ TARGET = SOURCE / "sync"
 
 MODULES = {
     "engine.documents": ("Documents", "Document"),
-    "engine.events": ("Events", "EventStream"),
+    "engine.events": ("Events",),
+    "engine.streams": ("EventStream",),
+    "engine.projection": ("Projection",),
     "engine.history.checkout": ("Checkout",),
     "engine.history.draft": ("Draft",),
     "engine.history.history": ("History",),
@@ -54,6 +56,11 @@ MODULES = {
     "managers.tools": ("ToolStateManager",),
     "managers.state": ("StateManager",),
     "managers.workflows": ("WorkflowStateManager",),
+    "typed.changes": ("StateWatch",),
+    "typed.profiles": ("ProfileAccess",),
+    "typed.run": ("AgentRun",),
+    "typed.state": ("KeyedState",),
+    "typed.tools": ("ToolCallContext",),
 }
 """The classes that have twins, by the module that they stand in.
 
@@ -62,6 +69,7 @@ Twins of the engine stand in `sync` itself, others in a folder named as theirs."
 SEAMS = {
     "Keepstate": {"clock", "decode", "in_colour", "opened", "pickle", "recorder", "runner", "states", "sync"},
     **dict.fromkeys(("Parts", "Space", "Transaction"), {"clock", "runner"}),
+    "EventStream": {"of", "page"},
     "Queue": {"claim_also"},
     "Watch": {"take", "wake"},
 }
@@ -504,9 +512,15 @@ def passed(arguments: ast.arguments) -> str:
     """Returns how the twin hands its arguments on."""
     positional = [*arguments.posonlyargs, *arguments.args][1:]
     words = [handed(argument) for argument in positional]
-    words += [f"*{arguments.vararg.arg}"] if arguments.vararg else []
+    words += [several(arguments.vararg)] if arguments.vararg else []
     words += [f"{argument.arg}={handed(argument)}" for argument in arguments.kwonlyargs]
     return ", ".join(words)
+
+
+def several(argument: ast.arg) -> str:
+    """Returns the expression for arguments of any number."""
+    each = handed(ast.arg("each", argument.annotation))
+    return f"*{argument.arg}" if each == "each" else f"*[{each} for each in {argument.arg}]"
 
 
 def handed(argument: ast.arg) -> str:

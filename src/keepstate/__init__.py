@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from keepstate import sync
     from keepstate.engine.documents import MISSING, Document, DocumentEntry, Documents
-    from keepstate.engine.events import ANY, EXISTS, NO_STREAM, Event, Events, EventStream
+    from keepstate.engine.event_record import ANY, EXISTS, NO_STREAM, Event
+    from keepstate.engine.events import Events
+    from keepstate.engine.folding import FoldEntry
     from keepstate.engine.history.checkout import Checkout
     from keepstate.engine.history.commits import (
         Blame,
@@ -29,8 +31,11 @@ if TYPE_CHECKING:
     from keepstate.engine.keepstate import Keepstate
     from keepstate.engine.lease import Lease, Leases
     from keepstate.engine.measuring import SpaceSize
+    from keepstate.engine.projection import Projection
     from keepstate.engine.queue import Claim, Queue, Task
+    from keepstate.engine.reducers import Fold
     from keepstate.engine.space import Space
+    from keepstate.engine.streams import EventStream
     from keepstate.engine.tasks import TaskInfo
     from keepstate.engine.transaction import Transaction
     from keepstate.engine.watch import DocumentChange, Watch
@@ -116,13 +121,30 @@ if TYPE_CHECKING:
     from keepstate.opening import open
     from keepstate.stores.protocol import Store
     from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
+    from keepstate.typed.batch import MutationBatch
+    from keepstate.typed.changes import KeyDifference, StateChange, StateWatch
+    from keepstate.typed.hooks import CommitEvent
+    from keepstate.typed.key import KeyScope, MergeStrategy, ProfileKey, StateKey
+    from keepstate.typed.options import StateKeyOptions
+    from keepstate.typed.persisted import PersistedState
+    from keepstate.typed.profiles import ProfileAccess, ProfileEntry
+    from keepstate.typed.ready import CounterKey, ListKey, MapKey, MaximumKey, RegisterKey, SetKey
+    from keepstate.typed.records import RunRecord
+    from keepstate.typed.registry import Plugin, PluginRegistrar
+    from keepstate.typed.run import AgentRun
+    from keepstate.typed.scopes import StateScope
+    from keepstate.typed.state import KeyedState
+    from keepstate.typed.state_map import Snapshot, StateMap
+    from keepstate.typed.tools import RunStep, ToolCallContext, ToolOutput
     from keepstate.values.pickles import SignedPickle
     from keepstate.values.schema import register, upcast
     from keepstate.workspace import ActionEvent, Cache, Disk, Live, Versioned, events, view
 
 _HOMES = {
     "engine.documents": ("MISSING", "Document", "DocumentEntry", "Documents"),
-    "engine.events": ("ANY", "EXISTS", "NO_STREAM", "Event", "EventStream", "Events"),
+    "engine.event_record": ("ANY", "EXISTS", "NO_STREAM", "Event"),
+    "engine.events": ("Events",),
+    "engine.folding": ("FoldEntry",),
     "engine.history.checkout": ("Checkout",),
     "engine.history.commits": (
         "Blame",
@@ -139,8 +161,11 @@ _HOMES = {
     "engine.history.merging": ("MergeConflict",),
     "engine.keepstate": ("Keepstate",),
     "engine.lease": ("Lease", "Leases"),
+    "engine.projection": ("Projection",),
     "engine.queue": ("Claim", "Queue", "Task"),
+    "engine.reducers": ("Fold",),
     "engine.space": ("Space",),
+    "engine.streams": ("EventStream",),
     "engine.tasks": ("TaskInfo",),
     "engine.transaction": ("Transaction",),
     "engine.watch": ("DocumentChange", "Watch"),
@@ -224,6 +249,50 @@ _HOMES = {
     "values.pickles": ("SignedPickle",),
     "values.schema": ("register", "upcast"),
     "workspace": ("ActionEvent", "Cache", "Disk", "Live", "Versioned", "events", "view"),
+    "typed.batch": ("MutationBatch",),
+    "typed.changes": (
+        "KeyDifference",
+        "StateChange",
+        "StateWatch",
+    ),
+    "typed.hooks": ("CommitEvent",),
+    "typed.key": (
+        "KeyScope",
+        "MergeStrategy",
+        "ProfileKey",
+        "StateKey",
+    ),
+    "typed.options": ("StateKeyOptions",),
+    "typed.persisted": ("PersistedState",),
+    "typed.profiles": (
+        "ProfileAccess",
+        "ProfileEntry",
+    ),
+    "typed.ready": (
+        "CounterKey",
+        "ListKey",
+        "MapKey",
+        "MaximumKey",
+        "RegisterKey",
+        "SetKey",
+    ),
+    "typed.records": ("RunRecord",),
+    "typed.registry": (
+        "Plugin",
+        "PluginRegistrar",
+    ),
+    "typed.run": ("AgentRun",),
+    "typed.scopes": ("StateScope",),
+    "typed.state": ("KeyedState",),
+    "typed.state_map": (
+        "Snapshot",
+        "StateMap",
+    ),
+    "typed.tools": (
+        "RunStep",
+        "ToolCallContext",
+        "ToolOutput",
+    ),
 }
 _MODULES = {name: f"keepstate.{home}" for home, names in _HOMES.items() for name in names}
 
@@ -233,6 +302,7 @@ __all__ = [
     "AgentCheckpoint",
     "AgentCoordinationState",
     "AgentRecoveryManager",
+    "AgentRun",
     "AgentSnapshot",
     "AgentStateStore",
     "AlreadyExistsError",
@@ -246,9 +316,11 @@ __all__ = [
     "Claim",
     "ClosedError",
     "Commit",
+    "CommitEvent",
     "CompactedError",
     "ConflictError",
     "CorruptError",
+    "CounterKey",
     "Difference",
     "Disk",
     "Document",
@@ -264,6 +336,8 @@ __all__ = [
     "Events",
     "FailedDocument",
     "FileBackend",
+    "Fold",
+    "FoldEntry",
     "History",
     "HistoryLostError",
     "HistoryStats",
@@ -273,45 +347,71 @@ __all__ = [
     "Keepstate",
     "KeepstateDeprecationWarning",
     "KeepstateError",
+    "KeyDifference",
     "KeyRing",
+    "KeyScope",
+    "KeyedState",
     "KnowledgeBaseState",
     "KnowledgeStateManager",
     "Lease",
     "LeaseLostError",
     "Leases",
+    "ListKey",
     "Live",
     "MISSING",
     "ManagerSize",
+    "MapKey",
+    "MaximumKey",
     "MemoryBackend",
     "MergeConflict",
     "MergeConflictError",
+    "MergeStrategy",
     "MissingExtraError",
+    "MutationBatch",
     "NO_STREAM",
     "NotFoundError",
     "NotLoadedError",
     "OrchestrationStateManager",
     "OutcomeUnknownError",
+    "PersistedState",
+    "Plugin",
+    "PluginRegistrar",
     "PostgresBackend",
+    "ProfileAccess",
+    "ProfileEntry",
+    "ProfileKey",
     "Pruned",
+    "Projection",
     "PrunedError",
     "Queue",
     "Recoverable",
     "Recovery",
     "RedisBackend",
+    "RegisterKey",
     "RetryState",
+    "RunRecord",
+    "RunStep",
     "SQLiteBackend",
     "STTState",
+    "SetKey",
     "SignedPickle",
     "SizeAlert",
+    "Snapshot",
     "SourceState",
     "Space",
     "SpaceSize",
     "SpeechStateManager",
+    "StateChange",
     "StateConfig",
     "StateConflictError",
     "StateError",
+    "StateKey",
+    "StateKeyOptions",
     "StateManager",
+    "StateMap",
     "StateMoment",
+    "StateScope",
+    "StateWatch",
     "StepState",
     "StorageError",
     "Store",
@@ -328,9 +428,11 @@ __all__ = [
     "TeamState",
     "TeamTask",
     "ToolCacheEntry",
+    "ToolCallContext",
     "ToolEffect",
     "ToolExecution",
     "ToolExecutionStatus",
+    "ToolOutput",
     "ToolStateManager",
     "ToolStats",
     "Transaction",

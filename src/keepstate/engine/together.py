@@ -45,3 +45,8 @@ async def together(
             return await work(tx)
 
     return await place._alone.repeated(once, attempts)  # pyright: ignore[reportPrivateUsage]
+
+
+def unless_applied(place: Space | Transaction, undo: Callable[[], None]) -> None:
+    """Calls `undo` if work that was just done does not apply: never on a space, where it has applied."""
+    place._scope.unless_applied(undo)  # pyright: ignore[reportPrivateUsage]

@@ -10,7 +10,7 @@ To add one: name the class in `tools/generate_sync.py`, run that, and name the t
 from keepstate.sync.checkout import Checkout
 from keepstate.sync.documents import Document, Documents
 from keepstate.sync.draft import Draft
-from keepstate.sync.events import Events, EventStream
+from keepstate.sync.events import Events
 from keepstate.sync.history import History
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.lease import Lease, Leases
@@ -23,13 +23,21 @@ from keepstate.sync.managers.teams import OrchestrationStateManager
 from keepstate.sync.managers.tools import ToolStateManager
 from keepstate.sync.managers.workflows import WorkflowStateManager
 from keepstate.sync.opening import of, open
+from keepstate.sync.projection import Projection
 from keepstate.sync.queue import Queue, Task
 from keepstate.sync.space import Space
+from keepstate.sync.streams import EventStream
 from keepstate.sync.transaction import Transaction
+from keepstate.sync.typed.changes import StateWatch
+from keepstate.sync.typed.profiles import ProfileAccess
+from keepstate.sync.typed.run import AgentRun
+from keepstate.sync.typed.state import KeyedState
+from keepstate.sync.typed.tools import ToolCallContext
 from keepstate.sync.watch import Watch
 
 __all__ = [
     "AgentRecoveryManager",
+    "AgentRun",
     "AgentStateStore",
     "Checkout",
     "Document",
@@ -39,15 +47,20 @@ __all__ = [
     "Events",
     "History",
     "Keepstate",
+    "KeyedState",
     "KnowledgeStateManager",
     "Lease",
     "Leases",
+    "Projection",
     "OrchestrationStateManager",
+    "ProfileAccess",
     "Queue",
     "Space",
     "SpeechStateManager",
     "StateManager",
+    "StateWatch",
     "Task",
+    "ToolCallContext",
     "ToolStateManager",
     "Transaction",
     "Watch",

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
-from functools import wraps
+from functools import update_wrapper, wraps
 from types import TracebackType
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from keepstate.engine.once import refuse_second
 from keepstate.engine.scope import refuse_coroutine_function
@@ -44,14 +44,21 @@ def inner_of(twin: Twin[Inner]) -> Inner:
     return inner
 
 
-def receiving(twin: Callable[[Inner], W], function: Callable[[W], T]) -> Callable[[Inner], T]:
-    """Returns the caller's function as one that is given the asynchronous object.
+def receiving(
+    twin: Callable[[Inner], W], function: Callable[Concatenate[W, P], T]
+) -> Callable[Concatenate[Inner, P], T]:
+    """Returns the caller's function as one that is given the asynchronous object first.
 
     Raises:
         InvalidError: It is no function, or a coroutine function.
     """
     refuse_coroutine_function(function)
-    return lambda inner: function(twin(inner))
+
+    def received(inner: Inner, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        return function(twin(inner), *args, **kwargs)
+
+    update_wrapper(received, function)
+    return received
 
 
 def entered_once(

@@ -1,0 +1,135 @@
+"""A batch of updates: gathered without looking at the state, applied together or not at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, Self, TypeVar
+
+from keepstate.errors import StateError
+from keepstate.typed.kept import copied
+from keepstate.typed.key import AnyKey, MergeStrategy, StateKey, is_key
+
+U = TypeVar("U")
+
+
+class Operation(NamedTuple):
+    """One update of one key."""
+
+    key: AnyKey
+    update: Any
+
+
+class MutationBatch:
+    """Updates to be applied in order, together.
+
+    Args:
+        base_revision: The revision that they were computed from; None if from none.
+    """
+
+    def __init__(self, base_revision: int | None = None, *, lineage: str | None = None) -> None:
+        self._base, self._lineage = base_revision, lineage
+        self._operations: list[Operation] = []
+
+    @classmethod
+    def with_base_revision(cls, revision: int) -> MutationBatch:
+        """Returns an empty batch on a revision."""
+        return cls(revision)
+
+    def __repr__(self) -> str:
+        base = "no revision" if self._base is None else f"revision {self._base}"
+        return f"<MutationBatch of {sorted(self.touched_keys)} on {base}>"
+
+    def __iter__(self) -> Iterator[Operation]:
+        return iter(self._operations)
+
+    @property
+    def base_revision(self) -> int | None:
+        """Returns the revision that the updates were computed from."""
+        return self._base
+
+    @property
+    def lineage(self) -> str | None:
+        """Returns which counting of revisions the base belongs to: a restored state begins another."""
+        return self._lineage
+
+    @property
+    def touched_keys(self) -> frozenset[str]:
+        """Returns the names of the keys that have updates."""
+        return frozenset(operation.key.KEY for operation in self._operations)
+
+    def is_empty(self) -> bool:
+        """Returns whether there is no update."""
+        return not self._operations
+
+    def op_len(self) -> int:
+        """Returns how many updates there are."""
+        return len(self._operations)
+
+    def update(self, key: type[StateKey[Any, U]], update: U) -> Self:
+        """Adds an update; what it holds is copied.
+
+        Returns:
+            This batch.
+        """
+        if not is_key(key, StateKey):
+            raise StateError(f"{key!r} is no state key; give a class with a KEY that descends from StateKey")
+        self._operations.append(Operation(key, copied(update, f"an update of {key.KEY!r}")))
+        return self
+
+    def extend(self, other: MutationBatch) -> Self:
+        """Adds the updates of another batch behind these: one that was computed after this one.
+
+        Returns:
+            This batch.
+
+        Raises:
+            StateError: They were computed from different revisions; nothing is added.
+        """
+        base, lineage = self._common(other)
+        self._base, self._lineage = base, lineage
+        self._operations = [*self._operations, *other]
+        return self
+
+    def merge_parallel(self, other: MutationBatch) -> Self:
+        """Adds the updates of a batch that was computed beside this one, behind these.
+
+        Returns:
+            This batch.
+
+        Raises:
+            StateError: Both touch an exclusive key, which is named, or they were computed from different
+                revisions; nothing is added.
+        """
+        self._common(other)
+        if (key := self.exclusive_overlap(other)) is not None:
+            raise StateError(
+                f"both batches update {key!r}, which is exclusive; apply one, and compute the other again",
+                state_key=key,
+            )
+        return self.extend(other)
+
+    def exclusive_overlap(self, other: MutationBatch) -> str | None:
+        """Returns an exclusive key that both batches touch, the first by name, or None."""
+        mine = self.exclusive_keys()
+        return min(mine & other.touched_keys, default=None) or min(
+            self.touched_keys & other.exclusive_keys(), default=None
+        )
+
+    def exclusive_keys(self) -> frozenset[str]:
+        """Returns the names of the exclusive keys that have updates."""
+        return frozenset(
+            operation.key.KEY
+            for operation in self._operations
+            if operation.key.MERGE is MergeStrategy.EXCLUSIVE
+        )
+
+    def _common(self, other: MutationBatch) -> tuple[int | None, str | None]:
+        if self._base is None or other.base_revision is None:
+            return (other.base_revision, other.lineage) if self._base is None else (self._base, self._lineage)
+        is_same = self._lineage is None or other.lineage is None or self._lineage == other.lineage
+        if self._base != other.base_revision or not is_same:
+            raise StateError(
+                f"one batch was computed from revision {self._base}, the other from {other.base_revision}; "
+                "merge what was computed from one snapshot"
+            )
+        return self._base, self._lineage or other.lineage

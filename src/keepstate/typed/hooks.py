@@ -1,0 +1,62 @@
+"""Who is told of commits, once they have been applied."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from keepstate.engine.scope import called, refuse_coroutine_function
+from keepstate.errors import InvalidError
+from keepstate.typed.state_map import Snapshot
+
+_log = logging.getLogger("keepstate.typed")
+
+
+@dataclass(frozen=True, slots=True)
+class CommitEvent:
+    """A batch was applied.
+
+    Attributes:
+        previous_revision: The revision that it was applied to.
+        new_revision: The revision that it made.
+        op_count: How many updates it had.
+        snapshot: The state after it.
+    """
+
+    previous_revision: int
+    new_revision: int
+    op_count: int
+    snapshot: Snapshot
+
+
+CommitHook: TypeAlias = Callable[[CommitEvent], Awaitable[None] | None]
+
+
+class Hooks:
+    """The hooks of one state, in the order in which they were added."""
+
+    def __init__(self, *, blocking: bool) -> None:
+        self._blocking = blocking
+        self._hooks: list[CommitHook] = []
+
+    def add(self, hook: CommitHook) -> None:
+        """Adds a hook.
+
+        Raises:
+            InvalidError: It is no function, or one that nobody here could await.
+        """
+        if self._blocking:
+            refuse_coroutine_function(hook)
+        elif not callable(hook):  # pyright: ignore[reportUnnecessaryComparison]
+            raise InvalidError(f"{hook!r} cannot be called; give a function")
+        self._hooks.append(hook)
+
+    async def tell(self, event: CommitEvent) -> None:
+        """Calls all hooks; one that fails is logged, because the batch is applied already."""
+        for hook in list(self._hooks):
+            try:
+                await called(hook, event)
+            except Exception:  # noqa: BLE001 - the batch is applied, whatever becomes of who is told
+                _log.exception("hook %r failed after revision %d was applied", hook, event.new_revision)

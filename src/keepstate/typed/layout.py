@@ -1,0 +1,107 @@
+"""Where a thread's state stands in its space: the names of documents. Frozen: later versions read them.
+
+```
+typed/head                    how far the state is: its revision, what changed last, whose runs have values
+typed/thread/KEY              the value of a key that lives as long as the thread
+typed/run/RUN/KEY             the value of a key that lives as long as a run; RUN is empty without one
+typed/runs/RUN                a run's record; a lease of the same name says who does it
+messages                      the stream of the thread's messages
+profile/OWNER/KEY             what is kept of an agent or a scope
+```
+
+In a space that was passed all names of a thread begin with `thread/THREAD/`. What stands last, KEY or RUN, is
+written as it is; in what is followed by more `%` and `/` are written `%25` and `%2F`, so that each name
+belongs to one thread and key only. In memory values are named by their slot, `thread/KEY` or `run/KEY`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from keepstate.errors import InvalidError
+from keepstate.typed.key import NAME_BYTES, KeyScope
+from keepstate.values import limits
+
+THREAD_SLOTS: Final = "thread/"
+RUN_SLOTS: Final = "run/"
+
+
+def quoted(text: str) -> str:
+    """Returns text as a segment that is not the last."""
+    return text.replace("%", "%25").replace("/", "%2F")
+
+
+def slot_of(scope: KeyScope, key: str) -> str:
+    """Returns what a value is named in memory."""
+    return f"{THREAD_SLOTS if scope is KeyScope.THREAD else RUN_SLOTS}{key}"
+
+
+def key_in(slot: str) -> str:
+    """Returns the key's name in a slot."""
+    return slot.partition("/")[2]
+
+
+def profile_prefix(owner: str) -> str:
+    """Returns what the documents of an owner's profile begin with."""
+    return f"profile/{quoted(owner)}/"
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """The names of what belongs to one thread.
+
+    Attributes:
+        prefix: What all of them begin with; empty in a space of the thread's own.
+    """
+
+    prefix: str = ""
+
+    @classmethod
+    def shared(cls, thread_id: str) -> Names:
+        """Returns the names of a thread in a space that others use too."""
+        return cls(f"thread/{quoted(thread_id)}/")
+
+    def admit(self, run_id: str) -> None:
+        """Raises `InvalidError` if a name would be longer than stores take."""
+        longest = max(len(self.run_prefix(run_id).encode()) + NAME_BYTES, len(self.run(run_id).encode()))
+        if longest > limits.KEY_BYTES or len(self.messages.encode()) > limits.SPACE_BYTES:
+            raise InvalidError(
+                f"run {run_id[:40]!r} of {self.prefix[:60] or 'its thread'!r} has names of {longest} bytes; "
+                f"they have {limits.KEY_BYTES} at the most: take shorter ids"
+            )
+
+    @property
+    def head(self) -> str:
+        """Returns the document that is the head of the state."""
+        return f"{self.prefix}typed/head"
+
+    @property
+    def messages(self) -> str:
+        """Returns the stream of the thread's messages."""
+        return f"{self.prefix}messages"
+
+    @property
+    def thread_prefix(self) -> str:
+        """Returns what the documents of thread-scoped values begin with."""
+        return f"{self.prefix}typed/thread/"
+
+    def run_prefix(self, run_id: str) -> str:
+        """Returns what the documents of a run's values begin with."""
+        return f"{self.prefix}typed/run/{quoted(run_id)}/"
+
+    def run(self, run_id: str) -> str:
+        """Returns the document that is a run's record, and the lease that it is done under."""
+        return f"{self.prefix}typed/runs/{run_id}"
+
+    def document(self, slot: str, run_id: str) -> str:
+        """Returns the document in which a slot's value stands."""
+        prefix = self.thread_prefix if slot.startswith(THREAD_SLOTS) else self.run_prefix(run_id)
+        return prefix + key_in(slot)
+
+    def slot(self, document: str, run_id: str) -> str | None:
+        """Returns the slot whose value a document holds, or None if it is none of this run's."""
+        for prefix, slots in ((self.thread_prefix, THREAD_SLOTS), (self.run_prefix(run_id), RUN_SLOTS)):
+            if document.startswith(prefix):
+                return slots + document[len(prefix) :]
+        return None

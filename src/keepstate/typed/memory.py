@@ -1,0 +1,60 @@
+"""The state of a thread in memory: immutable, and replaced as a whole when a batch was applied."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from keepstate.typed.kept import Kept
+from keepstate.typed.key import AnyKey, is_same
+from keepstate.typed.layout import slot_of
+from keepstate.typed.options import Registered
+from keepstate.typed.state_map import FrozenMap, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Values by slot, at a revision; those of keys that are not registered too.
+
+    Attributes:
+        revision: The revision.
+        lineage: Which counting of revisions it belongs to.
+        slots: The values.
+    """
+
+    revision: int = 0
+    lineage: str = ""
+    slots: Mapping[str, Kept] = field(default_factory=dict[str, Kept])
+
+    def after(self, revision: int, lineage: str, changed: Mapping[str, Kept | None]) -> Memory:
+        """Returns the memory once these slots have changed; None is for what is gone."""
+        slots = {**self.slots, **{slot: stored for slot, stored in changed.items() if stored is not None}}
+        for slot, stored in changed.items():
+            if stored is None:
+                slots.pop(slot, None)
+        return Memory(revision, lineage, slots)
+
+    def snapshot(self, registered: Mapping[str, Registered]) -> Snapshot:
+        """Returns what the registered keys have; costs nothing, however many they are."""
+        return Snapshot(self.revision, FrozenMap(RegisteredValues(self.slots, registered)))
+
+
+class RegisteredValues(Mapping[AnyKey, Kept]):
+    """The slots of registered keys, by the classes of the keys."""
+
+    def __init__(self, slots: Mapping[str, Kept], registered: Mapping[str, Registered]) -> None:
+        self._slots, self._registered = slots, registered
+
+    def __getitem__(self, key: AnyKey) -> Kept:
+        found = self._registered.get(key.KEY)
+        if found is None or not is_same(found.key, key):
+            raise KeyError(key.KEY)
+        return self._slots[slot_of(found.scope, key.KEY)]
+
+    def __iter__(self) -> Iterator[AnyKey]:
+        return (
+            each.key for each in self._registered.values() if slot_of(each.scope, each.key.KEY) in self._slots
+        )
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)

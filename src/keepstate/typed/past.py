@@ -1,0 +1,48 @@
+"""The state of a thread at a moment of its recorded history."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from keepstate.engine.history.revisions import Revision
+from keepstate.engine.space import Space
+from keepstate.engine.transaction import Transaction
+from keepstate.typed.kept import Kept
+from keepstate.typed.layout import Names
+from keepstate.typed.memory import Memory
+from keepstate.typed.records import Head, ValueRecord, read_record
+
+
+async def memory_at(place: Space | Transaction, names: Names, ref: Revision, run_id: str) -> Memory:
+    """Returns what a commit has recorded of a thread's state."""
+    documents = await place.at(ref)
+    head = read_record(Head, names.head, documents[names.head]) if names.head in documents else Head()
+    return Memory(head.revision, head.lineage, _slots(names, documents, run_id))
+
+
+async def changed_between(
+    place: Space | Transaction, names: Names, a: Revision, b: Revision, run_id: str
+) -> tuple[dict[str, Kept], dict[str, Kept]]:
+    """Returns the slots that differ between two commits, as both have them; reads only what differs."""
+    found: tuple[set[str], set[str]] = set(), set()
+    for difference in await place.history.diff(a, b):
+        name = difference.path[0]
+        if isinstance(name, str) and names.slot(name, run_id) is not None:
+            is_whole = len(difference.path) == 1
+            if not (is_whole and difference.kind == "added"):
+                found[0].add(name)
+            if not (is_whole and difference.kind == "removed"):
+                found[1].add(name)
+    sides: list[dict[str, Kept]] = []
+    for ref, wanted in zip((a, b), found, strict=True):
+        documents = await place.at(ref, load=[(name,) for name in sorted(wanted)])
+        sides.append(_slots(names, {name: documents[name] for name in wanted}, run_id))
+    return sides[0], sides[1]
+
+
+def _slots(names: Names, documents: Mapping[str, object], run_id: str) -> dict[str, Kept]:
+    return {
+        slot: read_record(ValueRecord, name, value).kept()
+        for name, value in documents.items()
+        if (slot := names.slot(name, run_id)) is not None
+    }

@@ -1,0 +1,107 @@
+"""The state as storage has it: JSON by name of key, whether or not the key is registered here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, cast
+
+from keepstate.errors import StateError
+from keepstate.typed.forms import admit_json
+from keepstate.typed.kept import Kept
+from keepstate.typed.key import Json, KeyScope, opened
+from keepstate.typed.layout import RUN_SLOTS, key_in, slot_of
+from keepstate.typed.options import Registered
+from keepstate.values import codec
+
+Unknown = Literal["keep", "error", "skip"]
+"""What becomes of values whose key is not registered when a state is restored."""
+
+
+@dataclass(frozen=True, slots=True)
+class PersistedState:
+    """The serialized form of a state; all of it is JSON.
+
+    Attributes:
+        revision: The revision that it was exported at.
+        extensions: The values by name of key.
+        versions: The versions of the keys' classes that made them; 1 for what is not named.
+        run_scoped: The names of unregistered keys whose values live as long as a run.
+    """
+
+    revision: int
+    extensions: dict[str, Json]
+    versions: dict[str, int] = field(default_factory=dict[str, int])
+    run_scoped: list[str] = field(default_factory=list[str])
+
+
+def exported(
+    revision: int, slots: Mapping[str, Kept], registered: Mapping[str, Registered]
+) -> PersistedState:
+    """Returns what is persistent, and what belongs to keys that are not registered here."""
+    extensions: dict[str, Json] = {}
+    versions: dict[str, int] = {}
+    run_scoped: list[str] = []
+    for slot in sorted(slots):
+        name = key_in(slot)
+        known = registered.get(name)
+        if known is not None and (not known.persistent or slot_of(known.scope, name) != slot):
+            continue
+        stored = slots[slot]
+        extensions[name] = stored.raw
+        versions.pop(name, None)
+        if stored.version != 1:
+            versions[name] = stored.version
+        if known is None and slot.startswith(RUN_SLOTS):
+            run_scoped.append(name)
+        elif name in run_scoped:
+            run_scoped.remove(name)
+    return PersistedState(revision, extensions, versions, run_scoped)
+
+
+def restored(
+    state: PersistedState, registered: Mapping[str, Registered], unknown: Unknown
+) -> dict[str, Kept]:
+    """Returns the slots that a persisted state stands for.
+
+    Raises:
+        StateError: A value cannot be read, or belongs to no registered key and `unknown` is `error`.
+    """
+    if unknown not in ("keep", "error", "skip"):
+        raise StateError(f"`unknown` is {unknown!r}; give 'keep', 'error' or 'skip'")
+    _admit(state)
+    slots: dict[str, Kept] = {}
+    for name, raw in state.extensions.items():
+        version = state.versions.get(name, 1)
+        known = registered.get(name)
+        admit_json(raw, name)
+        if known is not None:
+            opened(known.key, codec.decode(codec.encode(raw)), version)
+            scope = known.scope
+        elif unknown == "skip":
+            continue
+        elif unknown == "error":
+            raise StateError(
+                f"{name!r} is in the state and not registered; install its plugin first, or restore with "
+                "unknown='keep'",
+                state_key=name,
+            )
+        else:
+            scope = KeyScope.RUN if name in state.run_scoped else KeyScope.THREAD
+        slots[slot_of(scope, name)] = Kept(codec.encode(raw), version, state.revision)
+    return slots
+
+
+def _admit(state: PersistedState) -> None:
+    given: Any = state
+    if not isinstance(given, PersistedState):
+        raise StateError(f"{given!r} is no PersistedState; `export_persisted` makes one")
+    revision, extensions, versions = cast(
+        "tuple[Any, Any, Any]", (state.revision, state.extensions, state.versions)
+    )
+    if type(revision) is not int or revision < 0:
+        raise StateError(f"the state has revision {revision!r}; a revision is an int of 0 or more")
+    if not isinstance(extensions, dict) or not all(type(name) is str and name for name in state.extensions):
+        raise StateError("the extensions of the state are no dict of names and values")
+    if not all(type(version) is int and version > 0 for version in versions.values()):
+        raise StateError(f"the versions of the state are {versions!r}; versions count from 1")

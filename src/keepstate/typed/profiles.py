@@ -1,0 +1,327 @@
+"""Profiles and shared state: what is kept of an agent or a scope, beyond runs and threads."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass
+from os import PathLike
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar, cast, overload
+
+from keepstate._runner import Colour
+from keepstate.engine.documents import MISSING, DocumentEntry, Missing
+from keepstate.engine.glob import escaped
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.scope import called, refuse_coroutine_function
+from keepstate.engine.space import Space
+from keepstate.engine.together import together
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import InvalidError, StateError
+from keepstate.stores.protocol import Store
+from keepstate.typed.home import Home
+from keepstate.typed.kept import kept
+from keepstate.typed.key import ProfileKey, is_key, opened
+from keepstate.typed.layout import profile_prefix
+from keepstate.typed.reads import Reads
+from keepstate.typed.records import ValueRecord, kept_record, read_record
+from keepstate.typed.scopes import StateScope, owner_of
+
+V = TypeVar("V")
+
+Owner = str | StateScope
+"""A scope, the string of one, or any other string."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProfileEntry(Generic[V]):
+    """A value of a profile as it was read.
+
+    Attributes:
+        key: The name of its profile key.
+        value: A copy; JSON where the key is not known.
+        version: What `expected_version` asks for; 0 in the transaction that has written it.
+    """
+
+    key: str
+    value: V
+    version: int
+
+
+Entries = list[ProfileEntry[Any]]
+"""Values of one owner, by name of key."""
+
+
+class ProfileAccess:
+    """Reads and writes values of profile keys, each under the string of whom it belongs to.
+
+    It remembers what each task and thread has read by it: who writes over that writes only if it is still
+    so. Without a read before, `write` replaces what is there; `update` is for changing it.
+
+    Args:
+        persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
+            `space` profiles are in memory that nobody else sees.
+        space: Instead: a space, or a transaction, that all profiles are in.
+        keys: The keys that `list` reads by; others are given as JSON.
+        author: Who writes, in what is recorded.
+    """
+
+    def __init__(
+        self,
+        *,
+        persistence: str | PathLike[str] | Store | Keepstate | None = None,
+        space: Space | Transaction | None = None,
+        keys: Iterable[type[ProfileKey[Any]]] = (),
+        author: str | None = None,
+        _colour: Colour = "async",
+    ) -> None:
+        self._home = Home(persistence, space, author=author, colour=_colour)
+        self._keys = {key.KEY: key for key in keys}
+        self._blocking = _colour == "blocking"
+        self._read = Reads()
+
+    def __repr__(self) -> str:
+        return f"<ProfileAccess in {self._home!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of a store that was opened here; what was passed in open stays open."""
+        await self._home.close()
+
+    def _afresh(self, keys: Iterable[type[ProfileKey[Any]]]) -> ProfileAccess:
+        """Returns the same for another task, which has read nothing yet."""
+        other = ProfileAccess.__new__(ProfileAccess)
+        other._home, other._blocking, other._read = self._home, self._blocking, Reads()
+        other._keys = {**self._keys, **{key.KEY: key for key in keys}}
+        return other
+
+    # ---- one value
+
+    async def read(
+        self,
+        profile_key: type[ProfileKey[V]],
+        key: Owner | None = None,
+        *,
+        agent: str | None = None,
+        scope: StateScope | None = None,
+    ) -> V:
+        """Returns a value, or the key's default if there is none.
+
+        Args:
+            profile_key: What to read.
+            key: Whose: a scope, or the string of one.
+            agent: Instead: the agent of this name, whom no scope can be mistaken for.
+            scope: Instead: a scope.
+
+        Raises:
+            StateError: What is stored no longer validates; names the path and the stored version.
+        """
+        found = await self.entry(profile_key, key, agent=agent, scope=scope)
+        return profile_key.default() if found is None else found.value
+
+    async def entry(
+        self,
+        profile_key: type[ProfileKey[V]],
+        key: Owner | None = None,
+        *,
+        agent: str | None = None,
+        scope: StateScope | None = None,
+    ) -> ProfileEntry[V] | None:
+        """Returns a value with its version, or None if there is none; see `read`."""
+        owner = owner_of(key, agent, scope)
+        place, name = self._place(owner), _name(owner, profile_key)
+        stored = await place.documents.entry(name)
+        if isinstance(place, Space):
+            self._read.read(owner, profile_key.KEY, 0 if stored is None else stored.version)
+        if stored is None:
+            return None
+        record = read_record(ValueRecord, name, stored.value)
+        return ProfileEntry(
+            profile_key.KEY, opened(profile_key, record.value, record.version), stored.version
+        )
+
+    @overload
+    async def write(
+        self,
+        profile_key: type[ProfileKey[V]],
+        key: Owner,
+        value: V,
+        *,
+        expected_version: int | None = None,
+    ) -> int: ...
+    @overload
+    async def write(
+        self,
+        profile_key: type[ProfileKey[V]],
+        *,
+        value: V,
+        agent: str | None = None,
+        scope: StateScope | None = None,
+        expected_version: int | None = None,
+    ) -> int: ...
+    async def write(
+        self,
+        profile_key: type[ProfileKey[V]],
+        key: Owner | None = None,
+        value: V | Missing = MISSING,
+        *,
+        agent: str | None = None,
+        scope: StateScope | None = None,
+        expected_version: int | None = None,
+    ) -> int:
+        """Writes a value, and returns its version; 0 inside a transaction, which has none before it ends.
+
+        What this object has read before is replaced only if nobody has changed it since.
+
+        Args:
+            profile_key: What to write.
+            key: Whose; see `read`.
+            value: The value.
+            agent: Instead of `key`.
+            scope: Instead of `key`.
+            expected_version: Writes only over this version; 0 only if there is none.
+
+        Raises:
+            ConflictError: Somebody else has changed it; nothing was written. Read it again, or `update` it.
+            StateError: It is no value of the key; names the path.
+        """
+        if isinstance(value, Missing):
+            raise InvalidError("no `value` was given to write")
+        owner = owner_of(key, agent, scope)
+        if expected_version is None:
+            expected_version = self._read.expected(owner, profile_key.KEY)
+        version = await self._place(owner).documents.put(
+            _name(owner, profile_key),
+            kept_record(kept(profile_key, value)),
+            expected_version=expected_version,
+        )
+        if version:
+            self._read.wrote(owner, profile_key.KEY, version)
+        return version
+
+    @overload
+    async def update(
+        self, profile_key: type[ProfileKey[V]], key: Owner, change: Callable[[V], V | Awaitable[V]]
+    ) -> V: ...
+    @overload
+    async def update(
+        self,
+        profile_key: type[ProfileKey[V]],
+        *,
+        change: Callable[[V], V | Awaitable[V]],
+        agent: str | None = None,
+        scope: StateScope | None = None,
+    ) -> V: ...
+    async def update(
+        self,
+        profile_key: type[ProfileKey[V]],
+        key: Owner | None = None,
+        change: Callable[[V], V | Awaitable[V]] | Missing = MISSING,
+        *,
+        agent: str | None = None,
+        scope: StateScope | None = None,
+    ) -> V:
+        """Changes a value, or the default if there is none, again and again until nobody else has meanwhile.
+
+        Args:
+            profile_key: What to change.
+            key: Whose; see `read`.
+            change: Gets a copy of the value, and returns the new one. It may be called several times.
+            agent: Instead of `key`.
+            scope: Instead of `key`.
+
+        Returns:
+            The new value.
+        """
+        if isinstance(change, Missing):
+            raise InvalidError("no `change` was given to update")
+        if self._blocking:
+            refuse_coroutine_function(change)
+        function = change
+        owner = owner_of(key, agent, scope)
+        name = _name(owner, profile_key)
+
+        async def changed(stored: Any) -> Any:
+            record = None if stored is None else read_record(ValueRecord, name, stored)
+            old = (
+                profile_key.default() if record is None else opened(profile_key, record.value, record.version)
+            )
+            new: Any = await called(function, old)
+            if new is None and profile_key.default() is not None:
+                raise StateError(
+                    f"what updates {profile_key.KEY!r} returned None; let it return the new value",
+                    state_key=profile_key.KEY,
+                )
+            return kept_record(kept(profile_key, cast("V", new)))
+
+        # A plain function around it, because blocking handles take no coroutine functions.
+        made = await self._place(owner).documents.update(name, lambda old: changed(old), default=None)  # noqa: PLW0108
+        self._read.forget(owner, profile_key.KEY)
+        record = read_record(ValueRecord, name, made)
+        return opened(profile_key, record.value, record.version)
+
+    async def delete(
+        self,
+        profile_key: type[ProfileKey[Any]],
+        key: Owner | None = None,
+        *,
+        agent: str | None = None,
+        scope: StateScope | None = None,
+    ) -> bool:
+        """Removes a value, and returns whether there was one; see `read`."""
+        owner = owner_of(key, agent, scope)
+        self._read.forget(owner, profile_key.KEY)
+        return await self._place(owner).documents.delete(_name(owner, profile_key))
+
+    # ---- all that somebody has
+
+    async def list(
+        self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None
+    ) -> Entries:
+        """Returns all values of one owner by name of key, those of unknown keys as JSON; see `read`."""
+        owner = owner_of(key, agent, scope)
+        prefix = profile_prefix(owner)
+
+        async def work(tx: Transaction) -> Entries:
+            names = [name async for name in tx.documents.keys(f"{escaped(prefix)}*")]
+            return [
+                self._told(name[len(prefix) :], name, entry)
+                for name in names
+                if (entry := await tx.documents.entry(name)) is not None
+            ]
+
+        return await together(self._place(owner), work)
+
+    def _told(self, key: str, name: str, stored: DocumentEntry[Any]) -> ProfileEntry[Any]:
+        record, known = read_record(ValueRecord, name, stored.value), self._keys.get(key)
+        value = record.value if known is None else opened(known, record.value, record.version)
+        return ProfileEntry(key, value, stored.version)
+
+    async def clear(
+        self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None
+    ) -> int:
+        """Removes all values of one owner, and returns how many there were; see `read`."""
+        owner = owner_of(key, agent, scope)
+
+        async def work(tx: Transaction) -> int:
+            names = [name async for name in tx.documents.keys(f"{escaped(profile_prefix(owner))}*")]
+            return sum([await tx.documents.delete(name) for name in names])
+
+        removed = await together(self._place(owner), work)
+        self._read.forget(owner)
+        return removed
+
+    def _place(self, owner: str) -> Space | Transaction:
+        return self._home.place(f"profile/{owner}")
+
+
+def _name(owner: str, key: type[ProfileKey[Any]]) -> str:
+    if not is_key(key, ProfileKey):
+        raise StateError(f"{key!r} is no profile key; give a class with a KEY that descends from ProfileKey")
+    return profile_prefix(owner) + key.KEY

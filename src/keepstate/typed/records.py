@@ -1,0 +1,128 @@
+"""What stands in a thread's documents: the head of the state, values, and the records of runs."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Any, Literal, TypeVar
+
+import msgspec
+
+from keepstate.errors import CorruptError
+from keepstate.typed.kept import Kept
+from keepstate.typed.layout import RUN_SLOTS, THREAD_SLOTS
+from keepstate.values import codec
+
+R = TypeVar("R", bound=msgspec.Struct)
+
+RECENT_NAMES = 64
+"""So many of the slots that were changed last are named in the head: who missed only these reads no more."""
+
+
+class Head(msgspec.Struct, frozen=True):
+    """How far the state of a thread is.
+
+    Attributes:
+        revision: Counts its batches.
+        lineage: Which counting it is: a restored state begins another. Empty for the first.
+        removed: The revision that last removed values.
+        floor: All slots that were changed after this revision are in `recent`, but for those of runs that
+            have an id: only who does a run changes its values.
+        recent: The slots that were changed last, and by which revision.
+        runs: The runs that have values of their own, the one that began last at the end, and the revision
+            that last changed one.
+    """
+
+    revision: int = 0
+    lineage: str = ""
+    removed: int = 0
+    floor: int = 0
+    recent: dict[str, int] = {}
+    runs: dict[str, int] = {}
+
+    def after(self, changed: Collection[str], run_id: str, *, removes: bool) -> Head:
+        """Returns the head once a batch has changed these slots."""
+        revision, floor = self.revision + 1, self.floor
+        here = sorted(slot for slot in changed if not run_id or slot.startswith(THREAD_SLOTS))
+        recent = {slot: made for slot, made in self.recent.items() if slot not in here}
+        recent |= dict.fromkeys(here, revision)
+        while len(recent) > RECENT_NAMES:
+            floor = max(floor, recent.pop(next(iter(recent))))
+        runs = self.runs
+        if any(slot.startswith(RUN_SLOTS) for slot in changed):
+            runs = {**runs, run_id: revision}
+        return Head(revision, self.lineage, revision if removes else self.removed, floor, recent, runs)
+
+    def changed_since(self, revision: int, lineage: str, run_id: str) -> set[str] | None:
+        """Returns the slots changed after a revision; None if that is not known."""
+        if lineage != self.lineage or not self.floor <= revision <= self.revision:
+            return None
+        if run_id and self.runs.get(run_id, 0) > revision:
+            return None
+        missed = {slot for slot, made in self.recent.items() if made > revision}
+        return {slot for slot in missed if not run_id or slot.startswith(THREAD_SLOTS)}
+
+
+class ValueRecord(msgspec.Struct, frozen=True):
+    """A value as it is stored.
+
+    Attributes:
+        value: Its JSON form.
+        version: The version of the class that made it.
+        revision: The revision of the state that wrote it.
+    """
+
+    value: Any
+    version: int
+    revision: int = 0
+
+    def kept(self) -> Kept:
+        """Returns it as it stands in memory."""
+        return Kept(codec.encode(self.value), self.version, self.revision)
+
+
+class RunRecord(msgspec.Struct, frozen=True):
+    """What is known of a run.
+
+    Attributes:
+        run_id: Its id.
+        thread_id: Its thread.
+        status: Whether it goes on; one that did not end well is `failed`.
+        fence: The token of the lease that it is done under; each process that takes it over has a higher one.
+        steps: How many steps it has begun to commit.
+        pending: The tools of the last step that have not been applied yet.
+        messages: How many messages it has added.
+        revision: The revision of the thread's state after its last step.
+        author: Who does it, or None.
+    """
+
+    run_id: str
+    thread_id: str
+    status: Literal["running", "finished", "failed"] = "running"
+    fence: int = 0
+    steps: int = 0
+    pending: list[str] = []
+    messages: int = 0
+    revision: int = 0
+    author: str | None = None
+
+
+def read_record(kind: type[R], document: str, value: object) -> R:
+    """Returns what a document holds.
+
+    Raises:
+        CorruptError: It holds no such record.
+    """
+    try:
+        return msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise CorruptError(f"document {document!r} is damaged: {error}", place=document) from error
+
+
+def plain(record: msgspec.Struct) -> dict[str, Any]:
+    """Returns a record as a document holds it."""
+    return msgspec.structs.asdict(record)
+
+
+def kept_record(stored: Kept) -> dict[str, Any]:
+    """Returns what a document holds of a value."""
+    return plain(ValueRecord(stored.raw, stored.version, stored.revision))

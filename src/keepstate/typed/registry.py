@@ -1,0 +1,214 @@
+"""Which keys are in use, and which plugin has brought each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Protocol
+
+from keepstate.errors import StateError
+from keepstate.typed.key import AnyKey, ProfileKey, StateKey, is_key, is_same
+from keepstate.typed.options import Registered, StateKeyOptions
+
+
+class Plugin(Protocol):
+    """What brings keys. Any object will do; its name is its `name`, or that of its class."""
+
+    def register(self, registrar: PluginRegistrar) -> None:
+        """Registers the keys that it needs."""
+        ...
+
+
+class Registry:
+    """The keys in use.
+
+    Attributes:
+        keys: By name; replaced as a whole when that changes.
+    """
+
+    def __init__(self) -> None:
+        self.keys: Mapping[str, Registered] = {}
+        self._profile_keys: dict[str, tuple[type[ProfileKey[Any]], str]] = {}
+        self._plugins: set[str] = set()
+
+    def find(self, name: str) -> Registered | None:
+        """Returns the key of this name that is in use, or None."""
+        return self.keys.get(name)
+
+    def named(self, key: AnyKey) -> Registered:
+        """Returns what holds for a key.
+
+        Raises:
+            StateError: It is not in use.
+        """
+        found = self.keys.get(key.KEY)
+        if found is None:
+            raise StateError(
+                f"{key.KEY!r} is not registered, so nothing of the batch was applied; install the plugin "
+                "that registers it",
+                state_key=key.KEY,
+            )
+        if not is_same(found.key, key):
+            raise StateError(
+                f"{key.KEY!r} is registered as {_path(found.key)}, and the batch has {_path(key)}",
+                state_key=key.KEY,
+            )
+        return found
+
+    @property
+    def profile_keys(self) -> list[type[ProfileKey[Any]]]:
+        """Returns the profile keys in use."""
+        return [key for key, _ in self._profile_keys.values()]
+
+    def asked(self, plugin: Plugin) -> PluginRegistrar:
+        """Returns what a plugin registers; nothing is in use yet.
+
+        Raises:
+            StateError: It is installed already, or registers what it cannot.
+        """
+        owner = plugin_name(plugin)
+        if owner in self._plugins:
+            raise StateError(f"plugin {owner} is installed already; uninstall it first")
+        registrar = PluginRegistrar(owner, self)
+        plugin.register(registrar)
+        return registrar
+
+    def add(self, registrar: PluginRegistrar) -> None:
+        """Puts in use what a plugin has registered."""
+        self._plugins.add(registrar.owner)
+        self.keys = {**self.keys, **{each.key.KEY: each for each in registrar.keys}}
+        self._profile_keys |= {key.KEY: (key, registrar.owner) for key in registrar.profile_keys}
+
+    def owned(self, owner: str) -> list[Registered]:
+        """Returns the keys that a plugin has brought.
+
+        Raises:
+            StateError: It is not installed.
+        """
+        if owner not in self._plugins:
+            raise StateError(f"plugin {owner} is not installed")
+        return [each for each in self.keys.values() if each.owner == owner]
+
+    def remove(self, owner: str) -> None:
+        """Takes out of use what a plugin has brought."""
+        self._plugins.discard(owner)
+        self.keys = {name: each for name, each in self.keys.items() if each.owner != owner}
+        self._profile_keys = {name: each for name, each in self._profile_keys.items() if each[1] != owner}
+
+    def admit(self, new: Registered, pending: Iterable[Registered]) -> bool:
+        """Returns whether a registration says something new.
+
+        Raises:
+            StateError: The name is in use by another plugin, or otherwise; both are named.
+        """
+        name = new.key.KEY
+        known = next((each for each in pending if name == each.key.KEY), self.keys.get(name))
+        if known is None:
+            return True
+        if known.owner != new.owner:
+            raise StateError(
+                f"{name!r} is registered by plugin {known.owner} and by plugin {new.owner}; give one of the "
+                "keys another name",
+                state_key=name,
+            )
+        if not known.is_like(new):
+            raise StateError(
+                f"{name!r} is registered twice by plugin {new.owner}, as {_told(known)} and as {_told(new)}",
+                state_key=name,
+            )
+        return False
+
+    def admit_profile(
+        self, key: type[ProfileKey[Any]], owner: str, pending: list[type[ProfileKey[Any]]]
+    ) -> bool:
+        """Returns whether a registration of a profile key says something new."""
+        here = next((each for each in pending if each.KEY == key.KEY), None)
+        known = (here, owner) if here is not None else self._profile_keys.get(key.KEY)
+        if known is None:
+            return True
+        if known[1] != owner or known[0] is not key:
+            raise StateError(
+                f"profile key {key.KEY!r} is registered by plugin {known[1]} as {_path(known[0])} and by "
+                f"plugin {owner} as {_path(key)}; give one of the keys another name",
+                state_key=key.KEY,
+            )
+        return False
+
+
+class PluginRegistrar:
+    """What a plugin registers its keys with.
+
+    Attributes:
+        owner: The name of the plugin.
+        keys: What it has registered.
+        profile_keys: The profile keys that it has registered.
+    """
+
+    def __init__(self, owner: str, registry: Registry) -> None:
+        self.owner, self._registry = owner, registry
+        self.keys: list[Registered] = []
+        self.profile_keys: list[type[ProfileKey[Any]]] = []
+
+    def __repr__(self) -> str:
+        return f"<PluginRegistrar of {self.owner}>"
+
+    def register_key(self, key: AnyKey, options: StateKeyOptions | None = None) -> None:
+        """Registers a state key.
+
+        Raises:
+            StateError: Its name is in use by another plugin, or with other options.
+        """
+        if not is_key(key, StateKey):
+            raise StateError(f"{key!r} is no state key; give a class with a KEY that descends from StateKey")
+        new = Registered.of(key, options, self.owner)
+        if self._registry.admit(new, self.keys):
+            self.keys.append(new)
+
+    def register_profile_key(self, key: type[ProfileKey[Any]]) -> None:
+        """Registers a profile key, for profiles and shared state.
+
+        Raises:
+            StateError: Its name is in use by another plugin, or for another class.
+        """
+        if not is_key(key, ProfileKey):
+            raise StateError(
+                f"{key!r} is no profile key; give a class with a KEY that descends from ProfileKey"
+            )
+        if self._registry.admit_profile(key, self.owner, self.profile_keys):
+            self.profile_keys.append(key)
+
+
+class Keys:
+    """A plugin of nothing but state keys.
+
+    Attributes:
+        name: What it is called in errors.
+    """
+
+    def __init__(self, keys: Iterable[AnyKey], name: str = "keys") -> None:
+        self._keys, self.name = list(keys), name
+
+    def register(self, registrar: PluginRegistrar) -> None:
+        """Registers the keys."""
+        for key in self._keys:
+            registrar.register_key(key)
+
+
+def plugin_name(plugin: object) -> str:
+    """Returns what a plugin is called: by itself, by its class, or by the caller."""
+    if isinstance(plugin, str):
+        return plugin
+    name = getattr(plugin, "name", None)
+    if isinstance(name, str) and name:
+        return name
+    return _path(plugin if isinstance(plugin, type) else type(plugin))
+
+
+def _path(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def _told(each: Registered) -> str:
+    return (
+        f"{_path(each.key)} (persistent={each.persistent}, retain_on_uninstall={each.retain_on_uninstall}, "
+        f"scope={each.scope.value})"
+    )

@@ -1,0 +1,348 @@
+"""KeyedState: the state of a thread, by typed keys."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Iterable
+from os import PathLike
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from keepstate._runner import Colour
+from keepstate.engine.admission import admit_instance, admit_text
+from keepstate.engine.glob import escaped
+from keepstate.engine.history.revisions import Revision
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.lease import Lease
+from keepstate.engine.once import entered_once
+from keepstate.engine.space import Space
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import InvalidError, StateConflictError, StateError
+from keepstate.stores.protocol import Store
+from keepstate.typed.batch import MutationBatch
+from keepstate.typed.changes import KeyDifference, StateWatch, differences
+from keepstate.typed.committing import Applying
+from keepstate.typed.home import Home
+from keepstate.typed.hooks import CommitEvent, CommitHook, Hooks
+from keepstate.typed.key import AnyKey, StateKey
+from keepstate.typed.layout import RUN_SLOTS, Names, key_in, slot_of
+from keepstate.typed.past import changed_between, memory_at
+from keepstate.typed.persisted import PersistedState, Unknown, exported, restored
+from keepstate.typed.registry import Keys, Plugin, Registry, plugin_name
+from keepstate.typed.state_map import Snapshot
+from keepstate.typed.thread import Beside, Change, Done, Found, ThreadState
+
+V = TypeVar("V")
+
+
+class KeyedState:
+    """The values of registered keys, changed by batches of updates.
+
+    What is read is in memory, of the revision that this object has read or made last; what is committed is
+    applied to the newest values, whoever wrote them. Tasks and threads may share it.
+
+    Args:
+        thread_id: Whose state it is; it stands in the space `thread/<thread_id>`.
+        persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
+            `space` the state is in memory that nobody else sees.
+        space: Instead: a space, or a transaction whose batch all commits join.
+        run_id: The run whose run-scoped values it has.
+        keys: Keys to register at once.
+        plugins: Plugins to install at once.
+        author: Who writes, in what is recorded.
+        record: Records each commit in the history of the thread's space, for `at` and `diff`.
+    """
+
+    def __init__(
+        self,
+        thread_id: str = "default",
+        *,
+        persistence: str | PathLike[str] | Store | Keepstate | None = None,
+        space: Space | Transaction | None = None,
+        run_id: str = "",
+        keys: Iterable[AnyKey] = (),
+        plugins: Iterable[Plugin] = (),
+        author: str | None = None,
+        record: bool = False,
+        _colour: Colour = "async",
+    ) -> None:
+        home = Home(persistence, space, author=author, record=record, colour=_colour)
+        place, names = home.thread(thread_id)
+        keys = list(keys)
+        self._begin(home, place, names, run_id, [*([Keys(keys)] if keys else []), *plugins])
+
+    def _begin(
+        self,
+        home: Home | None,
+        place: Space | Transaction,
+        names: Names,
+        run_id: str,
+        plugins: Iterable[Plugin],
+    ) -> None:
+        names.admit(admit_text("run_id", run_id))
+        self._home, self._place, self._names = home, place, names
+        self._registry = Registry()
+        self._thread = ThreadState(place, names, run_id, is_empty=home is not None and home.is_private)
+        self._hooks = Hooks(blocking=place.runner.colour == "blocking")
+        for plugin in plugins:
+            self._registry.add(self._registry.asked(plugin))
+
+    @classmethod
+    def _in_run(cls, place: Space, names: Names, run_id: str, plugins: Iterable[Plugin]) -> KeyedState:
+        """Returns the state of a run's thread; for `AgentRun`, which closes the store."""
+        state = cls.__new__(cls)
+        state._begin(None, place, names, run_id, plugins)
+        return state
+
+    def __repr__(self) -> str:
+        state = f"at revision {self._thread.memory.revision}" if self._thread.is_loaded else "not read yet"
+        return f"<KeyedState in {self._place!r} {state}>"
+
+    # ---- opening and closing
+
+    async def __aenter__(self) -> Self:
+        await self._thread.load()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of a store that was opened here; what was passed in open stays open."""
+        if self._home is not None:
+            await self._home.close()
+
+    # ---- reading
+
+    @property
+    def revision(self) -> int:
+        """Returns how many batches the state has seen, as far as this object knows."""
+        return self._thread.known().revision
+
+    def snapshot(self) -> Snapshot:
+        """Returns the state as this object knows it; it costs nothing, however many keys there are.
+
+        Raises:
+            NotLoadedError: Nothing was read yet: enter the object, or call `refresh`.
+        """
+        return self._thread.known().snapshot(self._registry.keys)
+
+    def read(self, key: type[StateKey[V, Any]]) -> V | None:
+        """Returns a copy of a key's value, or None if it was never touched."""
+        return self.snapshot().get(key)
+
+    async def refresh(self) -> int:
+        """Reads what others have changed, and returns the newest revision."""
+        await self._thread.refresh()
+        return self.revision
+
+    # ---- changing
+
+    def begin_mutation(self) -> MutationBatch:
+        """Returns an empty batch on the present revision."""
+        memory = self._thread.known()
+        return MutationBatch(memory.revision, lineage=memory.lineage)
+
+    async def commit(self, batch: MutationBatch, *, message: str = "") -> int:
+        """Applies a batch to the newest values, all of it or nothing, and returns the revision that it made.
+
+        An empty batch changes nothing. Commutative updates are applied to what others have written meanwhile,
+        so that all are kept.
+
+        Args:
+            batch: The updates.
+            message: Says what for, in what is recorded.
+
+        Raises:
+            StateError: A key is not registered, or an update makes a value that cannot be kept.
+            StateConflictError: The batch updates an exclusive key that was changed after the base revision.
+                The newest is read by then: take a snapshot, and compute the batch again. What a batch has
+                only read guards nothing.
+            Exception: Whatever `apply` of a key raises; nothing of the batch was applied.
+        """
+        admit_instance("batch", batch, MutationBatch)
+        await self._thread.load()
+        if batch.is_empty():
+            return self.revision
+        return (await self._commit(batch, message=message)).head.revision
+
+    async def _commit(
+        self,
+        batch: MutationBatch,
+        *,
+        beside: Beside | None = None,
+        message: str = "",
+    ) -> Done:
+        """Applies a batch, and does more beside it; for `AgentRun`, whose batch may be empty."""
+
+        async def work() -> Done:
+            applying = Applying(batch, self._registry, self._thread.memory.slots)
+            try:
+                done = await self._thread.change(
+                    applying.stored, applying.compute, beside=beside, message=message
+                )
+            except StateConflictError:
+                await self._thread.refresh()
+                raise
+            if done.change is not None:
+                await self._hooks.tell(
+                    CommitEvent(done.before.revision, done.head.revision, batch.op_len(), self.snapshot())
+                )
+            return done
+
+        return await self._thread.in_turn(work)
+
+    def merge_parallel(self, a: MutationBatch, b: MutationBatch) -> MutationBatch:
+        """Returns one batch of two that were computed in parallel: the updates of `a`, then those of `b`.
+
+        Raises:
+            StateError: Both touch an exclusive key, which is named, or they were computed from different
+                revisions.
+        """
+        return self.merge_all([a, b])
+
+    def merge_all(self, batches: Iterable[MutationBatch]) -> MutationBatch:
+        """Returns one batch of all that were computed in parallel, in their order; as `merge_parallel`."""
+        merged = MutationBatch()
+        for batch in batches:
+            merged.merge_parallel(batch)
+        return merged
+
+    def _fence(self, lease: Lease, before: KeyedState | None) -> None:
+        """Lets all changes apply only while the lease is held; for `AgentRun`.
+
+        Args:
+            lease: The lease of the run.
+            before: The state of the run before on this thread, whose values that are not stored go on.
+        """
+        self._thread.lease = lease
+        if before is not None:
+            self._thread.carry(before._thread)
+
+    # ---- plugins and hooks
+
+    async def install_plugin(self, plugin: Plugin) -> None:
+        """Registers the keys of a plugin; what is stored under them can be read from now on.
+
+        Raises:
+            StateError: It is installed, or one of its keys is in use; nothing was registered.
+        """
+        await self._thread.load()
+        self._registry.add(self._registry.asked(plugin))
+
+    async def uninstall_plugin(self, plugin: Plugin | type | str) -> None:
+        """Takes the keys of a plugin out of use; removes their values but for those to be retained.
+
+        Args:
+            plugin: The plugin, its class, or its name.
+
+        Raises:
+            StateError: It is not installed.
+        """
+        await self._thread.load()
+        owner = plugin_name(plugin)
+        gone = {
+            slot_of(each.scope, each.key.KEY): each
+            for each in self._registry.owned(owner)
+            if not each.retain_on_uninstall
+        }
+        await self._remove(gone, [slot for slot, each in gone.items() if each.persistent])
+        self._registry.remove(owner)
+
+    def add_hook(self, hook: CommitHook) -> None:
+        """Calls a function with a `CommitEvent` after each commit of this object, in the order of adding."""
+        if isinstance(self._place, Transaction):
+            raise InvalidError(
+                "a hook is told of what was applied; add it to the state of the space, outside"
+            )
+        self._hooks.add(hook)
+
+    async def clear_run_scoped(self) -> None:
+        """Removes all run-scoped values, those of keys that are not registered too."""
+        await self._thread.refresh()
+        slots = [slot for slot in self._thread.memory.slots if slot.startswith(RUN_SLOTS)]
+        await self._remove(slots, [slot for slot in slots if not self._is_unstored(slot)])
+
+    async def _remove(self, slots: Iterable[str], stored: list[str]) -> None:
+        slots = list(slots)
+
+        def compute(found: Found) -> Change | None:
+            held = [slot for slot in slots if found.slots.get(slot) or slot in self._thread.memory.slots]
+            return Change(dict.fromkeys(held), stored) if held else None
+
+        await self._thread.in_turn(lambda: self._thread.change(stored, compute))
+
+    def _is_unstored(self, slot: str) -> bool:
+        known = self._registry.find(key_in(slot))
+        if known is not None and slot_of(known.scope, known.key.KEY) == slot:
+            return not known.persistent
+        return slot in self._thread.unstored
+
+    # ---- the whole state
+
+    def export_persisted(self) -> PersistedState:
+        """Returns all persistent values as JSON, those of keys that are not registered here too."""
+        memory = self._thread.known()
+        stored = {slot: kept for slot, kept in memory.slots.items() if not self._is_unstored(slot)}
+        return exported(memory.revision, stored, self._registry.keys)
+
+    async def restore_persisted(self, state: PersistedState, unknown: Unknown = "keep") -> None:
+        """Puts an exported state in place of all values, those that are not stored too; its revision goes on.
+
+        Args:
+            state: What was exported; at most 990 values.
+            unknown: What to do with values whose key is not registered: `keep` them for when it is, raise an
+                `error`, or `skip` them.
+
+        Raises:
+            StateError: A value cannot be read, or is unknown and must not be; nothing was changed.
+        """
+        slots = restored(state, self._registry.keys, unknown)
+        await self._thread.load()
+        lineage = self._place.clock.random_bytes(8).hex()
+
+        async def work() -> Done:
+            await self._thread.refresh()
+            gone = dict.fromkeys(self._thread.memory.slots.keys() - slots.keys())
+            whole = {**gone, **slots}
+            stored = [slot for slot in whole if not self._is_unstored(slot)]
+            change = Change(whole, stored, restart=(state.revision, lineage))
+            return await self._thread.change(stored, lambda _: change)
+
+        await self._thread.in_turn(work)
+
+    # ---- changes and the past
+
+    @entered_once
+    async def watch(
+        self, key: type[StateKey[V, Any]], *, timeout_s: float | None = None
+    ) -> AsyncGenerator[StateWatch[V]]:
+        """Yields an iterator over a key's changes from now on, whoever makes them: in order, none missing.
+
+        Args:
+            key: A registered key that is persistent.
+            timeout_s: Ends the iteration when nothing has changed for so long; without it, it never ends.
+        """
+        known = self._registry.named(key)
+        if not known.persistent:
+            raise StateError(
+                f"{key.KEY!r} is not stored, and cannot be watched; add a hook", state_key=key.KEY
+            )
+        name = self._names.document(slot_of(known.scope, key.KEY), self._thread.run_id)
+        async with self._place.documents.watch(escaped(name), timeout_s=timeout_s) as changes:
+            yield StateWatch(key, changes)
+
+    async def at(self, ref: Revision = "main") -> Snapshot:
+        """Returns the state as it was at a commit of the thread's history; see `Space.at`.
+
+        Raises:
+            NotFoundError: There is no such commit: the space is not recorded, or not for so long.
+        """
+        memory = await memory_at(self._place, self._names, ref, self._thread.run_id)
+        return memory.snapshot(self._registry.keys)
+
+    async def diff(self, a: Revision, b: Revision = "main") -> list[KeyDifference]:
+        """Returns which keys have another value at `b` than at `a`, by name."""
+        old, new = await changed_between(self._place, self._names, a, b, self._thread.run_id)
+        return differences(old, new, self._registry.keys)

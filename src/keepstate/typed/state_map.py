@@ -1,0 +1,168 @@
+"""Values by key: a map to work with, and the frozen one in a snapshot."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn, TypeVar
+
+from keepstate.errors import StateError
+from keepstate.typed.kept import Kept, copied, kept, value_of
+from keepstate.typed.key import AnyKey, StateKey
+
+V = TypeVar("V")
+
+
+class StateMap:
+    """Values of state keys. What is inserted is validated and copied; one map is for one thread."""
+
+    def __init__(self) -> None:
+        self._values: dict[AnyKey, Any] = {}
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {sorted(key.KEY for key in self._keys())}>"
+
+    def _keys(self) -> list[AnyKey]:
+        return list(self._values)
+
+    def contains(self, key: type[StateKey[V, Any]]) -> bool:
+        """Returns whether there is a value."""
+        return key in self._values
+
+    def get(self, key: type[StateKey[V, Any]]) -> V | None:
+        """Returns a copy of the value, or None if there is none."""
+        if key not in self._values:
+            return None
+        value: V = copied(self._values[key], f"the value of {key.KEY!r}")
+        return value
+
+    def get_mut(self, key: type[StateKey[V, Any]]) -> V | None:
+        """Returns the value itself, to be changed in place, or None if there is none.
+
+        One that cannot be changed in place, such as an int, is replaced by `insert`.
+        """
+        value: V | None = self._values.get(key)
+        return value
+
+    def insert(self, key: type[StateKey[V, Any]], value: V) -> None:
+        """Puts a value in place of what is there.
+
+        Raises:
+            StateError: It is no value of the key; names the path.
+        """
+        self._values[key] = value_of(key, kept(key, value))
+
+    def remove(self, key: type[StateKey[V, Any]]) -> V | None:
+        """Takes the value out and returns it, or None if there was none."""
+        value: V | None = self._values.pop(key, None)
+        return value
+
+    def get_or_insert_default(self, key: type[StateKey[V, Any]]) -> V:
+        """Returns the value itself, to be changed in place; a key without one gets its default first."""
+        if key not in self._values:
+            self._values[key] = key.default()
+        value: V = self._values[key]
+        return value
+
+    def copy(self) -> StateMap:
+        """Returns a map of its own, which shares no value with this one."""
+        copy = StateMap()
+        copy._values = {
+            key: copied(value, f"the value of {key.KEY!r}") for key, value in self._values.items()
+        }
+        return copy
+
+    def __copy__(self) -> StateMap:
+        return self.copy()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> StateMap:
+        return self.copy()
+
+    def freeze(self) -> FrozenMap:
+        """Returns the same values, never to be changed; each is encoded once."""
+        return FrozenMap({key: kept(key, value) for key, value in self._values.items()})
+
+
+class FrozenMap(StateMap):
+    """Values that stay as they are; each reader gets copies. It costs nothing to share."""
+
+    def __init__(self, values: Mapping[AnyKey, Kept]) -> None:
+        self._kept = values
+
+    def _keys(self) -> list[AnyKey]:
+        return list(self._kept)
+
+    def contains(self, key: type[StateKey[V, Any]]) -> bool:
+        """Returns whether there is a value."""
+        return key in self._kept
+
+    def get(self, key: type[StateKey[V, Any]]) -> V | None:
+        """Returns a copy of the value, or None if there is none.
+
+        Raises:
+            StateError: What was stored no longer validates; names the path and the stored version.
+        """
+        return value_of(key, found) if (found := self._kept.get(key)) is not None else None
+
+    def get_mut(self, key: type[StateKey[V, Any]]) -> NoReturn:
+        """Raises: a snapshot is never changed."""
+        raise _frozen(key)
+
+    def insert(self, key: type[StateKey[V, Any]], value: V) -> NoReturn:
+        """Raises: a snapshot is never changed."""
+        raise _frozen(key)
+
+    def remove(self, key: type[StateKey[V, Any]]) -> NoReturn:
+        """Raises: a snapshot is never changed."""
+        raise _frozen(key)
+
+    def get_or_insert_default(self, key: type[StateKey[V, Any]]) -> NoReturn:
+        """Raises: a snapshot is never changed."""
+        raise _frozen(key)
+
+    def copy(self) -> StateMap:
+        """Returns a map of its own that can be changed."""
+        copy = StateMap()
+        copy._values = {key: value_of(key, stored) for key, stored in self._kept.items()}
+        return copy
+
+    def freeze(self) -> FrozenMap:
+        """Returns itself."""
+        return self
+
+
+def _frozen(key: AnyKey) -> StateError:
+    return StateError(
+        f"{key.KEY!r} is in a snapshot, which is never changed; give an update to a batch, or change "
+        "`ext.copy()`",
+        state_key=key.KEY,
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Snapshot:
+    """The state as it was at one revision; immutable, and cheap to share.
+
+    Attributes:
+        revision: The revision.
+        ext: The values.
+    """
+
+    revision: int
+    ext: StateMap
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "ext", self.ext.freeze())
+
+    @classmethod
+    def new(cls, revision: int, ext: StateMap) -> Snapshot:
+        """Returns a snapshot of what the map holds now."""
+        return cls(revision, ext)
+
+    def get(self, key: type[StateKey[V, Any]]) -> V | None:
+        """Returns a copy of a key's value; None if it was never touched, whatever its default.
+
+        Raises:
+            StateError: What was stored no longer validates; names the path and the stored version.
+        """
+        return self.ext.get(key)

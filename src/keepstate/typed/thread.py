@@ -1,0 +1,283 @@
+"""The state of one thread: what its space holds, in memory, and how a change gets there.
+
+Each change is one conditional batch over the documents of the slots that it touches and over the head. Who
+finds that others were faster does it again on the newest values; nothing else is read or written, however
+many keys are registered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias, TypeVar
+
+from keepstate.engine.glob import escaped
+from keepstate.engine.lease import Lease
+from keepstate.engine.space import Space
+from keepstate.engine.together import together, unless_applied
+from keepstate.engine.transaction import Transaction
+from keepstate.engine.turns import Turns
+from keepstate.errors import NotLoadedError
+from keepstate.typed.kept import Kept
+from keepstate.typed.layout import THREAD_SLOTS, Names
+from keepstate.typed.memory import Memory
+from keepstate.typed.records import Head, ValueRecord, kept_record, plain, read_record
+
+T = TypeVar("T")
+Slots: TypeAlias = Mapping[str, Kept | None]
+"""Values by slot; None for what is absent."""
+
+_NAMES_BY_READ = 500
+_UNGUARDED_LOADS = 4
+"""So often all is read page by page; who is outrun by so many changes reads it in a transaction."""
+_ATTEMPTS = 1_000
+"""So often a change is tried while others write the same thread: each of them has got on by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What a piece of work does to a state.
+
+    Attributes:
+        slots: The slots as they are now; None for those that are gone.
+        stored: Which of them stand in documents.
+        restart: The revision and lineage that the state goes on from, if not its own.
+    """
+
+    slots: Slots
+    stored: Collection[str] = ()
+    restart: tuple[int, str] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What is stored, as a piece of work finds it: the newest.
+
+    Attributes:
+        head: How far the state is.
+        slots: Those that were asked for.
+    """
+
+    head: Head
+    slots: Slots
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What became of a piece of work."""
+
+    before: Head
+    found: Slots
+    head: Head
+    change: Change | None
+
+
+class _StoppedError(Exception):
+    """What `compute` raised: not to be taken for a conflict of the batch, and not to be tried again."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+
+Compute = Callable[[Found], Change | None]
+"""Says what to change, or None for nothing; called again where others were faster."""
+Beside = Callable[[Transaction, Head], Awaitable[None]]
+"""Does more in the same batch, given the head that it makes."""
+
+
+class ThreadState:
+    """The state of a thread, read into memory.
+
+    Attributes:
+        place: The space, or the transaction, that it stands in.
+        names: What its documents are called there.
+        run_id: Whose run-scoped values it has; empty for nobody's.
+        lease: Changes apply only while this is held, if there is one.
+        memory: What it held when it was read or changed last.
+        is_loaded: Whether it was read.
+        unstored: The slots that stand in no document: only this memory knows them.
+    """
+
+    def __init__(
+        self, place: Space | Transaction, names: Names, run_id: str = "", *, is_empty: bool = False
+    ) -> None:
+        self.place, self.names, self.run_id = place, names, run_id
+        self.memory, self.is_loaded = Memory(), is_empty
+        self.lease: Lease | None = None
+        self.unstored: frozenset[str] = frozenset()
+        self._turns = Turns(place.runner)
+
+    def known(self) -> Memory:
+        """Returns what was read.
+
+        Raises:
+            NotLoadedError: Nothing was yet.
+        """
+        if not self.is_loaded:
+            raise NotLoadedError(
+                f"the state in {self.place!r} is not read yet; call `refresh()`, or enter it"
+            )
+        return self.memory
+
+    def carry(self, before: ThreadState) -> None:
+        """Takes over the thread-scoped values that stand in no document."""
+        held = {slot: before.memory.slots.get(slot) for slot in before.unstored}
+        self.unstored = frozenset(slot for slot in held if slot.startswith(THREAD_SLOTS) and held[slot])
+        self.memory = self.memory.after(0, "", {slot: held[slot] for slot in self.unstored})
+
+    async def in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Returns what the work returned, once all else that this memory is part of has ended."""
+        return await self._turns.run(work)
+
+    # ---- reading
+
+    async def load(self) -> None:
+        """Reads what is stored, unless it was read before."""
+        if not self.is_loaded:
+            await self.in_turn(self._load)
+
+    async def refresh(self) -> None:
+        """Brings the memory to what is stored now, reading only what has changed."""
+        await self.in_turn(self._follow if self.is_loaded else self._load)
+
+    async def _load(self) -> None:
+        """Reads all that is stored: page by page, and then what was changed meanwhile."""
+        for _ in range(_UNGUARDED_LOADS):
+            if isinstance(self.place, Transaction):
+                break
+            first = await self._together(lambda tx: self._read(tx, ()))
+            slots = await self._scan(self.place)
+            self._keep(first.head, slots)
+            if await self._caught_up():
+                return
+        head, slots = await self._together(self._everything)
+        self._keep(head, slots)
+
+    async def _everything(self, tx: Transaction) -> tuple[Head, dict[str, Kept]]:
+        return (await self._read(tx, ())).head, await self._scan(tx)
+
+    def _keep(self, head: Head, slots: Mapping[str, Kept]) -> None:
+        own = {slot: self.memory.slots[slot] for slot in self.unstored if slot in self.memory.slots}
+        self.memory = Memory(head.revision, head.lineage, {**own, **slots})
+        self.is_loaded = True
+
+    async def _scan(self, place: Space | Transaction) -> dict[str, Kept]:
+        slots: dict[str, Kept] = {}
+        for prefix in (self.names.thread_prefix, self.names.run_prefix(self.run_id)):
+            async for name, value in place.documents.items(f"{escaped(prefix)}*"):
+                slot = self.names.slot(name, self.run_id)
+                if slot is not None:
+                    slots[slot] = read_record(ValueRecord, name, value).kept()
+        return slots
+
+    async def _follow(self) -> None:
+        if not await self._caught_up():
+            await self._load()
+
+    async def _caught_up(self) -> bool:
+        """Brings the memory to what is stored now, unless nobody knows what has changed."""
+
+        async def work(tx: Transaction) -> Found | None:
+            head = (await self._read(tx, ())).head
+            missed = self._missed(head)
+            return None if missed is None else await self._read(tx, missed)
+
+        found = await self._together(work)
+        if found is None:
+            return False
+        self.memory = self.memory.after(found.head.revision, found.head.lineage, found.slots)
+        return True
+
+    def _missed(self, head: Head) -> set[str] | None:
+        return head.changed_since(self.memory.revision, self.memory.lineage, self.run_id)
+
+    async def _read(self, tx: Transaction, slots: Collection[str]) -> Found:
+        """Returns the head and what is stored of some slots, of one revision."""
+        documents = {self.names.document(slot, self.run_id): slot for slot in sorted(slots)}
+        names, head = list(documents), Head()
+        found: dict[str, Kept | None] = dict.fromkeys(documents.values())
+        for begin in range(0, max(1, len(names)), _NAMES_BY_READ):
+            asked = [self.names.head] * (begin == 0) + names[begin : begin + _NAMES_BY_READ]
+            for name, entry in (await tx.documents.entries(*asked)).items():
+                if name == self.names.head:
+                    head = read_record(Head, name, entry.value)
+                else:
+                    found[documents[name]] = read_record(ValueRecord, name, entry.value).kept()
+        return Found(head, found)
+
+    async def _together(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
+        return await together(self.place, work, attempts=_ATTEMPTS)
+
+    # ---- changing
+
+    async def change(
+        self,
+        stored: Collection[str],
+        compute: Compute,
+        *,
+        beside: Beside | None = None,
+        message: str = "",
+    ) -> Done:
+        """Changes the state by what `compute` says of its newest values, in one batch; then the memory.
+
+        Args:
+            stored: The slots that it looks at, of those that stand in documents.
+            compute: Says what to change.
+            beside: Does more in the same batch; also if nothing changes, with the head as it is.
+            message: Says what it is for.
+        """
+
+        async def work(tx: Transaction) -> Done:
+            found = await self._read(tx, stored)
+            others: Slots = {}
+            if missed := self._missed(found.head):
+                others = (await self._read(tx, missed - set(stored))).slots
+            try:
+                change = compute(found)
+            except Exception as error:
+                raise _StoppedError(error) from error
+            head = found.head
+            if change is not None:
+                head = await self._write(tx, found.head, change)
+            if beside is not None:
+                await beside(tx, head)
+            return Done(found.head, {**others, **found.slots}, head, change)
+
+        try:
+            done = await together(self.place, work, lease=self.lease, message=message, attempts=_ATTEMPTS)
+        except _StoppedError as stopped:
+            raise stopped.error from stopped.error.__cause__
+        await self._adopt(done)
+        return done
+
+    async def _write(self, tx: Transaction, before: Head, change: Change) -> Head:
+        stored = {slot: kept for slot, kept in change.slots.items() if slot in change.stored}
+        for slot, kept in stored.items():
+            name = self.names.document(slot, self.run_id)
+            if kept is None:
+                await tx.documents.delete(name)
+            else:
+                await tx.documents.put(name, kept_record(kept))
+        if change.restart is None:
+            head = before.after(stored, self.run_id, removes=None in change.slots.values())
+        else:
+            revision, lineage = change.restart
+            runs = {**dict.fromkeys(before.runs, revision), self.run_id: revision}
+            head = Head(revision, lineage, revision, revision, runs=runs)
+        await tx.documents.put(self.names.head, plain(head))
+        return head
+
+    async def _adopt(self, done: Done) -> None:
+        """Brings the memory to what a batch has made of the state; puts it back if that does not apply."""
+        before = self.memory, self.unstored, self.is_loaded
+        unless_applied(self.place, lambda: self._put_back(*before))
+        changed, is_complete = dict(done.found), self._missed(done.before) is not None
+        if done.change is not None:
+            changed |= done.change.slots
+            self.unstored |= done.change.slots.keys() - set(done.change.stored)
+        self.memory = self.memory.after(done.head.revision, done.head.lineage, changed)
+        if not is_complete:
+            await self._load()
+
+    def _put_back(self, memory: Memory, unstored: frozenset[str], is_loaded: bool) -> None:  # noqa: FBT001
+        self.memory, self.unstored, self.is_loaded = memory, unstored, is_loaded

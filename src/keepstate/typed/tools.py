@@ -1,0 +1,155 @@
+"""Tools: what they receive, what they give back, and which of them go together."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
+
+from keepstate._runner import Runner
+from keepstate.errors import InvalidError, StateConflictError
+from keepstate.typed.batch import MutationBatch
+from keepstate.typed.profiles import ProfileAccess
+from keepstate.typed.state_map import Snapshot
+
+OnConflict = Literal["rerun", "raise"]
+
+
+class ToolCallContext:
+    """What a tool receives.
+
+    Attributes:
+        snapshot: The state that all tools of the step see.
+        run_id: The run that it is called in.
+        thread_id: The thread of the run.
+    """
+
+    def __init__(self, snapshot: Snapshot, run_id: str, thread_id: str, profile: ProfileAccess) -> None:
+        self.snapshot, self.run_id, self.thread_id = snapshot, run_id, thread_id
+        self._profile = profile
+
+    def __repr__(self) -> str:
+        return f"<ToolCallContext of run {self.run_id!r} at revision {self.snapshot.revision}>"
+
+    @property
+    def profile(self) -> ProfileAccess:
+        """Returns access to profiles and shared state, with a memory of its own for what was read."""
+        return self._profile
+
+
+@dataclass(frozen=True, slots=True)
+class ToolOutput:
+    """What a tool gives back, where that is more than a batch or a value.
+
+    Attributes:
+        value: For the caller.
+        batch: Updates of the state.
+        messages: Messages of the thread, appended with the updates.
+    """
+
+    value: Any = None
+    batch: MutationBatch | None = None
+    messages: Sequence[object] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """What became of a step.
+
+    Attributes:
+        revision: The revision of the state after it.
+        values: What each tool gave back beside its updates, in the order of the tools.
+        reruns: The names of the tools that were run again, because of exclusive keys.
+    """
+
+    revision: int
+    values: list[Any]
+    reruns: list[str] = field(default_factory=list[str])
+
+
+Tool: TypeAlias = Callable[[ToolCallContext], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Called:
+    """A tool that has been run.
+
+    Attributes:
+        index: Its place among the tools of the step.
+        name: What it is called.
+        output: What it gave.
+        batch: Its updates; empty if it gave none.
+    """
+
+    index: int
+    name: str
+    output: ToolOutput
+    batch: MutationBatch
+
+    def on(self, base: MutationBatch) -> Called:
+        """Returns the same with the updates on the base of an empty batch, unless they have one."""
+        if self.batch.base_revision is not None:
+            return self
+        batch = MutationBatch(base.base_revision, lineage=base.lineage).extend(self.batch)
+        return Called(self.index, self.name, self.output, batch)
+
+
+def admit_tools(tools: Sequence[Any]) -> None:
+    """Raises `InvalidError` for what is no tool."""
+    for tool in tools:
+        if not callable(tool):
+            raise InvalidError(f"{tool!r} is no tool; give a function that takes a ToolCallContext")
+
+
+def name_of(tool: Any) -> str:
+    """Returns what a tool is called."""
+    name = getattr(tool, "name", None) or getattr(tool, "__name__", None)
+    return name if isinstance(name, str) else type(tool).__name__
+
+
+async def call(runner: Runner, index: int, tool: Tool, context: ToolCallContext) -> Called:
+    """Returns what a tool gives; a plain function of an asynchronous run works beside the event loop."""
+    try:
+        if inspect.iscoroutinefunction(tool) or inspect.iscoroutinefunction(getattr(tool, "__call__", None)):  # noqa: B004
+            answer = await tool(context)
+        else:
+            answer = await runner.call(tool, context)
+            if inspect.isawaitable(answer):
+                answer = await answer
+    except Exception as error:
+        error.add_note(f"raised by tool {name_of(tool)!r} of run {context.run_id!r}")
+        raise
+    output = answer if isinstance(answer, ToolOutput) else ToolOutput(answer)
+    if isinstance(answer, MutationBatch):
+        output = ToolOutput(batch=answer)
+    if output.batch is not None and not isinstance(output.batch, MutationBatch):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidError(f"tool {name_of(tool)!r} gave {output.batch!r} as its batch; give a MutationBatch")
+    return Called(index, name_of(tool), output, output.batch or MutationBatch())
+
+
+def together_and_apart(calls: Sequence[Called], on_conflict: OnConflict) -> tuple[list[Called], list[Called]]:
+    """Returns the calls whose batches can be merged, taken in order, and those that have to run again.
+
+    Raises:
+        StateConflictError: Two update one exclusive key and `on_conflict` is `raise`.
+    """
+    fitting: list[Called] = []
+    others: list[Called] = []
+    for each in calls:
+        clash = next(
+            ((key, other) for other in fitting if (key := other.batch.exclusive_overlap(each.batch))), None
+        )
+        if clash is None:
+            fitting.append(each)
+            continue
+        key, other = clash
+        if on_conflict == "raise":
+            raise StateConflictError(
+                f"tools {other.name!r} and {each.name!r} both update {key!r}, which is exclusive; nothing of "
+                "the step was applied: call one after the other",
+                state_key=key,
+                tools=(other.name, each.name),
+            )
+        others.append(each)
+    return fitting, others
