@@ -11,6 +11,7 @@ from keepstate._finish import finish
 from keepstate._runner import Colour, Runner
 from keepstate.engine.admission import admit_author, admit_flag, admit_namespace, admit_space, admit_text
 from keepstate.engine.collecting import collect_parts
+from keepstate.engine.history.objects import Kept, SharedObjects
 from keepstate.engine.recording.recorder import Recorder
 from keepstate.engine.space import Space
 from keepstate.errors import InvalidError, UnsupportedError
@@ -88,6 +89,7 @@ class Keepstate:
         self.namespace, self.author = admit_namespace(namespace), admit_author(author)
         self._source, self._read, self._pickle = source, read, pickle
         self._recorders: dict[str, Recorder] = {}
+        self._kept = SharedObjects()
         self._twins: dict[str, tuple[Keepstate, BlockingKeepstate]] = {}
 
     def __repr__(self) -> str:
@@ -261,7 +263,7 @@ class Keepstate:
         if recorder is None:
             if len(self._recorders) >= _RECORDERS:
                 self._recorders = {}
-            recorder = self._recorders.setdefault(space, Recorder())
+            recorder = self._recorders.setdefault(space, Recorder(Kept(self._kept, space)))
         return recorder
 
     def decode(self, encoded: bytes, type: Any = None) -> Any:

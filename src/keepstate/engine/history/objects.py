@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
 from typing import Protocol, TypeVar, cast
 
+from keepstate._runner import reentrant_lock
 from keepstate.engine import layout
 from keepstate.engine.history.record import CommitRecord
 from keepstate.engine.stored import damaged
@@ -25,7 +26,9 @@ _COMPRESSED_FROM_BYTES = 512
 _STATE_BYTES = 256
 _READ_BYTES = limits.READ_BYTES - limits.VALUE_BYTES
 _KEPT_OBJECT_BYTES = 16 << 10
-_KEPT_BYTES = 1 << 20
+_KEPT_BYTES = 16 << 20
+_KEPT_OVERHEAD_BYTES = 256
+"""Of keeping one, beside its bytes."""
 
 
 class Objects(Protocol):
@@ -133,23 +136,52 @@ def _groups(refs: Collection[Ref]) -> Iterator[list[Ref]]:
 
 
 class Kept:
-    """Small objects that outlast the work which fetched or made them: the nodes on the way to a change."""
+    """Small objects that outlast the work which fetched or made them: the nodes on the way to a change.
 
-    def __init__(self) -> None:
-        self._objects: dict[bytes, bytes] = {}
-        self._size_bytes = 0
+    Args:
+        shared: Those of all spaces of a handle, which have one room together.
+        space: Whose these are; another space's bytes are nothing to rely on.
+    """
+
+    def __init__(self, shared: SharedObjects, space: str) -> None:
+        self._shared, self._space = shared, space
 
     def get(self, name: bytes) -> bytes | None:
         """Returns an object, if it is still kept."""
-        return self._objects.get(name)
+        return self._shared.get((self._space, name))
 
     def add(self, objects: Mapping[bytes, bytes]) -> None:
-        """Keeps objects, and forgets all others when they have become many bytes."""
-        small = {name: data for name, data in objects.items() if len(data) <= _KEPT_OBJECT_BYTES}
-        self._size_bytes += sum(map(len, small.values()))
-        if self._size_bytes > _KEPT_BYTES:
-            self._objects, self._size_bytes = {}, sum(map(len, small.values()))
-        self._objects.update(small)
+        """Keeps those that are small."""
+        for name, data in objects.items():
+            if len(data) <= _KEPT_OBJECT_BYTES:
+                self._shared.add((self._space, name), data)
+
+
+class SharedObjects:
+    """Objects of many spaces; what nobody has asked for the longest gives way."""
+
+    def __init__(self) -> None:
+        self._objects: dict[tuple[str, bytes], bytes] = {}
+        self._size_bytes = 0
+        self._lock = reentrant_lock()
+
+    def get(self, key: tuple[str, bytes]) -> bytes | None:
+        """Returns an object, if it is still here."""
+        with self._lock:
+            data = self._objects.pop(key, None)
+            if data is not None:
+                self._objects[key] = data
+            return data
+
+    def add(self, key: tuple[str, bytes], data: bytes) -> None:
+        """Takes an object in."""
+        with self._lock:
+            if self._objects.pop(key, None) is None:
+                self._size_bytes += len(data) + _KEPT_OVERHEAD_BYTES
+            self._objects[key] = data
+            while self._size_bytes > _KEPT_BYTES:
+                oldest = self._objects.pop(next(iter(self._objects)))
+                self._size_bytes -= len(oldest) + _KEPT_OVERHEAD_BYTES
 
 
 class Known:

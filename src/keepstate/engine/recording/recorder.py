@@ -47,11 +47,15 @@ class _Standing(msgspec.Struct, frozen=True):
 
 
 class Recorder:
-    """Records one space, as far as this handle knows it to be recorded."""
+    """Records one space, as far as this handle knows it to be recorded.
 
-    def __init__(self) -> None:
+    Args:
+        kept: Objects of its history that are at hand.
+    """
+
+    def __init__(self, kept: Kept) -> None:
         self._is_recorded = False
-        self._records, self._kept = Records(_COMMITS), Kept()
+        self._records, self._kept = Records(_COMMITS), kept
         self._standing: _Standing | None = None
         self._is_alone = True
         """Whether nobody else recorded there between the last two times; only then is the last one tried."""
