@@ -55,6 +55,7 @@ class Keepstate:
 
 
 Started = Callable[..., "subprocess.Popen[str]"]
+Inside = Callable[..., Ended]
 
 
 @pytest.fixture
@@ -94,7 +95,7 @@ def started(url: str, tmp_path: Path) -> Iterator[Started]:
 @pytest.fixture
 def inside(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Callable[..., Ended]:
+) -> Inside:
     """Runs the command in this process: ten times faster, and enough for what is refused."""
     from keepstate.cli.commands import run
 

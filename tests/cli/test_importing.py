@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import msgspec
 import pytest
 
 import keepstate.sync
-from tests.cli.conftest import Ended, Keepstate, Started
+from tests.cli.conftest import Ended, Inside, Keepstate, Started
 
 TALK = [
     {"role": "system", "content": "Help."},
@@ -68,22 +67,22 @@ def test_a_second_import_changes_nothing(keepstate: Keepstate, chats: Path, url:
     assert keepstate("log", "chats/a", "--json").out == before
 
 
-def test_a_file_that_has_grown_brings_what_is_new(keepstate: Keepstate, chats: Path, url: str) -> None:
-    keepstate("import", str(write(chats, {"id": "a", "messages": TALK[:2], "reward": 0})))
+def test_a_file_that_has_grown_brings_what_is_new(inside: Inside, chats: Path, url: str) -> None:
+    inside("import", str(write(chats, {"id": "a", "messages": TALK[:2], "reward": 0})))
 
-    ended = keepstate("import", str(write(chats, {"id": "a", "messages": TALK, "reward": 1})), "--json")
+    ended = inside("import", str(write(chats, {"id": "a", "messages": TALK, "reward": 1})), "--json")
 
     assert (ended.json()["added"], ended.json()["present"]) == (2, 2)
     assert stored(url, "chats/a") == TALK
-    assert keepstate("get", "chats/a", "conversation").json() == {"id": "a", "reward": 1}
+    assert inside("get", "chats/a", "conversation").json() == {"id": "a", "reward": 1}
 
 
-def test_what_was_said_since_is_left_alone(keepstate: Keepstate, chats: Path, url: str) -> None:
-    keepstate("import", str(write(chats, {"id": "a", "messages": TALK[:2]})))
+def test_what_was_said_since_is_left_alone(inside: Inside, chats: Path, url: str) -> None:
+    inside("import", str(write(chats, {"id": "a", "messages": TALK[:2]})))
     with keepstate_open(url) as ks:
         ks.space("chats/a").history.append("messages", {"role": "user", "content": "and more"})
 
-    ended = keepstate("import", chats.name, "--json")
+    ended = inside("import", chats.name, "--json")
 
     assert (ended.code, ended.json()["added"], ended.json()["present"]) == (0, 0, 2)
     assert len(stored(url, "chats/a")) == 3
@@ -94,17 +93,15 @@ keepstate_open = keepstate.sync.open
 
 @pytest.mark.parametrize("size", [10, 3_000], ids=["small", "large"])
 def test_another_conversation_in_the_same_place_is_an_error_that_names_it(
-    keepstate: Keepstate, chats: Path, url: str, size: int
+    inside: Inside, chats: Path, url: str, size: int
 ) -> None:
     long = {"role": "tool", "content": "x", "data": {f"k{n}": n for n in range(size)}}
     first = [TALK[0], long, TALK[1]]
-    keepstate("import", str(write(chats, {"id": "a", "messages": first})))
-    assert keepstate("import", chats.name).code == 0
+    inside("import", str(write(chats, {"id": "a", "messages": first})))
+    assert inside("import", chats.name).code == 0
     other = [TALK[0], long | {"data": {**long["data"], "k1": 7}}, TALK[1]]  # type: ignore[dict-item]
 
-    ended = keepstate(
-        "import", str(write(chats, {"id": "0", "messages": TALK}, {"id": "a", "messages": other}))
-    )
+    ended = inside("import", str(write(chats, {"id": "0", "messages": TALK}, {"id": "a", "messages": other})))
 
     assert ended.code == 4
     assert f"{chats}, [1].messages[1] is not messages[1] of 'chats/a', which is there already" in ended.err
@@ -113,24 +110,24 @@ def test_another_conversation_in_the_same_place_is_an_error_that_names_it(
     assert stored(url, "chats/a") == first
 
 
-def test_a_message_of_other_types_is_another_one(keepstate: Keepstate, chats: Path) -> None:
-    keepstate("import", str(write(chats, {"messages": [{"role": "user", "n": 1}]})))
+def test_a_message_of_other_types_is_another_one(inside: Inside, chats: Path) -> None:
+    inside("import", str(write(chats, {"messages": [{"role": "user", "n": 1}]})))
 
-    assert keepstate("import", str(write(chats, {"messages": [{"role": "user", "n": True}]}))).code == 4
+    assert inside("import", str(write(chats, {"messages": [{"role": "user", "n": True}]}))).code == 4
 
 
 def test_conversations_of_one_id_are_told_and_can_be_named_by_their_places(
-    keepstate: Keepstate, chats: Path
+    inside: Inside, chats: Path
 ) -> None:
     write(chats, {"id": "a", "messages": TALK}, {"id": "a", "messages": TALK[1:]})
 
-    refused = keepstate("import", chats.name)
-    ended = keepstate("import", chats.name, "--by-index", "--space", "other")
+    refused = inside("import", chats.name)
+    ended = inside("import", chats.name, "--by-index", "--space", "other")
 
     assert refused.code == 4
     assert "--by-index if several conversations of the file have one id" in refused.err
     assert ended.code == 0
-    assert keepstate("spaces", "other").out.split() == ["other/0", "other/1"]
+    assert inside("spaces", "other").out.split() == ["other/0", "other/1"]
 
 
 def test_lines_come_from_a_pipe_too(keepstate: Keepstate, url: str) -> None:
@@ -188,7 +185,7 @@ def test_three_imports_of_one_file_at_once_bring_it_once(
     ],
 )
 def test_a_file_that_is_no_transcript_makes_no_store(
-    inside: Callable[..., Ended], chats: Path, tmp_path: Path, text: str | None, code: int, says: str
+    inside: Inside, chats: Path, tmp_path: Path, text: str | None, code: int, says: str
 ) -> None:
     if text is not None:
         chats.write_text(text)
@@ -200,35 +197,33 @@ def test_a_file_that_is_no_transcript_makes_no_store(
     assert not (tmp_path / "cli.db").exists()
 
 
-def test_what_stands_before_a_broken_line_is_kept_and_gone_on_from(
-    keepstate: Keepstate, tmp_path: Path
-) -> None:
+def test_what_stands_before_a_broken_line_is_kept_and_gone_on_from(inside: Inside, tmp_path: Path) -> None:
     path = tmp_path / "chats.jsonl"
     good = json.dumps({"messages": TALK})
     path.write_text(f"{good}\n{{broken\n")
 
-    broken = keepstate("import", path.name)
+    broken = inside("import", path.name)
     path.write_text(f"{good}\n{good}\n")
-    mended = keepstate("import", path.name, "--json")
+    mended = inside("import", path.name, "--json")
 
     assert broken.code == 2
     assert "chats.jsonl, line 2, column 2: expected JSON" in broken.err
     assert (mended.json()["added"], mended.json()["present"]) == (4, 4)
 
 
-def test_a_message_that_cannot_be_kept_is_named_by_its_place(keepstate: Keepstate, chats: Path) -> None:
+def test_a_message_that_cannot_be_kept_is_named_by_its_place(inside: Inside, chats: Path) -> None:
     write(chats, {"messages": [TALK[0], {"role": "\ud83d"}]})
 
-    ended = keepstate("import", chats.name)
+    ended = inside("import", chats.name)
 
     assert ended.code == 2
     assert "chats.json, [0].messages[1]: " in ended.err
 
 
-def test_half_a_character_in_a_text_is_kept(keepstate: Keepstate, chats: Path, url: str) -> None:
+def test_half_a_character_in_a_text_is_kept(inside: Inside, chats: Path, url: str) -> None:
     talk = [{"role": "user", "content": "half \ud83d"}]
 
-    ended = keepstate("import", str(write(chats, {"messages": talk})))
+    ended = inside("import", str(write(chats, {"messages": talk})))
 
     assert ended.code == 0, ended.err
     assert stored(url, "chats/0") == talk
