@@ -254,6 +254,18 @@ def test_a_body_that_fails_is_told_and_what_it_changed_can_be_looked_at(anywhere
     assert state.checkout(events(state)[-1].commit_hash or "") == {"x": 1}
 
 
+def test_an_error_of_a_body_is_told_whatever_it_is(anywhere: Place) -> None:
+    state = anywhere()
+
+    @Agent().task
+    def work() -> None:
+        raise ConflictError("somewhere else")
+
+    with pytest.raises(ConflictError, match="somewhere else"):
+        work(state=state)
+    assert kinds(state) == [TaskStartEvent, ErrorEvent]
+
+
 def test_a_task_that_gives_up_has_told_so(anywhere: Place) -> None:
     state = anywhere()
     with pytest.raises(TaskFailedError, match="'work' failed: no data"):

@@ -305,6 +305,16 @@ def test_a_value_that_cannot_be_shown_spoils_no_view() -> None:
     assert len(view(state)) < 400
 
 
+@pytest.mark.parametrize(
+    "value", [[*range(10_000)], (*range(10_000),), dict.fromkeys(range(10_000)), "x" * 10_000, b"x" * 10_000]
+)
+def test_of_a_long_value_the_beginning_is_shown(value: Any) -> None:
+    state = Live()
+    state["value"] = value
+
+    assert view(state) == f"Variables:\n  value = {repr(value)[:199]}…"
+
+
 def test_a_live_state_keeps_what_it_is_given() -> None:
     state, cursor = Live(), object()
     state["cursor"] = cursor

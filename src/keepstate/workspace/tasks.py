@@ -12,13 +12,14 @@ import functools
 import inspect
 import typing
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate._finish import finish
 from keepstate._runner import Runner, runner_of
-from keepstate.errors import ConflictError, InvalidError, StorageError, TaskFailedError
+from keepstate.errors import InvalidError, KeepstateError, TaskFailedError
 from keepstate.values import limits
 from keepstate.values.fitting import fit
 from keepstate.workspace.happenings import (
@@ -105,9 +106,10 @@ class AgentTask:
             result = self._function(*bound.args, **bound.kwargs)
             if inspect.isawaitable(result):
                 result = await result
+        except TaskFailedError:
+            raise
         except Exception as error:
-            if not isinstance(error, TaskFailedError | ConflictError | StorageError):
-                await run.broke_off(error)
+            await run.broke_off(error)
             raise
         await run.keep(run.event(SuccessEvent, result=result))
         return result
@@ -142,20 +144,23 @@ class _Run:
 
     async def broke_off(self, error: Exception) -> None:
         """Tells of an error that ends the task; what it has changed is kept, so that it can be looked at."""
-        events = [self.event(ErrorEvent, error=told(error), recoverable=False)]
-        await self.keep(*self._without_refused(), *events)
+        events = [*self._without_refused(), self.event(ErrorEvent, error=told(error), recoverable=False)]
+        # The error may be that nothing can be kept; then it is the one to be raised.
+        with suppress(KeepstateError):
+            await self.keep(*events)
 
     async def carry_out(self, agent: Agent, inputs: dict[str, Any]) -> Any:
         """Asks the policy for step after step."""
         namespace = await self._beside(lambda: Namespace(inputs, self._state))
         for number in range(1, agent.max_steps + 1):
             source = await self._asked(agent, inputs)
-            end, happened = self._step(agent, namespace, source)
-            await self.keep(*happened, step=number)
-            if isinstance(end, SuccessEvent):
-                return end.result
-            if isinstance(end, FailEvent):
-                raise self._failure(end.message)
+            happened, end = self._step(agent, namespace, source)
+            await self._keep_storable(happened, end, number)
+            for event in end:
+                if isinstance(event, SuccessEvent):
+                    return event.result
+                if isinstance(event, FailEvent):
+                    raise self._failure(event.message)
             await self._beside(namespace.take)
         message = f"no end after {agent.max_steps} steps"
         await self.keep(self.event(FailEvent, message=message))
@@ -173,24 +178,30 @@ class _Run:
 
     def _step(
         self, agent: Agent, namespace: Namespace, source: str
-    ) -> tuple[TaskEvent | None, list[TaskEvent]]:
-        """Runs one step, and returns what ends the task, if it does, and all that happened."""
+    ) -> tuple[list[TaskEvent], list[TaskEvent]]:
+        """Runs one step, and returns what happened, and how it ended, if it did not just go on."""
         happened = [self.event(ActionEvent, code=source)]
-        end: TaskEvent | None = None
+        end: list[TaskEvent] = []
         try:
             namespace.run(source, agent.executor)
         except TaskSucceeded as success:
-            end = self._result(success.result)
+            end = [self._result(success.result)]
         except TaskGaveUp as failure:
-            end = self.event(FailEvent, message=failure.message)
+            end = [self.event(FailEvent, message=failure.message)]
         except Exception as error:  # noqa: BLE001  a step's own errors are for the policy
-            end = self.event(ErrorEvent, error=told(error), recoverable=True)
+            end = [self.event(ErrorEvent, error=told(error), recoverable=True)]
         if namespace.printed:
             happened.append(self.event(OutputEvent, parts=list(namespace.printed)))
-        happened += self._without_refused()
-        if end is not None:
-            happened.append(end)
-        return end, happened
+        return happened, end
+
+    async def _keep_storable(self, happened: list[TaskEvent], end: list[TaskEvent], number: int) -> None:
+        """Keeps a step; of variables that cannot be stored, what they had before it."""
+        try:
+            await self.keep(*happened, *end, step=number)
+        except InvalidError:
+            if not (refused := self._without_refused()):
+                raise
+            await self.keep(*happened, *refused, *end, step=number)
 
     def _result(self, result: object) -> TaskEvent:
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final, Literal, overload
 
 from keepstate.errors import InvalidError
@@ -19,6 +20,8 @@ from keepstate.workspace.happenings import (
 
 _VALUE_CHARS: Final = 200
 """Of one value that the text shows; the rest is cut."""
+_ITEMS: Final = _VALUE_CHARS // 3 + 1
+"""Each has three characters at least, with what stands between."""
 
 
 @overload
@@ -58,10 +61,11 @@ def _admit(state: object) -> None:
 def _recent(state: Mapping[str, Any], max_chars: int) -> str:
     lines = ["Variables:", *(f"  {name} = {_shown(value)}" for name, value in state.items())]
     text = "\n".join(lines if state else ["Variables: none"])
-    happened = [_told(event) for event in getattr(state, "happened", ())]
+    happened: list[TaskEvent] = getattr(state, "happened", [])
     room = max_chars - len(text) - len("\nEvents:\n  …")
     kept: list[str] = []
-    for told in reversed(happened):
+    for event in reversed(happened):
+        told = _told(event)
         room -= len(told) + 1
         if room < 0:
             kept.append("  …")
@@ -92,5 +96,15 @@ def _told(event: TaskEvent) -> str:
 
 
 def _shown(value: object) -> str:
-    text = shown(value)
+    text = shown(_beginning(value))
     return text if len(text) <= _VALUE_CHARS else f"{text[: _VALUE_CHARS - 1]}…"
+
+
+def _beginning(value: Any) -> Any:
+    """Returns at least as much of a value as is shown of it: to show all of a long list would take long."""
+    kind: Any = type(value)
+    if kind is list or kind is tuple:
+        return value[:_ITEMS]
+    if kind is dict:
+        return dict(islice(value.items(), _ITEMS))
+    return value[:_VALUE_CHARS] if kind is str or kind is bytes else value
