@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final, Literal, overload
 
+from keepstate.engine.history.bringing import kind_of
 from keepstate.errors import InvalidError
 from keepstate.workspace.happenings import (
     ActionEvent,
@@ -102,7 +103,7 @@ def _shown(value: object) -> str:
 
 def _beginning(value: Any) -> Any:
     """Returns at least as much of a value as is shown of it: to show all of a long list would take long."""
-    kind: Any = type(value)
+    kind = kind_of(value)
     if kind is list or kind is tuple:
         return value[:_ITEMS]
     if kind is dict:
