@@ -220,6 +220,16 @@ def test_a_message_that_cannot_be_kept_is_named_by_its_place(inside: Inside, cha
     assert "chats.json, [0].messages[1]: " in ended.err
 
 
+def test_an_id_that_names_no_space_is_told_by_its_place(inside: Inside, chats: Path) -> None:
+    write(chats, {"id": "x" * 300, "messages": TALK})
+
+    ended = inside("import", chats.name)
+
+    assert ended.code == 2
+    assert "chats.json, [0].messages[0]: " in ended.err
+    assert inside("import", chats.name, "--by-index").code == 0
+
+
 def test_half_a_character_in_a_text_is_kept(inside: Inside, chats: Path, url: str) -> None:
     talk = [{"role": "user", "content": "half \ud83d"}]
 

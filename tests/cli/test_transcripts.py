@@ -81,6 +81,8 @@ def test_json_lines_hold_a_message_each_for_one_conversation_or_several_at_once(
     a, b = ({"conversation_id": id, **USER} for id in "ab")
 
     assert told(lines(*TALK)) == [(None, 0, TALK, {})]
+    assert told(lines(USER)) == told(json.dumps([USER])) == [(None, 0, [USER], {})]
+    assert told(lines(a)) == [("a", 0, [a], {})]
     assert told(lines(a, a, b, a)) == [("a", 0, [a, a], {}), ("b", 0, [b], {}), ("a", 2, [a], {})]
 
 

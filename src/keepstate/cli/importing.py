@@ -151,7 +151,7 @@ class _Importer:
         Raises:
             AlreadyExistsError: Another conversation is there.
         """
-        space = self._ks.space(self.prefix if piece.id is None else f"{self.prefix}/{piece.id}")
+        space = self._space(piece)
         self.first = self.first or space.name
         if space.name not in self._known and piece.start == 0:
             self._known = {}  # the one before has ended, as a rule; else it is read again
@@ -168,6 +168,13 @@ class _Importer:
             await self._bring(space, piece, begin, digests)
         self._seen.add(space.name)
         self.totals.conversations = len(self._seen)
+
+    def _space(self, piece: Piece) -> Space:
+        try:
+            return self._ks.space(self.prefix if piece.id is None else f"{self.prefix}/{piece.id}")
+        except InvalidError as error:
+            where = f"{piece.place(0)}: " if piece.messages else ""
+            raise InvalidError(f"{where}{error}; --by-index names conversations by their places") from error
 
     async def _bring(self, space: Space, piece: Piece, begin: int, digests: Sequence[bytes]) -> None:
         before = self._known.get(space.name)

@@ -117,6 +117,8 @@ class Transcript:
         return (self._conversation(one, place, "", str(index)) for index, (place, one) in enumerate(values))
 
     def _of_document(self, value: Any) -> Iterator[Piece]:
+        if is_message(value):  # the only line so far of JSON lines
+            return self._of_messages([("line 1", value)])
         if _is_list(value) and _begin_messages(value):
             return self._of_messages((f"[{place}]", one) for place, one in enumerate(value))
         if self._messages_in(value) is not None:
