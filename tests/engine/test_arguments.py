@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import keepstate
-from keepstate import Claim, InvalidError, sync
+from keepstate import Claim, Fold, InvalidError, sync
 from keepstate.stores.memory import MemoryStore
 
 NO_TEXT = (1, None, b"a", ["a"], "\ud800")
@@ -132,6 +132,50 @@ CALLS: dict[str, Call] = {
     "EventStream.read(after)": Call(lambda space, x: space.events.stream("a").read(after=x), NO_POSITION),
     "EventStream.read(limit)": Call(lambda space, x: space.events.stream("a").read(limit=x), NO_COUNT),
     "EventStream.follow(after)": Call(lambda space, x: space.events.stream("a").follow(after=x), NO_POSITION),
+    "Events.append(id)": Call(lambda space, x: space.events.append(1, id=x), (1, b"a", ["a", "b"], "")),
+    "Events.append(type)": Call(lambda space, x: space.events.append({}, type=x), (1, b"a", "", "a@0")),
+    "Events.append(cause)": Call(lambda space, x: space.events.append(1, cause=x), NO_AUTHOR),
+    "Events.append(correlation)": Call(lambda space, x: space.events.append(1, correlation=x), NO_AUTHOR),
+    "EventStream.fold(from_base)": Call(
+        lambda space, x: space.events.stream("a").fold(len, from_base=x), (1, None, "yes")
+    ),
+    "EventStream.fold_entry(from_base)": Call(
+        lambda space, x: space.events.stream("a").fold_entry(Fold(len), from_base=x), (1, None, "yes")
+    ),
+    "EventStream.at(moment)": Call(
+        lambda space, x: space.events.stream("a").at(x), ("1", None, 1.5, b"", [1])
+    ),
+    "EventStream.fold(reducer)": Call(lambda space, x: space.events.stream("a").fold(x), NO_FUNCTION),
+    "EventStream.fold(cache_every)": Call(
+        lambda space, x: space.events.stream("a").fold(len, 0, x), (*NO_COUNT[:7], *NO_COUNT[8:])
+    ),
+    "EventStream.fold(name)": Call(
+        lambda space, x: space.events.stream("a").fold(len, name=x), (1, b"a", ["a"], "\ud800", "", "a" * 101)
+    ),
+    "EventStream.fold(version)": Call(
+        lambda space, x: space.events.stream("a").fold(len, version=x), NO_COUNT
+    ),
+    "EventStream.fold_entry(fold)": Call(
+        lambda space, x: space.events.stream("a").fold_entry(x), NO_FUNCTION
+    ),
+    "EventStream.truncate(upto)": Call(
+        lambda space, x: space.events.stream("a").truncate(x), (*NO_POSITION, None)
+    ),
+    "EventStream.truncate(folds)": Call(
+        lambda space, x: space.events.stream("a").truncate(1, x), NO_FUNCTION
+    ),
+    "EventStream.append(id)": Call(
+        lambda space, x: space.events.stream("a").append(1, id=x), (1, b"a", [], ["a", "b"], "", "a" * 201)
+    ),
+    "EventStream.append(type)": Call(
+        lambda space, x: space.events.stream("a").append({}, type=x), (1, b"a", "", "a@0", "a@b")
+    ),
+    "EventStream.append(cause)": Call(
+        lambda space, x: space.events.stream("a").append(1, cause=x), NO_AUTHOR
+    ),
+    "EventStream.append(correlation)": Call(
+        lambda space, x: space.events.stream("a").append(1, correlation=x), NO_AUTHOR
+    ),
     "Leases.acquire(name)": Call(lambda space, x: space.leases.acquire(x, 1), NO_NAME),
     "Leases.acquire(ttl_s)": Call(lambda space, x: space.leases.acquire("a", x), (*NO_LENGTH, None)),
     "Leases.acquire(wait_s)": Call(lambda space, x: space.leases.acquire("a", 1, wait_s=x), (*NO_WAIT, None)),
@@ -178,6 +222,7 @@ WORDS = r".{20}"
 """What an error says at the least."""
 
 ANYTHING = {
+    "EventStream.fold(initial)",
     "Documents.get(default)",
     "Document.get(default)",
     "Queue.fail(error)",

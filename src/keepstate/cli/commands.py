@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
-from keepstate.cli import branching, documents, exits, history, importing, keeping, tasks, upkeep
+from keepstate.cli import branching, documents, events, exits, history, importing, keeping, tasks, upkeep
 from keepstate.cli.damage import repair
 from keepstate.cli.demo import demo
 from keepstate.cli.doctor import doctor
@@ -34,6 +34,8 @@ for command in (
     documents.put,
     documents.watch,
     tasks.queue,
+    events.events,
+    events.replay,
     history.log,
     history.show,
     history.diff,

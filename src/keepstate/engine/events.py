@@ -8,76 +8,42 @@ against the head's version.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from enum import Enum
-from typing import Any, Final
+from collections.abc import AsyncIterator, Sequence
 
 import msgspec
 
 from keepstate.engine import layout
 from keepstate.engine.describing import describe
+from keepstate.engine.event_record import (
+    ANY,
+    EXISTS,
+    NO_STREAM,
+    Event,
+    EventRecord,
+    Expected,
+    admit_ids,
+    admit_position,
+    admit_stream,
+    details_of,
+    event_of,
+    position_of,
+    stamp_at,
+)
 from keepstate.engine.hearing import hear
 from keepstate.engine.scope import ATTEMPTS, Scope
-from keepstate.engine.stored import StoredMs, damaged, opened
+from keepstate.engine.stored import damaged
+from keepstate.engine.streams import EventStream
 from keepstate.engine.unit import Unit
-from keepstate.errors import ConflictError, CorruptError, HistoryLostError, InvalidError
-from keepstate.stores.protocol import ABSENT, LAST_REVISION, Entry
+from keepstate.errors import ConflictError, HistoryLostError, InvalidError, PrunedError
+from keepstate.stores.protocol import ABSENT, Entry
 from keepstate.values import limits
 from keepstate.values.key import Stamp, stamp_suffix, unpack
 
 _LONGEST_WAIT_S = 5.0
-_INDEX_BITS = 16
 _EVENTS_BY_APPEND = 990
+_EVENTS_WITH_IDS = 490
 _STAMP_TAG = stamp_suffix(0, 0)[:1]
 """Follows a stream's own name in the keys of its events; what follows in the keys of `a\\0` is no stamp."""
-
-
-class Expected(Enum):
-    """What a stream may be like before an append."""
-
-    ANY = "any"
-    NO_STREAM = "no stream"
-    EXISTS = "exists"
-
-
-ANY: Final = Expected.ANY
-"""Whatever stands in the stream."""
-NO_STREAM: Final = Expected.NO_STREAM
-"""Only if nothing was ever appended to it."""
-EXISTS: Final = Expected.EXISTS
-"""Only if something was."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """Something that happened.
-
-    Attributes:
-        position: Its place among all events of the space; higher is later. None if the transaction that reads
-            it has
-            appended it itself.
-        stream: The stream that it is in.
-        data: What was appended; a copy.
-        recorded_at: When, by the clock of who appended it. No order follows from it.
-        author: Who appended it, or None.
-    """
-
-    position: int | None
-    stream: str
-    data: Any
-    recorded_at: datetime
-    author: str | None
-
-
-class EventRecord(msgspec.Struct, array_like=True, frozen=True):
-    """An event as it is stored, in its place."""
-
-    data: bytes
-    recorded_at_ms: StoredMs
-    author: str | None = None
-    details: dict[str, Any] = {}
 
 
 class Events:
@@ -91,16 +57,35 @@ class Events:
 
     def stream(self, name: str = "main") -> EventStream:
         """Returns one stream; asks the store nothing."""
-        _admit_stream(name)
-        return EventStream(self, name)
+        return EventStream.of(self, name)
 
-    async def append(self, *events: object, stream: str = "main", expected: Expected | int = ANY) -> int:
+    async def streams(self) -> AsyncIterator[str]:
+        """Yields the names of the streams in which something was appended."""
+        async for _, entry in self._scope.scan(layout.HEADS):
+            yield str(unpack(entry.key[len(layout.HEADS) :])[0])
+
+    async def append(
+        self,
+        *events: object,
+        stream: str = "main",
+        expected: Expected | int = ANY,
+        id: str | Sequence[str] | None = None,
+        type: str | None = None,
+        cause: Event | str | None = None,
+        correlation: str | None = None,
+    ) -> int:
         """Appends events together.
 
         Args:
-            events: At most 990 values that the codec keeps.
+            events: At most 990 values that the codec keeps; 490 if they have ids.
             stream: Which stream; at most 200 bytes of UTF-8.
             expected: `ANY`, `NO_STREAM`, `EXISTS`, or the position of the stream's last event.
+            id: What the event is called, or a list with an id for each. An event whose id the stream has
+                already is not appended again, whatever it holds; if all are there, the stream may be as it
+                likes.
+            type: `name` or `name@version` of events that are dicts; `@upcast` brings them up to date.
+            cause: The event that they follow from, or its id; they have its correlation.
+            correlation: What they have in common with all that follows from the same beginning.
 
         Returns:
             The position of the last one; 0 inside a transaction, which has none before it ends.
@@ -108,29 +93,59 @@ class Events:
         Raises:
             ConflictError: The stream is not as expected; nothing was appended.
         """
-        _admit_stream(stream)
-        if not isinstance(expected, Expected) and type(expected) is not int:
+        admit_stream(stream)
+        if not isinstance(expected, Expected) and expected.__class__ is not int:
             raise InvalidError(f"`expected` is {expected!r}; give ANY, NO_STREAM, EXISTS or a position")
-        if not 0 < len(events) <= _EVENTS_BY_APPEND:
-            raise InvalidError(f"{len(events)} events were given to append; give 1 to {_EVENTS_BY_APPEND}")
+        most = _EVENTS_BY_APPEND if id is None else _EVENTS_WITH_IDS
+        if not 0 < len(events) <= most:
+            raise InvalidError(f"{len(events)} events were given to append; give 1 to {most}")
+        ids = admit_ids(id, len(events))
         now_ms = self._scope.clock.now_ms()
-        records = [
-            msgspec.msgpack.encode(
-                EventRecord(self._scope.encode(event, _prefix(stream)), now_ms, self._scope.author)
-            )
-            for event in events
-        ]
+        records: list[bytes] = []
+        for place, event in enumerate(events):
+            details = details_of(event, type, cause, correlation)
+            if ids:
+                details["id"] = ids[place]
+            encoded = self._scope.encode(event, _prefix(stream))
+            record = EventRecord(encoded, now_ms, self._scope.author, details)
+            records.append(msgspec.msgpack.encode(record))
+        if ids:
+            return await self._append_once(stream, records, ids, expected)
 
         async def work(unit: Unit) -> int:
             await self._expect(unit, stream, expected)
-            index = -1
-            for record in records:
-                index = unit.append(_prefix(stream), record)
-            unit.put(_head(stream), index.to_bytes(2, "big"))
-            return index
+            return _append(unit, stream, records)
 
         index, revision = await self._scope.run(work, attempts=ATTEMPTS if expected is ANY else 1)
-        return _position(Stamp(revision, index)) if revision else 0
+        return position_of(Stamp(revision, index)) if revision else 0
+
+    async def _append_once(
+        self, stream: str, records: Sequence[bytes], ids: Sequence[str], expected: Expected | int
+    ) -> int:
+        """Appends the events whose ids the stream does not have, and returns the position of the last."""
+        keys = [layout.event_id_key(stream, id) for id in ids]
+
+        async def work(unit: Unit) -> Entry:
+            found = await unit.read(*keys)
+            missing = [place for place, entry in enumerate(found) if entry is None]
+            if missing:
+                await self._expect(unit, stream, expected)
+            for place in missing:
+                unit.put(keys[place], _index(_append(unit, stream, [records[place]])))
+            (last,) = await unit.read(keys[-1])
+            assert last is not None
+            return last
+
+        try:
+            last, revision = await self._scope.run(work, attempts=ATTEMPTS if expected is ANY else 1)
+        except ConflictError:
+            # Who came first may have been this very append, sent before by the same caller.
+            known = (await self._scope.run(lambda unit: unit.read(*keys)))[0]
+            if self._scope.gathers or None in known or known[-1] is None:
+                raise
+            last, revision = known[-1], 0
+        written = last.version or revision  # one that the transaction has appended itself has no version yet
+        return position_of(Stamp(written, int.from_bytes(last.value))) if written else 0
 
     async def _expect(self, unit: Unit, stream: str, expected: Expected | int) -> None:
         head = _head(stream)
@@ -161,11 +176,11 @@ class Events:
             return None
         if len(entry.value) != 2:
             raise damaged(describe(entry.key), "a stream's head holds the index of its last event")
-        return _position(Stamp(entry.version, int.from_bytes(entry.value)))
+        return position_of(Stamp(entry.version, int.from_bytes(entry.value)))
 
     async def last(self, stream: str = "main") -> int | None:
         """Returns the position of a stream's last event, or None if it has none."""
-        _admit_stream(stream)
+        admit_stream(stream)
         return (await self._scope.run(lambda unit: self._last(unit, stream)))[0]
 
     async def read(self, *, stream: str = "main", after: int | None = None, limit: int = 256) -> list[Event]:
@@ -179,23 +194,43 @@ class Events:
         Raises:
             HistoryLostError: The space has never come as far as `after`: the position is another space's, or
                 the store lost what stood there.
+            PrunedError: The stream was truncated behind `after`.
         """
-        _admit_stream(stream)
+        return await self._read(stream, after, limit, whole=after is not None)
+
+    async def _read(self, stream: str, after: int | None, limit: int, *, whole: bool) -> list[Event]:
+        """Returns events in order.
+
+        Args:
+            stream: Which stream.
+            after: Starts behind this position.
+            limit: How many at the most.
+            whole: Whether to raise `PrunedError` where events between `after` and the first one are gone.
+        """
+        admit_stream(stream)
         limits.admit_count("limit", limit)
         found: list[Event] = []
         place = _after(stream, after)
         async for unit, entry in self._scope.scan(_prefix(stream) + _STAMP_TAG, after=place):
-            found.append(await self._event(unit, entry, stream))
+            position = position_of(_stamp_in(entry))
+            event = event_of(self._scope, await unit.value(entry), position, stream)
+            if event is None:  # what stands before it is gone, or about to go
+                if whole:
+                    raise _truncated(self._scope.name, stream, position)
+                found.clear()
+                continue
+            found.append(event)
             if len(found) == limit:
                 return found
         if after is not None and not found:
             await self._refuse_lost(after)
         own = self._scope.appended(_prefix(stream))[: limit - len(found)]
-        return [*found, *(self._opened(record, None, stream) for record in own)]
+        opened = (event_of(self._scope, record, None, stream) for record in own)
+        return [*found, *(event for event in opened if event is not None)]
 
     async def _refuse_lost(self, position: int) -> None:
         """Raises where a reader would wait behind a position until others have filled up to it again."""
-        store, revision = await self._scope.store(), position >> _INDEX_BITS
+        store, revision = await self._scope.store(), stamp_at(position).revision
         now = (await store.read(self._scope.stored_name, [])).revision
         if revision > now:
             raise HistoryLostError(
@@ -222,63 +257,11 @@ class Events:
                 if not events:
                     await hints.wait(_LONGEST_WAIT_S)
 
-    async def _event(self, unit: Unit, entry: Entry, stream: str) -> Event:
-        stamp = unpack(entry.key[1:])[-1]
-        if not isinstance(stamp, Stamp):
-            raise damaged(describe(entry.key), "an event's key ends with a stamp")
-        return self._opened(await unit.value(entry), _position(stamp), stream)
-
-    def _opened(self, stored: bytes, position: int | None, stream: str) -> Event:
-        place = f"event {position} of stream {stream!r} of {self._scope.name!r}"
-        record = opened(stored, EventRecord, place)
-        try:
-            data = self._scope.decode(record.data, _prefix(stream))
-        except CorruptError as error:
-            raise CorruptError(f"{place} is damaged: {error}", space=self._scope.name, place=place) from error
-        recorded_at = datetime.fromtimestamp(record.recorded_at_ms / 1000, UTC)
-        return Event(position, stream, data, recorded_at, record.author)
-
-
-class EventStream:
-    """One stream of events.
-
-    Attributes:
-        name: Its name in the space.
-    """
-
-    def __init__(self, events: Events, name: str) -> None:
-        self._events, self.name = events, name
-
-    def __repr__(self) -> str:
-        return f"<EventStream {self.name!r} of {self._events!r}>"
-
-    async def append(self, *events: object, expected: Expected | int = ANY) -> int:
-        """Appends events together, and returns the position of the last; see `Events.append`."""
-        return await self._events.append(*events, stream=self.name, expected=expected)
-
-    async def read(self, *, after: int | None = None, limit: int = 256) -> list[Event]:
-        """Returns events in order; see `Events.read`."""
-        return await self._events.read(stream=self.name, after=after, limit=limit)
-
-    async def follow(self, *, after: int | None = None) -> AsyncIterator[Event]:
-        """Yields events in order, and then each new one when it comes; it never ends by itself."""
-        async for event in self._events.follow(stream=self.name, after=after):
-            yield event
-
-    async def last(self) -> int | None:
-        """Returns the position of the last event, or None if there is none."""
-        return await self._events.last(self.name)
-
 
 def _is_as(expected: Expected | int, last: int | None) -> bool:
     if isinstance(expected, Expected):
         return (last is None) is (expected is NO_STREAM)
     return last == expected
-
-
-def _admit_stream(name: str) -> None:
-    if type(name) is not str or not 0 < len(name.encode("utf-8", "surrogatepass")) <= limits.SPACE_BYTES:
-        raise InvalidError(f"stream {name!r} has no name of 1 to {limits.SPACE_BYTES} bytes of UTF-8")
 
 
 def _prefix(stream: str) -> bytes:
@@ -289,13 +272,41 @@ def _head(stream: str) -> bytes:
     return layout.stream_key(layout.HEADS, stream)
 
 
-def _position(stamp: Stamp) -> int:
-    return stamp.revision << _INDEX_BITS | stamp.index
+def _index(index: int) -> bytes:
+    return index.to_bytes(2, "big")
+
+
+def _append(unit: Unit, stream: str, records: Sequence[bytes]) -> int:
+    """Appends records and rewrites the head of the stream; returns the index of the last one."""
+    index = -1
+    for record in records:
+        index = unit.append(_prefix(stream), record)
+    unit.put(_head(stream), _index(index))
+    return index
+
+
+def _stamp_in(entry: Entry) -> Stamp:
+    stamp = unpack(entry.key[1:])[-1]
+    if not isinstance(stamp, Stamp):
+        raise damaged(describe(entry.key), "an event's key ends with a stamp")
+    return stamp
+
+
+def _truncated(space: str, stream: str, position: int) -> PrunedError:
+    return PrunedError(
+        f"the events of stream {stream!r} of {space!r} up to position {position} were let go; read behind "
+        "it, or fold from the state that was kept"
+    )
 
 
 def _after(stream: str, position: int | None) -> bytes | None:
     if position is None:
         return None
-    if type(position) is not int or not 0 <= position >> _INDEX_BITS <= LAST_REVISION:
-        raise InvalidError(f"`after` is {position!r}; give the position of an event")
-    return _prefix(stream) + stamp_suffix(position >> _INDEX_BITS, position & ((1 << _INDEX_BITS) - 1))
+    admit_position("after", position)
+    return event_key(stream, position)
+
+
+def event_key(stream: str, position: int) -> bytes:
+    """Returns the key of the event of a stream at a position."""
+    stamp = stamp_at(position)
+    return _prefix(stream) + stamp_suffix(stamp.revision, stamp.index)

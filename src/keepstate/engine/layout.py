@@ -13,6 +13,11 @@
 01 "event" stream STAMP              an event
 01 "stream" stream                   the head of a stream: the index of its last event; its version is the
                                      revision
+01 "happened" stream digest          which event of the stream has the id of this digest: its index; its
+                                     version is the revision
+01 "fold" stream name kind           a state folded from the stream: the `cache`, or the `base` that
+                                     truncation left
+01 "cursor" stream name              how far a projection has come
 01 "task" id                         a task's record
 01 "payload" id                      what the task is about
 01 "result" id                       what it came to
@@ -55,6 +60,9 @@ RECORDED: Final = stored_key(BY_KEY, "recorded")
 EXPIRING: Final = stored_key(BY_KEY, "expiring")
 EVENTS: Final = stored_key(BY_KEY, "event")
 HEADS: Final = stored_key(BY_KEY, "stream")
+HAPPENED: Final = stored_key(BY_KEY, "happened")
+FOLDS: Final = stored_key(BY_KEY, "fold")
+CURSORS: Final = stored_key(BY_KEY, "cursor")
 TASKS: Final = stored_key(BY_KEY, "task")
 READY: Final = stored_key(BY_KEY, "ready")
 WAITING: Final = stored_key(BY_KEY, "waiting")
@@ -67,7 +75,7 @@ RESULTS: Final = stored_key(BY_KEY, "result")
 INDEXES: Final = {"ready": READY, "waiting": WAITING, "claimed": CLAIMED, "done": DONE, "dead": DEAD}
 """The index of each state of a task."""
 
-NAME_PARTS: Final = (DOCUMENTS, EVENTS, PAYLOADS, RESULTS, STATES, GRAFTS, EXPIRING, BLOBS)
+NAME_PARTS: Final = (DOCUMENTS, EVENTS, FOLDS, PAYLOADS, RESULTS, STATES, GRAFTS, EXPIRING, BLOBS)
 """Where values stand that may be too large for one entry."""
 
 _LONGEST_NAME = 440
@@ -103,6 +111,21 @@ def _argument(part: bytes) -> str:
 def stream_key(part: bytes, stream: str) -> bytes:
     """Returns the key of a stream's head, or what the keys of its events start with."""
     return part + pack(stream)
+
+
+def event_id_key(stream: str, id: str) -> bytes:
+    """Returns the key of what says where the event of this id stands."""
+    return HAPPENED + pack(stream, sha256(id.encode()).digest()[:16])
+
+
+def fold_key(stream: str, name: str, kind: str) -> bytes:
+    """Returns the key of a state folded from a stream."""
+    return FOLDS + pack(stream, name, kind)
+
+
+def cursor_key(stream: str, name: str) -> bytes:
+    """Returns the key of what says how far a projection has come."""
+    return CURSORS + pack(stream, name)
 
 
 def is_cut(part: bytes, key: bytes) -> bool:

@@ -5,12 +5,13 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from keepstate._finish import finish, finish_each
 from keepstate.engine import events as engine
-from keepstate.engine.events import ANY, Event, Expected
-from keepstate.sync.twin import Twin
+from keepstate.engine.event_record import ANY, Event, Expected
+from keepstate.sync.streams import EventStream
+from keepstate.sync.twin import Twin, around
 
 
 class Events(Twin[engine.Events]):
@@ -18,15 +19,34 @@ class Events(Twin[engine.Events]):
 
     def stream(self, name: str = "main") -> EventStream:
         """Returns one stream; asks the store nothing."""
-        return EventStream(self._inner.stream(name))
+        return around(EventStream, self._inner.stream(name))
 
-    def append(self, *events: object, stream: str = "main", expected: Expected | int = ANY) -> int:
+    def streams(self) -> Iterator[str]:
+        """Yields the names of the streams in which something was appended."""
+        return finish_each(self._inner.streams())
+
+    def append(
+        self,
+        *events: object,
+        stream: str = "main",
+        expected: Expected | int = ANY,
+        id: str | Sequence[str] | None = None,
+        type: str | None = None,
+        cause: Event | str | None = None,
+        correlation: str | None = None,
+    ) -> int:
         """Appends events together.
 
         Args:
-            events: At most 990 values that the codec keeps.
+            events: At most 990 values that the codec keeps; 490 if they have ids.
             stream: Which stream; at most 200 bytes of UTF-8.
             expected: `ANY`, `NO_STREAM`, `EXISTS`, or the position of the stream's last event.
+            id: What the event is called, or a list with an id for each. An event whose id the stream has
+                already is not appended again, whatever it holds; if all are there, the stream may be as it
+                likes.
+            type: `name` or `name@version` of events that are dicts; `@upcast` brings them up to date.
+            cause: The event that they follow from, or its id; they have its correlation.
+            correlation: What they have in common with all that follows from the same beginning.
 
         Returns:
             The position of the last one; 0 inside a transaction, which has none before it ends.
@@ -34,7 +54,17 @@ class Events(Twin[engine.Events]):
         Raises:
             ConflictError: The stream is not as expected; nothing was appended.
         """
-        return finish(self._inner.append(*events, stream=stream, expected=expected))
+        return finish(
+            self._inner.append(
+                *events,
+                stream=stream,
+                expected=expected,
+                id=id,
+                type=type,
+                cause=cause,
+                correlation=correlation,
+            )
+        )
 
     def last(self, stream: str = "main") -> int | None:
         """Returns the position of a stream's last event, or None if it has none."""
@@ -51,6 +81,7 @@ class Events(Twin[engine.Events]):
         Raises:
             HistoryLostError: The space has never come as far as `after`: the position is another space's, or
                 the store lost what stood there.
+            PrunedError: The stream was truncated behind `after`.
         """
         return finish(self._inner.read(stream=stream, after=after, limit=limit))
 
@@ -61,32 +92,3 @@ class Events(Twin[engine.Events]):
             HistoryLostError: As for `read`.
         """
         return finish_each(self._inner.follow(stream=stream, after=after))
-
-
-class EventStream(Twin[engine.EventStream]):
-    """One stream of events.
-
-    Attributes:
-        name: Its name in the space.
-    """
-
-    @property
-    def name(self) -> str:
-        """Its name in the space."""
-        return self._inner.name
-
-    def append(self, *events: object, expected: Expected | int = ANY) -> int:
-        """Appends events together, and returns the position of the last; see `Events.append`."""
-        return finish(self._inner.append(*events, expected=expected))
-
-    def read(self, *, after: int | None = None, limit: int = 256) -> list[Event]:
-        """Returns events in order; see `Events.read`."""
-        return finish(self._inner.read(after=after, limit=limit))
-
-    def follow(self, *, after: int | None = None) -> Iterator[Event]:
-        """Yields events in order, and then each new one when it comes; it never ends by itself."""
-        return finish_each(self._inner.follow(after=after))
-
-    def last(self) -> int | None:
-        """Returns the position of the last event, or None if there is none."""
-        return finish(self._inner.last())

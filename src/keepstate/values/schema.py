@@ -148,13 +148,23 @@ class Registry:
                     f"{known.name}@{version} is stored here and nothing takes {known.name}@{step} to the "
                     f"next version; write an upcaster: @upcast({known.name!r}, {step})"
                 )
-            try:
-                fields = upcaster(fields)
-            except Exception as error:
-                raise InvalidError(f"the upcaster {_qualified(upcaster)} failed: {error!r}") from error
-            if not isinstance(fields, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-                raise InvalidError(f"the upcaster {_qualified(upcaster)} returned no dict of fields")
+            fields = _upcasted(fields, upcaster)
         return fields
+
+    def knows(self, name: str, version: int) -> bool:
+        """Returns whether objects stored as `name@version` can be made here."""
+        known = self._by_name.get(name)
+        return known is not None and version <= known.version
+
+    def advanced(self, fields: Fields, name: str, version: int) -> tuple[Fields, int]:
+        """Returns fields that are of no class as those of the newest version that upcasters lead to.
+
+        Raises:
+            InvalidError: An upcaster failed.
+        """
+        while (upcaster := self._upcasters.get((name, version))) is not None:
+            fields, version = _upcasted(fields, upcaster), version + 1
+        return fields, version
 
     def _add(self, kind: _Class, name: str | None, version: int) -> _Class:
         if not isinstance(kind, type):  # pyright: ignore[reportUnnecessaryIsInstance]
@@ -174,6 +184,16 @@ class Registry:
         registration = Registration(name, version, kind, shape_of(kind))
         self._by_name[name] = self._by_class[kind] = registration
         return kind
+
+
+def _upcasted(fields: Fields, upcaster: Upcaster) -> Fields:
+    try:
+        fields = upcaster(fields)
+    except Exception as error:
+        raise InvalidError(f"the upcaster {_qualified(upcaster)} failed: {error!r}") from error
+    if not isinstance(fields, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
+        raise InvalidError(f"the upcaster {_qualified(upcaster)} returned no dict of fields")
+    return fields
 
 
 def _checked_name(name: object, version: object) -> str:

@@ -1,0 +1,132 @@
+"""The events of a space: events, replay."""
+
+from __future__ import annotations
+
+import sys
+from datetime import datetime
+from importlib import import_module
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from keepstate.cli import exits
+from keepstate.cli.session import Session, plain, read_value, shown, text_of, write_json
+from keepstate.engine.event_record import Event
+from keepstate.engine.folding import FoldEntry
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.reducers import Fold
+from keepstate.engine.scope import called
+from keepstate.engine.streams import EventStream
+from keepstate.errors import InvalidError
+from keepstate.opening import source_of
+
+_PLAIN = Session()
+_LIMIT = 100
+
+
+async def events(
+    space: str,
+    stream: str = "main",
+    *,
+    streams: Annotated[bool, Parameter(negative="", help="List the streams of the space instead.")] = False,
+    after: Annotated[int | None, Parameter(help="Go on behind the event at this position.")] = None,
+    limit: Annotated[int | None, Parameter(help="How many at the most; 100 if not given.")] = None,
+    follow: Annotated[bool, Parameter(negative="", help="Then print new ones as they come.")] = False,
+    session: Session = _PLAIN,
+) -> int:
+    """Print the events of a stream in order.
+
+    Args:
+        space: The space.
+        stream: The stream.
+    """
+    if follow and limit is not None:
+        raise InvalidError("--follow has no end, and --limit is one; give one of them")
+    async with session.opened(makes=follow) as ks:
+        found = ks.space(space).events
+        if streams:
+            async for name in found.streams():
+                write_json(name) if session.json else shown().print(plain(name))
+        elif follow:
+            async for event in found.follow(stream=stream, after=after):
+                _show(event, session)
+        else:
+            for event in await found.read(stream=stream, after=after, limit=limit or _LIMIT):
+                _show(event, session)
+    return exits.OK
+
+
+async def replay(
+    space: str,
+    reducer: str,
+    *,
+    stream: Annotated[str, Parameter(help="The stream.")] = "main",
+    initial: Annotated[str, Parameter(help="The state before the first event, as JSON.")] = "{}",
+    at: Annotated[str | None, Parameter(help="Stop at this position, or time with its zone.")] = None,
+    each: Annotated[bool, Parameter(negative="", help="Print the state after each event.")] = False,
+    session: Session = _PLAIN,
+) -> int:
+    """Print the state that a reducer makes of the events of a stream; writes nothing.
+
+    Args:
+        space: The space.
+        reducer: MODULE:FUNCTION; the function takes a state and an event, and returns the state after it.
+    """
+    session.load()
+    function, start = _imported(reducer), read_value(initial)
+    url = session.chosen_url()
+    async with session.opened(), Keepstate(source_of(url, "async")) as ks:
+        told = EventStream(ks.space(space), stream)
+        if at is not None:
+            told = told.at(_moment(at))
+
+        async def shown_each(state: Any, event: Event) -> Any:
+            state = await called(function, state, event)
+            if each:
+                _show_state(FoldEntry(state, event.position, 1), session)
+            return state
+
+        last = await told.fold_entry(Fold(shown_each, start, None, name=reducer))
+        if not each:
+            _show_state(last, session)
+    return exits.OK
+
+
+def _imported(name: str) -> Any:
+    module, colon, function = name.partition(":")
+    if not colon:
+        raise InvalidError(f"{name!r} names no function; write MODULE:FUNCTION")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Any = getattr(import_module(module), function)
+    except Exception as error:  # whatever the application's own module raises
+        raise InvalidError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    return found
+
+
+def _moment(text: str) -> int | datetime:
+    if text.isdecimal():
+        return int(text)
+    try:
+        return datetime.fromisoformat(text)
+    except ValueError as error:
+        raise InvalidError(
+            f"--at {text} is no position or time; write 6553600 or 2026-11-21T10:00Z"
+        ) from error
+
+
+def _show_state(entry: FoldEntry, session: Session) -> None:
+    if session.json:
+        write_json({"position": entry.position, "state": entry.state})
+    else:
+        shown().print(plain(f"{entry.position or 0:>12}  {text_of(entry.state)}"))
+
+
+def _show(event: Event, session: Session) -> None:
+    if session.json:
+        write_json({name: getattr(event, name) for name in Event.__slots__})
+        return
+    told = [event.recorded_at.isoformat(sep=" ", timespec="seconds")]
+    told += [word for word in (event.type, event.author, event.id and f"#{event.id}") if word]
+    shown().print(plain(f"{event.position:>12}  {'  '.join(told)}  {text_of(event.data)}"))

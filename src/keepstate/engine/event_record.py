@@ -1,0 +1,243 @@
+"""An event, as it is read and as it is stored.
+
+Invariant: whatever was appended can be read. An event of a type that this process does not know comes in
+builtin form, and is never left out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+
+from keepstate.engine import layout
+from keepstate.engine.admission import admit_instance, admit_name
+from keepstate.engine.scope import Scope
+from keepstate.engine.stored import StoredMs, opened
+from keepstate.errors import CorruptError, InvalidError, UnsupportedError
+from keepstate.stores.protocol import LAST_REVISION
+from keepstate.values import codec, limits
+from keepstate.values.builtin import TYPE
+from keepstate.values.key import Stamp
+from keepstate.values.schema import CLASSES
+
+_INDEX_BITS = 16
+
+
+class Expected(Enum):
+    """What a stream may be like before an append."""
+
+    ANY = "any"
+    NO_STREAM = "no stream"
+    EXISTS = "exists"
+
+
+ANY: Final = Expected.ANY
+"""Whatever stands in the stream."""
+NO_STREAM: Final = Expected.NO_STREAM
+"""Only if nothing was ever appended to it."""
+EXISTS: Final = Expected.EXISTS
+"""Only if something was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        position: Its place among all events of the space; higher is later. None if the transaction that reads
+            it has appended it itself.
+        stream: The stream that it is in.
+        data: What was appended; a copy, brought up to date by upcasters.
+        recorded_at: When, by the clock of who appended it. No order follows from it.
+        author: Who appended it, or None.
+        id: What its appender calls it; an event of the same id is not appended to the stream again.
+        type: `name@version` of its data: of a registered class, or as it was told. None for other data.
+        cause: The id of the event that it follows from, or else its `stream@position`.
+        correlation: What all that follows from one beginning has in common.
+        is_known: Whether this process knows the classes in it; else data is in builtin form.
+    """
+
+    position: int | None
+    stream: str
+    data: Any
+    recorded_at: datetime
+    author: str | None
+    id: str | None = None
+    type: str | None = None
+    cause: str | None = None
+    correlation: str | None = None
+    is_known: bool = True
+
+    @property
+    def reference(self) -> str:
+        """Returns what others name it by: its id, or else `stream@position`."""
+        return self.id or f"{self.stream}@{self.position}"
+
+
+class EventRecord(msgspec.Struct, array_like=True, frozen=True):
+    """An event as it is stored, in its place."""
+
+    data: bytes
+    recorded_at_ms: StoredMs
+    author: str | None = None
+    details: dict[str, Any] = {}
+
+    @property
+    def is_end(self) -> bool:
+        """Whether it only says that the stream was truncated up to here."""
+        return "truncated" in self.details
+
+
+Cause: TypeAlias = Event | str | None
+
+
+def details_of(data: object, type: str | None, cause: Cause, correlation: str | None) -> dict[str, str]:
+    """Returns what an event's record says beside its data.
+
+    Raises:
+        InvalidError: A type was told of what is no dict; or another argument is no name.
+    """
+    details: dict[str, str] = {}
+    known = CLASSES.of(data.__class__)
+    if type is not None:
+        if known is not None or not isinstance(data, dict):
+            raise InvalidError(
+                f"type={type!r} was told of {data.__class__.__name__}: only dicts are told one"
+            )
+        details["type"] = "{}@{}".format(*typed(admit_name("type", type)))
+    elif known is not None:
+        details["type"] = str(known)
+    if cause is not None:
+        admit_instance("cause", cause, Event, str)
+        if isinstance(cause, Event):
+            correlation = correlation or cause.correlation or cause.reference
+        details["cause"] = cause.reference if isinstance(cause, Event) else admit_name("cause", cause)
+    if correlation is not None:
+        details["correlation"] = admit_name("correlation", correlation)
+    return details
+
+
+def admit_stream(name: str) -> None:
+    """Raises `InvalidError` for what is no name of a stream."""
+    if type(name) is not str or not 0 < len(name.encode("utf-8", "surrogatepass")) <= limits.SPACE_BYTES:
+        raise InvalidError(f"stream {name!r} has no name of 1 to {limits.SPACE_BYTES} bytes of UTF-8")
+
+
+def admit_position(what: str, position: int) -> None:
+    """Raises `InvalidError` for what is no position of an event."""
+    if type(position) is not int or not 0 <= stamp_at(position).revision <= LAST_REVISION:
+        raise InvalidError(f"`{what}` is {position!r}; give the position of an event")
+
+
+def typed(type: str) -> tuple[str, int]:
+    """Returns name and version of `name@version`; of a name alone, version 1.
+
+    Raises:
+        InvalidError: It is neither.
+    """
+    name, at, version = type.rpartition("@")
+    if not at:
+        return type, 1
+    if not name or "@" in name or not version.isdecimal() or not 0 < int(version) < 1 << 31:
+        raise InvalidError(f"type {type!r} is no `name` or `name@version`; versions count from 1")
+    return name, int(version)
+
+
+def admit_ids(id: object, count: int) -> list[str]:
+    """Returns an id for each of so many events; none if there are none.
+
+    Raises:
+        InvalidError: There are fewer or more, or one stands there twice.
+    """
+    if id is None:
+        return []
+    given = cast("list[object]", list(id) if isinstance(id, list | tuple) else [id])  # pyright: ignore[reportUnknownArgumentType]
+    ids = [admit_name("id", each) for each in given]
+    if len(ids) != count or len(set(ids)) != count:
+        raise InvalidError(f"{len(set(ids))} ids were given with {count} events; give each its own")
+    if any(len(each.encode()) > limits.SPACE_BYTES for each in ids):
+        raise InvalidError(f"an event's `id` has at most {limits.SPACE_BYTES} bytes of UTF-8")
+    return ids
+
+
+def event_of(scope: Scope, stored: bytes, position: int | None, stream: str) -> Event | None:
+    """Returns a stored event; None for what only says that the stream was truncated.
+
+    Raises:
+        CorruptError: Nobody wrote such an event.
+        InvalidError: An upcaster failed, or a class does not take what is stored.
+    """
+    place = f"event {position} of stream {stream!r} of {scope.name!r}"
+    record = opened(stored, EventRecord, place)
+    if record.is_end:
+        return None
+    told = record.details
+    type: str | None = told.get("type")
+    try:
+        data, is_known = _data_of(scope, record.data, stream)
+        if type is not None:
+            data, type = _newest(data, type)
+    except CorruptError as error:
+        raise CorruptError(f"{place} is damaged: {error}", space=scope.name, place=place) from error
+    return Event(
+        position,
+        stream,
+        data,
+        datetime.fromtimestamp(record.recorded_at_ms / 1000, UTC),
+        record.author,
+        told.get("id"),
+        type,
+        told.get("cause"),
+        told.get("correlation"),
+        is_known,
+    )
+
+
+def _data_of(scope: Scope, encoded: bytes, stream: str) -> tuple[Any, bool]:
+    try:
+        return scope.decode(encoded, layout.stream_key(layout.EVENTS, stream)), True
+    except (InvalidError, UnsupportedError):
+        form = codec.to_builtin(encoded)
+        if not _names_unknown(form):
+            raise
+        return form, False
+
+
+def _newest(data: Any, type: str) -> tuple[Any, str]:
+    """Returns an event's data and type as of the newest version that upcasters lead to."""
+    known = CLASSES.of(data.__class__)
+    if known is not None:
+        return data, str(known)
+    fields = cast("dict[str, Any]", data)
+    if not isinstance(data, dict) or TYPE in fields:
+        return fields, type
+    fields, version = CLASSES.advanced(fields, *typed(type))
+    return fields, f"{typed(type)[0]}@{version}"
+
+
+def _names_unknown(form: object) -> bool:
+    """Whether something in a builtin form is of a class that nobody has registered, or of a newer version."""
+    parts: list[object] = []
+    if isinstance(form, dict):
+        fields = cast("dict[object, object]", form)
+        named = fields.get(TYPE)
+        if isinstance(named, str) and "@" in named and not CLASSES.knows(*typed(named)):
+            return True
+        parts = list(fields.values())
+    elif isinstance(form, list | tuple | set | frozenset):
+        parts = list(cast("list[object]", form))
+    return any(_names_unknown(part) for part in parts)
+
+
+def position_of(stamp: Stamp) -> int:
+    """Returns the position of the event whose key ends with this stamp."""
+    return stamp.revision << _INDEX_BITS | stamp.index
+
+
+def stamp_at(position: int) -> Stamp:
+    """Returns what the key of the event at this position ends with."""
+    return Stamp(position >> _INDEX_BITS, position & ((1 << _INDEX_BITS) - 1))

@@ -1,0 +1,204 @@
+"""States folded from the events of a stream, and what is kept so that events are not folded again.
+
+A fold keeps its state as a cache, which any later fold may go on from as long as reducer and initial state
+are the same. Truncation leaves a base: the state at the last event that was let go. A cache may be thrown
+away at any time; a base is all that is left.
+"""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Protocol
+
+import msgspec
+
+from keepstate.engine import layout
+from keepstate.engine.event_record import Event
+from keepstate.engine.reducers import Fold
+from keepstate.engine.scope import Scope, called
+from keepstate.engine.stored import StoredMs, opened
+from keepstate.engine.unit import Unit
+from keepstate.errors import InvalidError, PrunedError
+from keepstate.values import limits
+
+_PAGE = 1_024
+_KEPT_ON_THE_WAY = 10_000
+"""A long fold keeps its state after so many events, so that one that is killed goes on from there."""
+
+Moment = int | datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoldEntry:
+    """A state as it was folded.
+
+    Attributes:
+        state: The state.
+        position: Of the last event in it; what an append `expected` that builds on it. None if there is none.
+        events_read: How many events had to be read.
+    """
+
+    state: Any
+    position: int | None
+    events_read: int
+
+
+class FoldRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A state as it is kept."""
+
+    digest: bytes
+    position: int
+    latest_ms: StoredMs
+    """When the latest of its events was recorded."""
+    state: bytes
+
+    def is_before(self, upto: Moment) -> bool:
+        """Whether it holds no event behind a moment."""
+        if isinstance(upto, datetime):
+            return self.latest_ms <= milliseconds_of(upto)
+        return upto is None or self.position <= upto
+
+
+class Source(Protocol):
+    """Where the events are."""
+
+    async def page(self, after: int | None, limit: int, *, whole: bool) -> list[Event]:
+        """Returns events in order; see `Events.read`."""
+        ...
+
+
+class Folding:
+    """Folds one stream.
+
+    Args:
+        scope: Where it is.
+        stream: Its name.
+        source: What reads it.
+    """
+
+    def __init__(self, scope: Scope, stream: str, source: Source) -> None:
+        self._scope, self._stream, self._source = scope, stream, source
+
+    async def fold(self, fold: Fold, upto: Moment = None, *, from_base: bool = False) -> FoldEntry:
+        """Returns the state up to a moment, and keeps it if that saves enough later."""
+        self._scope.refuse_coroutine(fold.reducer)
+        digest = b"" if fold.cache_every is None else fold.digest()
+        start = await self._start(fold, digest, upto, from_base=from_base)
+        entry, latest_ms = await self._folded(fold, digest, start, upto)
+        if fold.cache_every is not None and entry.events_read >= fold.cache_every and upto is None:
+            await self._keep(fold, digest, entry, latest_ms)
+        return entry
+
+    async def afresh(self, fold: Fold, upto: int) -> FoldRecord | None:
+        """Returns the state up to a position, folded from the base or the start; None if nothing is there."""
+        digest = fold.digest()
+        base = await self.kept(fold, "base")
+        start = self._usable_base(fold, base, digest, upto, from_base=False)
+        entry, latest_ms = await self._folded(fold, None, start, upto)
+        if entry.position is None:
+            return None
+        return FoldRecord(digest, entry.position, latest_ms, self._encoded(fold, entry.state))
+
+    async def _folded(
+        self, fold: Fold, digest: bytes | None, start: FoldRecord | None, upto: Moment
+    ) -> tuple[FoldEntry, int]:
+        state: Any = deepcopy(fold.initial)
+        position, latest_ms, count = None, 0, 0
+        if start is not None:
+            state, position, latest_ms = self._decoded(fold, start), start.position, start.latest_ms
+        after, kept_at = position, 0
+        most = limits.COUNT if self._scope.gathers else _PAGE  # own events have no position to go on behind
+        while True:
+            events = await self._source.page(after, most, whole=True)
+            for event in events:
+                if is_behind(event, upto):
+                    return FoldEntry(state, position, count), latest_ms
+                state = await _reduced(fold, state, event)
+                latest_ms, count = max(latest_ms, milliseconds_of(event.recorded_at)), count + 1
+                position = position if event.position is None else event.position
+            if len(events) < most:
+                return FoldEntry(state, position, count), latest_ms
+            after = position
+            if digest and upto is None and count - kept_at >= _KEPT_ON_THE_WAY:
+                await self._keep(fold, digest, FoldEntry(state, position, count), latest_ms)
+                kept_at = count
+
+    # ---- what is kept
+
+    async def kept(self, fold: Fold, kind: str) -> FoldRecord | None:
+        """Returns a kept state, a `cache` or a `base`."""
+        key = layout.fold_key(self._stream, fold.title, kind)
+
+        async def work(unit: Unit) -> FoldRecord | None:
+            entry = await unit.get(key)
+            return None if entry is None else opened(await unit.value(entry), FoldRecord, f"{fold.title!r}")
+
+        return (await self._scope.run(work))[0]
+
+    async def _start(self, fold: Fold, digest: bytes, upto: Moment, *, from_base: bool) -> FoldRecord | None:
+        base = await self.kept(fold, "base")
+        if digest:
+            cache = await self.kept(fold, "cache")
+            if cache is not None and cache.digest == digest and cache.is_before(upto):
+                if base is None or base.position <= cache.position:  # else what came between is gone
+                    return cache
+        return self._usable_base(fold, base, digest or fold.digest(), upto, from_base=from_base)
+
+    def _usable_base(
+        self, fold: Fold, base: FoldRecord | None, digest: bytes, upto: Moment, *, from_base: bool
+    ) -> FoldRecord | None:
+        if base is None:
+            return None
+        if not base.is_before(upto):
+            raise PrunedError(f"the events of stream {self._stream!r} before {base.position} were let go")
+        if base.digest != digest and not from_base:
+            raise PrunedError(
+                f"the events of stream {self._stream!r} up to {base.position} were let go, and "
+                f"{fold.title!r} was another reducer then; give from_base=True to go on from what it left"
+            )
+        return base
+
+    async def _keep(self, fold: Fold, digest: bytes, entry: FoldEntry, latest_ms: int) -> None:
+        if self._scope.gathers or entry.position is None:
+            return
+        key = layout.fold_key(self._stream, fold.title, "cache")
+        record = FoldRecord(digest, entry.position, latest_ms, self._encoded(fold, entry.state))
+        stored = msgspec.msgpack.encode(record)
+
+        async def work(unit: Unit) -> None:
+            unit.put(key, stored)
+
+        await self._scope.run(work)
+
+    def _encoded(self, fold: Fold, state: Any) -> bytes:
+        try:
+            return self._scope.encode(state, layout.fold_key(self._stream, fold.title, "state"))
+        except InvalidError as error:
+            raise InvalidError(
+                f"the state that {fold.title!r} folds cannot be kept: {error}; or give cache_every=None",
+                path=error.path,
+            ) from error
+
+    def _decoded(self, fold: Fold, record: FoldRecord) -> Any:
+        return self._scope.decode(record.state, layout.fold_key(self._stream, fold.title, "state"))
+
+
+async def _reduced(fold: Fold, state: Any, event: Event) -> Any:
+    new = await called(fold.reducer, state, event)
+    if new is None and state is not None:
+        raise InvalidError(f"{fold.title!r} returned None; let it return the state after the event")
+    return new
+
+
+def is_behind(event: Event, upto: Moment) -> bool:
+    """Whether an event is not in a stream any more as it was at a moment."""
+    if isinstance(upto, datetime):
+        return event.recorded_at > upto
+    return upto is not None and (event.position is None or event.position > upto)
+
+
+def milliseconds_of(moment: datetime) -> int:
+    """Returns milliseconds since 1970."""
+    return round(moment.timestamp() * 1000)

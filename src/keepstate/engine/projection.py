@@ -1,0 +1,200 @@
+"""A projection: what the events of a stream come to, kept in documents, each event counted exactly once.
+
+How far it has come is a cursor that changes in the batch of what it wrote: killed at any moment, it goes on
+with the next event. Any number of processes may run the same one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any, NamedTuple
+
+import msgspec
+
+from keepstate._runner import Colour
+from keepstate.engine import layout
+from keepstate.engine.admission import admit_instance, admit_name
+from keepstate.engine.documents import Documents
+from keepstate.engine.event_record import Event
+from keepstate.engine.hearing import hear
+from keepstate.engine.scope import ATTEMPTS, Scope, SpaceScope, called
+from keepstate.engine.streams import EventStream
+from keepstate.engine.transaction import Transaction, gathering
+from keepstate.engine.unit import Unit
+from keepstate.errors import InvalidError
+from keepstate.values import limits
+
+_LONGEST_WAIT_S = 5.0
+_CLEARED_BY_BATCH = 500
+
+
+class Cursor(NamedTuple):
+    """How far a projection has come."""
+
+    position: int | None
+    """Of the last event that it counted."""
+    version: int
+    is_clearing: bool = False
+    """Whether what it had written is being removed, to begin anew."""
+
+
+class Projection:
+    """Applies each event of a stream once, to documents of the same space.
+
+    Args:
+        stream: The stream.
+        name: What its cursor is called; at most 100 bytes of UTF-8.
+        apply: Called with a transaction and an event; what it writes by the transaction and the cursor are
+            one batch. It may be called again for the same event, if that batch met a conflict.
+        documents: The names of what it writes, as for `Documents.keys`: all of this is removed when it begins
+            anew, and nothing else should write there.
+        version: Goes up when `apply` does something else: the next `run` begins anew.
+
+    Attributes:
+        name: What its cursor is called.
+    """
+
+    name: str
+
+    def __init__(
+        self,
+        stream: EventStream,
+        name: str,
+        apply: Callable[[Transaction, Event], Awaitable[None] | None],
+        *,
+        documents: str,
+        version: int = 1,
+        _colour: Colour = "async",
+    ) -> None:
+        admit_instance("stream", stream, EventStream)
+        scope = stream._scope  # pyright: ignore[reportPrivateUsage]
+        scope.refuse_inside("projecting a stream")
+        assert isinstance(scope, SpaceScope)
+        if scope.runner.colour != _colour:
+            raise InvalidError(f"{stream!r} is {scope.runner.colour}, and the projection is {_colour}")
+        scope.refuse_coroutine(apply)
+        if len(admit_name("name", name).encode()) > limits.SPACE_BYTES // 2:
+            raise InvalidError(f"`name` is {name!r}; it has at most {limits.SPACE_BYTES // 2} bytes of UTF-8")
+        admit_name("documents", documents)
+        limits.admit_count("version", version)
+        self._stream, self._scope, self.name, self._apply = stream, scope, name, apply
+        self._documents, self._version = documents, version
+        self._key = layout.cursor_key(stream.name, name)
+
+    def __repr__(self) -> str:
+        return f"<Projection {self.name!r} of {self._stream!r}>"
+
+    async def position(self) -> int | None:
+        """Returns the position of the last event that it counted, None if there is none."""
+        return (await self._cursor()).position
+
+    async def run(self, *, at_once: int = 64) -> int:
+        """Applies all events that it has not counted yet, and returns how many that were.
+
+        Args:
+            at_once: So many events are applied in one batch.
+
+        Raises:
+            PrunedError: Events that it has not counted were let go.
+        """
+        limits.admit_count("at_once", at_once)
+        count = 0
+        while (done := await self._step(at_once)) is not None:
+            count += done
+        return count
+
+    async def follow(self, *, at_once: int = 64) -> AsyncIterator[int]:
+        """Applies events as they come, and yields how many there were each time; it never ends by itself."""
+        store = await self._scope.store()
+        async with hear(store, self._scope.stored_name) as hints:
+            while True:
+                if (count := await self.run(at_once=at_once)) > 0:
+                    yield count
+                else:
+                    await hints.wait(_LONGEST_WAIT_S)
+
+    async def rebuild(self) -> int:
+        """Removes what it has written, applies all events again, and returns how many there were.
+
+        A rebuild that was killed goes on with the next `run`.
+
+        Raises:
+            PrunedError: The stream was truncated; nothing was removed.
+        """
+        await self._stream.page(None, 1, whole=True)
+        await self._move(await self._cursor(), Cursor(None, self._version, is_clearing=True))
+        return await self.run()
+
+    # ---- its cursor
+
+    async def _cursor(self, tx: Transaction | None = None) -> Cursor:
+        async def work(unit: Unit) -> Cursor:
+            entry = await unit.get(self._key)
+            if entry is None:
+                return Cursor(None, self._version)
+            return msgspec.msgpack.decode(entry.value, type=Cursor)
+
+        return (await (_scope_of(tx) if tx else self._scope).run(work))[0]
+
+    async def _point(self, tx: Transaction, cursor: Cursor) -> None:
+        async def work(unit: Unit) -> None:
+            unit.put(self._key, msgspec.msgpack.encode(cursor))
+
+        await _scope_of(tx).run(work)
+
+    async def _move(
+        self, seen: Cursor, new: Cursor, body: Callable[[Transaction], Awaitable[Any]] | None = None
+    ) -> bool:
+        """Does something and moves the cursor, in one batch; or nothing, where somebody else has moved it."""
+
+        async def once() -> bool:
+            async with gathering(self._scope, message=f"projection {self.name}") as tx:
+                if await self._cursor(tx) != seen:
+                    return False
+                if body is not None:
+                    await body(tx)
+                await self._point(tx, new)
+            return True
+
+        return await self._scope.repeated(once, ATTEMPTS)
+
+    async def _step(self, at_once: int) -> int | None:
+        """Returns how many events it has counted; None where there are no more."""
+        cursor = await self._cursor()
+        if cursor.version != self._version:
+            await self._stream.page(None, 1, whole=True)
+            await self._move(cursor, Cursor(None, self._version, is_clearing=True))
+            return 0
+        if cursor.is_clearing:
+            return await self._clear(cursor)
+        events = await self._stream.page(cursor.position, at_once, whole=True)
+        if not events:
+            return None
+
+        async def apply(tx: Transaction) -> None:
+            for event in events:
+                await called(self._apply, tx, event)
+
+        moved = await self._move(cursor, Cursor(events[-1].position, self._version), apply)
+        return len(events) if moved else 0
+
+    async def _clear(self, cursor: Cursor) -> int:
+        """Removes some of what it has written; what is left is removed before anything is written again."""
+        documents = Documents(self._scope)
+        keys: list[str] = []
+        async for key in documents.keys(self._documents):
+            keys.append(key)
+            if len(keys) == _CLEARED_BY_BATCH:
+                break
+
+        async def remove(tx: Transaction) -> None:
+            for key in keys:
+                await tx.documents.delete(key)
+
+        left = len(keys) == _CLEARED_BY_BATCH
+        await self._move(cursor, Cursor(None, self._version, is_clearing=left), remove)
+        return 0
+
+
+def _scope_of(tx: Transaction) -> Scope:
+    return tx._scope  # pyright: ignore[reportPrivateUsage]

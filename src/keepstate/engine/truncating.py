@@ -1,0 +1,124 @@
+"""Lets go of the oldest events of a stream, behind states that were verified.
+
+One batch keeps what the events came to and puts an end in the place of the last one: from then on readers
+that would need what stands before it are refused, and readers from the start begin behind it. The events
+themselves go afterwards; a truncation that was killed is finished by the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from keepstate.engine import layout
+from keepstate.engine.admission import admit_instance
+from keepstate.engine.event_record import EventRecord, admit_position, stamp_at
+from keepstate.engine.folding import Folding, FoldRecord
+from keepstate.engine.reducers import Fold
+from keepstate.engine.scope import Scope
+from keepstate.engine.stored import opened
+from keepstate.engine.unit import Unit
+from keepstate.errors import InvalidError, NotFoundError
+from keepstate.values import codec
+from keepstate.values.key import stamp_suffix, unpack
+
+_BY_BATCH = 400
+
+
+async def truncate(scope: Scope, stream: str, folding: Folding, upto: int, folds: Sequence[Fold]) -> int:
+    """Removes the events of a stream up to a position, and returns how many there were."""
+    scope.refuse_inside("truncating a stream")
+    admit_position("upto", upto)
+    for fold in folds:
+        admit_instance("folds", fold, Fold)
+    bases = [(fold, await _verified(folding, fold, upto)) for fold in folds]
+    await _refuse_unready(scope, stream, {fold.title for fold in folds}, upto)
+    end = layout.stream_key(layout.EVENTS, stream) + stamp_suffix(
+        stamp_at(upto).revision, stamp_at(upto).index
+    )
+
+    async def work(unit: Unit) -> None:
+        entry = await unit.get(end)
+        if entry is None:
+            raise NotFoundError(f"stream {stream!r} of {scope.name!r} has no event at position {upto}")
+        for fold, base in bases:
+            if base is not None:
+                unit.put(layout.fold_key(stream, fold.title, "base"), msgspec.msgpack.encode(base))
+        record = opened(await unit.value(entry), EventRecord, f"event {upto}")
+        if not record.is_end:
+            last = EventRecord(codec.encode(None), record.recorded_at_ms, None, {"truncated": True})
+            unit.put(end, msgspec.msgpack.encode(last))
+            if "id" in record.details:
+                unit.delete(layout.event_id_key(stream, record.details["id"]))
+
+    before = await _is_event(scope, end)
+    await scope.run(work)
+    return await _remove(scope, stream, end) + before
+
+
+async def _verified(folding: Folding, fold: Fold, upto: int) -> FoldRecord | None:
+    """Returns what the events come to, folded twice: a reducer that reads a clock shows itself."""
+    first, second = await folding.afresh(fold, upto), await folding.afresh(fold, upto)
+    if (first and first.state) != (second and second.state):
+        raise InvalidError(
+            f"{fold.title!r} came to two different states of the same events; nothing was removed. Let it "
+            "use nothing but the state and the event"
+        )
+    return first
+
+
+async def _refuse_unready(scope: Scope, stream: str, given: set[str], upto: int) -> None:
+    """Raises where something would be left without the events that it needs."""
+    async for _, entry in scope.scan(layout.stream_key(layout.FOLDS, stream)):
+        title = str(unpack(entry.key[len(layout.FOLDS) :])[1])
+        if title not in given:
+            raise InvalidError(
+                f"stream {stream!r} of {scope.name!r} is folded by {title!r} too, which could not be folded "
+                "from the start any more; give that Fold as well"
+            )
+    async for _, entry in scope.scan(layout.stream_key(layout.CURSORS, stream)):
+        position, *_ = msgspec.msgpack.decode(entry.value, type=tuple[int | None, int, bool])
+        if position is None or position < upto:
+            name = unpack(entry.key[len(layout.CURSORS) :])[1]
+            raise InvalidError(
+                f"projection {name!r} of stream {stream!r} stands at {position}, before {upto}; "
+                "let it run first"
+            )
+
+
+async def _is_event(scope: Scope, key: bytes) -> bool:
+    async def work(unit: Unit) -> bool:
+        entry = await unit.get(key)
+        return entry is not None and not opened(await unit.value(entry), EventRecord, "an event").is_end
+
+    return (await scope.run(work))[0]
+
+
+async def _remove(scope: Scope, stream: str, end: bytes) -> int:
+    """Removes the events before the end, and earlier ends; returns how many events there were."""
+    prefix = layout.stream_key(layout.EVENTS, stream)
+    removed = 0
+    keys: list[bytes] = []
+    async for unit, entry in scope.scan(prefix + end[len(prefix) : len(prefix) + 1]):
+        if entry.key >= end:
+            break
+        record = opened(await unit.value(entry), EventRecord, "an event")
+        removed += not record.is_end
+        keys.append(entry.key)
+        if "id" in record.details:
+            keys.append(layout.event_id_key(stream, record.details["id"]))
+        if len(keys) >= _BY_BATCH:
+            await _delete(scope, keys)
+            keys = []
+    if keys:
+        await _delete(scope, keys)
+    return removed
+
+
+async def _delete(scope: Scope, keys: Sequence[bytes]) -> None:
+    async def work(unit: Unit) -> None:
+        for key in keys:
+            unit.delete(key)
+
+    await scope.run(work)

@@ -1,0 +1,86 @@
+"""Blocking twins of `keepstate.engine.projection`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from keepstate._finish import finish, finish_each
+from keepstate.engine import projection as engine
+from keepstate.engine.event_record import Event
+from keepstate.sync.streams import EventStream
+from keepstate.sync.transaction import Transaction
+from keepstate.sync.twin import Twin, inner_of, receiving
+
+
+class Projection(Twin[engine.Projection]):
+    """Applies each event of a stream once, to documents of the same space.
+
+    Args:
+        stream: The stream.
+        name: What its cursor is called; at most 100 bytes of UTF-8.
+        apply: Called with a transaction and an event; what it writes by the transaction and the cursor are
+            one batch. It may be called again for the same event, if that batch met a conflict.
+        documents: The names of what it writes, as for `Documents.keys`: all of this is removed when it begins
+            anew, and nothing else should write there.
+        version: Goes up when `apply` does something else: the next `run` begins anew.
+
+    Attributes:
+        name: What its cursor is called.
+    """
+
+    def __init__(
+        self,
+        stream: EventStream,
+        name: str,
+        apply: Callable[[Transaction, Event], None],
+        *,
+        documents: str,
+        version: int = 1,
+    ) -> None:
+        super().__init__(
+            engine.Projection(
+                inner_of(stream),
+                name,
+                receiving(Transaction, apply),
+                documents=documents,
+                version=version,
+                _colour="blocking",
+            )
+        )
+
+    @property
+    def name(self) -> str:
+        """What its cursor is called."""
+        return self._inner.name
+
+    def position(self) -> int | None:
+        """Returns the position of the last event that it counted, None if there is none."""
+        return finish(self._inner.position())
+
+    def run(self, *, at_once: int = 64) -> int:
+        """Applies all events that it has not counted yet, and returns how many that were.
+
+        Args:
+            at_once: So many events are applied in one batch.
+
+        Raises:
+            PrunedError: Events that it has not counted were let go.
+        """
+        return finish(self._inner.run(at_once=at_once))
+
+    def follow(self, *, at_once: int = 64) -> Iterator[int]:
+        """Applies events as they come, and yields how many there were each time; it never ends by itself."""
+        return finish_each(self._inner.follow(at_once=at_once))
+
+    def rebuild(self) -> int:
+        """Removes what it has written, applies all events again, and returns how many there were.
+
+        A rebuild that was killed goes on with the next `run`.
+
+        Raises:
+            PrunedError: The stream was truncated; nothing was removed.
+        """
+        return finish(self._inner.rebuild())

@@ -1,0 +1,76 @@
+"""The commands `events` and `replay`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from keepstate import sync
+from tests.cli.conftest import Ended, Started
+
+Inside = Callable[..., Ended]
+
+REDUCER = """
+def total(state, event):
+    state["n"] = state.get("n", 0) + event.data["n"]
+    return state
+"""
+
+
+@pytest.fixture
+def stream(url: str, tmp_path: Path) -> Iterator[sync.EventStream]:
+    (tmp_path / "reducing.py").write_text(REDUCER)
+    with sync.open(url) as ks:
+        stream = ks.space("run").events.stream("sums")
+        stream.append({"n": 1}, {"n": 2}, id=["a", "b"], type="added")
+        stream.append({"n": 3})
+        yield stream
+
+
+def test_events_are_printed_in_order(inside: Inside, stream: sync.EventStream) -> None:
+    whole = inside("events", "run", "sums", "--json")
+    first, second, third = whole.lines()
+    rest = inside("events", "run", "sums", "--json", "--after", str(first["position"]), "--limit", "1")
+
+    assert [event["data"]["n"] for event in (first, second, third)] == [1, 2, 3]
+    assert (first["id"], first["type"], third["id"]) == ("a", "added@1", None)
+    assert rest.lines() == [second]
+    assert "#a" in inside("events", "run", "sums").out
+    assert inside("events", "run", "--streams").out.split() == ["sums"]
+    assert inside("events", "run", "sums", "--follow", "--limit", "1").code == 2
+
+
+def test_following_prints_what_comes(started: Started, stream: sync.EventStream) -> None:
+    process = started("events", "run", "sums", "--follow", "--json")
+    assert process.stdout is not None
+    before = [process.stdout.readline() for _ in range(3)]
+    stream.append({"n": 4})
+
+    assert '"n":4' in process.stdout.readline()
+    assert '"n":3' in before[-1]
+
+
+def test_a_replay_tells_the_state_at_any_moment(inside: Inside, stream: sync.EventStream) -> None:
+    first, second, _ = (event.position for event in stream.read())
+
+    def told(*words: str) -> list[object]:
+        ended = inside("replay", "run", "reducing:total", "--stream", "sums", "--json", *words)
+        assert ended.code == 0, ended.err
+        return [line["state"] for line in ended.lines()]
+
+    assert told() == [{"n": 6}]
+    assert told("--at", str(second)) == [{"n": 3}]
+    assert told("--at", "2001-01-01T00:00Z") == [{}]
+    assert told("--each", "--initial", '{"n": 10}') == [{"n": 11}, {"n": 13}, {"n": 16}]
+    assert str(first) in inside("replay", "run", "reducing:total", "--stream", "sums", "--each").out
+
+
+@pytest.mark.parametrize("words", [("reducing",), ("nowhere:total",), ("reducing:nothing",)])
+def test_what_is_no_reducer_is_refused(words: tuple[str], inside: Inside, stream: sync.EventStream) -> None:
+    assert inside("replay", "run", *words).code == 2
+
+
+def test_what_is_no_moment_is_refused(inside: Inside, stream: sync.EventStream) -> None:
+    assert inside("replay", "run", "reducing:total", "--at", "noon").code == 2

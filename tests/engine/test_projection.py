@@ -1,0 +1,203 @@
+"""Projections: each event counted exactly once, whoever is killed, and all of them again when asked."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keepstate
+from keepstate import Event, EventStream, Projection, Space, Transaction, sync
+from keepstate.engine.keepstate import Keepstate
+from keepstate.errors import InvalidError, PrunedError
+from tests.engine import projecting
+from tests.engine.conftest import Turned
+
+ORDERS = [{"customer": f"c{n % 3}", "amount": n} for n in range(30)]
+
+
+async def total(tx: Transaction, event: Event) -> None:
+    key = f"total/{event.data['customer']}"
+    await tx.documents.update(key, lambda sum: sum + event.data["amount"], default=0)
+
+
+TOTALS = {f"total/c{k}": sum(n for n in range(30) if n % 3 == k) for k in range(3)}
+
+
+async def totals(space: Space) -> dict[str, Any]:
+    return {key: value async for key, value in space.documents.items("total/*")}
+
+
+@pytest.fixture
+def orders(space: Space) -> EventStream:
+    return space.events.stream("orders")
+
+
+async def test_a_projection_counts_each_event_once(space: Space, orders: EventStream) -> None:
+    projection = Projection(orders, "totals", total, documents="total/*")
+    await orders.append(*ORDERS[:20])
+    counted = await projection.run(at_once=7)
+    last = await orders.append(*ORDERS[20:])
+
+    assert (counted, await projection.run(), await projection.run()) == (20, 10, 0)
+    assert await totals(space) == TOTALS
+    assert await projection.position() == last
+
+
+async def test_any_number_may_run_the_same_projection(ks: Keepstate, orders: EventStream) -> None:
+    await orders.append(*ORDERS)
+    made = [Projection(orders, "totals", total, documents="total/*") for _ in range(4)]
+
+    counts = await asyncio.gather(*(each.run(at_once=3) for each in made))
+
+    assert sum(counts) == 30
+    assert await totals(ks.space("run/1")) == TOTALS
+
+
+async def test_what_fails_counts_nothing_of_its_batch(space: Space, orders: EventStream) -> None:
+    await orders.append(*ORDERS)
+
+    async def failing(tx: Transaction, event: Event) -> None:
+        await total(tx, event)
+        if event.data["amount"] == 12:
+            raise RuntimeError("out of paper")
+
+    with pytest.raises(RuntimeError, match="out of paper"):
+        await Projection(orders, "totals", failing, documents="total/*").run(at_once=5)
+
+    assert sum((await totals(space)).values()) == sum(range(10))
+    await Projection(orders, "totals", total, documents="total/*").run()
+    assert await totals(space) == TOTALS
+
+
+async def test_a_rebuild_comes_to_the_same_and_touches_nothing_else(
+    space: Space, orders: EventStream
+) -> None:
+    projection = Projection(orders, "totals", total, documents="total/*")
+    await orders.append(*ORDERS)
+    await projection.run()
+    await space.documents.put("total/stray", 1)
+    await space.documents.put("another", 1)
+
+    assert await projection.rebuild() == 30
+    assert await totals(space) == TOTALS
+    assert await space.documents.get("another") == 1
+
+
+async def test_a_new_version_begins_anew(space: Space, orders: EventStream) -> None:
+    await orders.append(*ORDERS)
+    await Projection(orders, "totals", total, documents="total/*").run()
+
+    async def count(tx: Transaction, event: Event) -> None:
+        await tx.documents.update("total/orders", lambda n: n + 1, default=0)
+
+    assert await Projection(orders, "totals", count, documents="total/*", version=2).run() == 30
+    assert await totals(space) == {"total/orders": 30}
+
+
+async def test_a_follower_counts_what_comes(space: Space, orders: EventStream) -> None:
+    projection = Projection(orders, "totals", total, documents="total/*")
+
+    async def follow() -> None:
+        count = 0
+        async for done in projection.follow():
+            count += done
+            if count == 30:
+                return
+
+    following = asyncio.create_task(follow())
+    for order in ORDERS:
+        await orders.append(order)
+    await asyncio.wait_for(following, 20)
+
+    assert await totals(space) == TOTALS
+
+
+async def test_truncation_waits_for_projections_and_they_know_what_is_gone(
+    space: Space, orders: EventStream
+) -> None:
+    projection = Projection(orders, "totals", total, documents="total/*")
+    await orders.append(*ORDERS[:10])
+    await projection.run()
+    last = await orders.append(*ORDERS[10:])
+
+    with pytest.raises(InvalidError, match="projection 'totals'"):
+        await orders.truncate(last)
+    await projection.run()
+    assert await orders.truncate(last) == 30
+    with pytest.raises(PrunedError):
+        await projection.rebuild()
+    with pytest.raises(PrunedError):
+        await Projection(orders, "others", total, documents="other/*").run()
+    assert await totals(space) == TOTALS
+
+
+async def test_what_makes_no_projection_is_refused(turned: Turned) -> None:
+    stream = turned.space.events.stream("orders")
+    good: dict[str, Any] = {"stream": stream, "name": "totals", "apply": total, "documents": "total/*"}
+    for wrong in (
+        {"stream": 1},
+        {"name": ""},
+        {"name": "a" * 101},
+        {"apply": 1},
+        {"documents": 1},
+        {"version": 0},
+    ):
+        with pytest.raises(InvalidError):
+            Projection(**{**good, **wrong})
+    async with turned.space.transaction() as tx:
+        with pytest.raises(InvalidError, match="acts at once"):
+            Projection(**{**good, "stream": EventStream(tx, "orders")})
+
+
+@pytest.fixture
+def shop(tmp_path: Path) -> Iterator[tuple[str, sync.EventStream]]:
+    url = f"sqlite:///{tmp_path}/shop.db"
+    with sync.open(url) as ks:
+        yield url, ks.space("shop").events.stream("orders")
+
+
+def killed_again_and_again(url: str, orders: sync.EventStream, *, kills: int, count: int) -> int:
+    """Lets a projection run in processes that are killed at random moments; returns how many kills it met."""
+    chance = random.Random(7)
+    for start in range(0, count, 500):
+        orders.append(
+            *({"customer": f"c{n % 7}", "amount": n} for n in range(start, min(count, start + 500)))
+        )
+    met = 0
+    for _ in range(kills):
+        process = subprocess.Popen(
+            [sys.executable, projecting.__file__, url], stdout=subprocess.PIPE, text=True
+        )
+        with process:
+            assert process.stdout is not None and process.stdout.readline() == "ready\n"
+            time.sleep(chance.uniform(0, 0.04))
+            process.kill()
+        met += process.returncode != 0
+    return met
+
+
+@pytest.mark.parametrize(
+    ("kills", "count"),
+    [pytest.param(6, 400, marks=pytest.mark.slow), pytest.param(100, 6_000, marks=pytest.mark.deep)],
+)
+def test_a_projection_that_is_killed_at_random_comes_to_what_a_fold_comes_to(
+    shop: tuple[str, sync.EventStream], kills: int, count: int
+) -> None:
+    url, orders = shop
+    met = killed_again_and_again(url, orders, kills=kills, count=count)
+
+    with keepstate.sync.open(url) as ks:
+        space = ks.space("shop")
+        projection = sync.Projection(orders, "totals", projecting.total, documents="total/*")
+        projection.run(at_once=100)
+
+        assert met > kills // 2
+        assert dict(space.documents.items("total/*")) == orders.fold(projecting.totals, {})
