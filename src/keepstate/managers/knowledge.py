@@ -79,7 +79,7 @@ class KnowledgeStateManager(Manager):
 
     async def list_knowledge_bases(self) -> list[str]:
         """Returns the ids of all bases of which something is known."""
-        return await self._ids()
+        return [id for id in await self._ids() if await _is_known(self._folder(id))]
 
     # ---- progress
 
@@ -331,6 +331,12 @@ class KnowledgeStateManager(Manager):
             page = names[begin : begin + _AT_ONCE]
             removed += await self._together(folder, partial(remove, names=page))
         return removed
+
+
+async def _is_known(base: Folder) -> bool:
+    async for _ in base.names():
+        return True
+    return False
 
 
 async def _progress(base: Folder) -> IndexingProgress | None:

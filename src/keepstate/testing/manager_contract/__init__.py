@@ -12,15 +12,23 @@ Put `InPassedSpace` before it to let all managers of a test share one space.
 """
 
 from keepstate.testing.manager_contract.agents import AgentContract, RecoveryContract
+from keepstate.testing.manager_contract.knowledge import KnowledgeContract
+from keepstate.testing.manager_contract.speech import SpeechContract
 from keepstate.testing.manager_contract.stage import InPassedSpace, ManagerStage
 from keepstate.testing.manager_contract.state import StateContract
+from keepstate.testing.manager_contract.teams import TeamContract
+from keepstate.testing.manager_contract.tools import ToolContract
 from keepstate.testing.manager_contract.workflows import WorkflowContract
 
 __all__ = [
     "AgentContract",
     "InPassedSpace",
+    "KnowledgeContract",
     "ManagerStage",
     "RecoveryContract",
+    "SpeechContract",
     "StateContract",
+    "TeamContract",
+    "ToolContract",
     "WorkflowContract",
 ]

@@ -1,0 +1,24 @@
+"""`ToolStateManager` keeps its contract on every backend."""
+
+from __future__ import annotations
+
+from keepstate.testing.manager_contract import InPassedSpace, ToolContract
+from tests.managers.places import InFile, InMemory, InPostgres, InRedis, InSQLite
+
+
+class TestMemory(InMemory, ToolContract): ...
+
+
+class TestPassedSpace(InPassedSpace, InMemory, ToolContract): ...
+
+
+class TestFile(InFile, ToolContract): ...
+
+
+class TestSQLite(InSQLite, ToolContract): ...
+
+
+class TestRedis(InRedis, ToolContract): ...
+
+
+class TestPostgres(InPostgres, ToolContract): ...
