@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 import sqlite3
 import threading
@@ -285,6 +286,16 @@ def test_a_full_disk_ends_the_task_and_keeps_what_was(tmp_path: Path) -> None:
     state.close()
     with Versioned(Disk(tmp_path)) as again:
         assert dict(again) == {"x": 1}
+
+
+def test_an_error_of_a_body_is_raised_also_where_nothing_can_be_kept(tmp_path: Path) -> None:
+    @Agent().task
+    def work(state: Versioned) -> None:
+        state["large"] = bytes(range(256)) * 100 + os.urandom(50_000)
+        raise KeyError("gone")
+
+    with Versioned(Disk(tmp_path, size_limit=20_000)) as state, pytest.raises(KeyError, match="gone"):
+        work(state=state)
 
 
 # ---- others

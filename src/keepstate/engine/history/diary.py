@@ -1,6 +1,6 @@
-"""What happened on a branch, in order: a list on a branch of its own, written in the batch of what it tells of.
+"""What happened on a branch, in order: a list on a branch of its own, written along with what it tells of.
 
-So it is as durable as the commits, moves with no rollback, and shows in none of their states.
+One batch has both. So it is as durable as the commits, moves with no rollback, and shows in none of their states.
 """
 
 from __future__ import annotations
