@@ -88,6 +88,7 @@ def test_each_step_is_an_action_its_output_and_a_commit(place: Place) -> None:
     assert state.checkout(first.commit_hash)["x"] == [1] and state.checkout(line[2])["x"] == [1, 2]
     assert state.checkout("main#2").commit.author == "ana"
     assert state.checkout("main#2").commit.message == "work, step 1"
+    assert state.checkout(".events/main").commit.author == "ana"
     assert events(place()) == events(state)
 
 

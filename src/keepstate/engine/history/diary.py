@@ -1,6 +1,7 @@
 """What happened on a branch, in order: a list on a branch of its own, written along with what it tells of.
 
-One batch has both. So it is as durable as the commits, moves with no rollback, and shows in none of their states.
+One batch has both. So it is as durable as the commits, moves with no rollback, and shows in none of their
+states.
 """
 
 from __future__ import annotations
@@ -37,9 +38,9 @@ class Diary:
         """What was read last, and the commit that has it."""
         self._noted: tuple[bytes | None, bytes, list[Planted]] | None = None
 
-    async def note(self, ledger: Ledger, entries: Sequence[object]) -> None:
+    async def note(self, ledger: Ledger, entries: Sequence[object], author: str | None) -> None:
         """Writes entries at its end; `applied` is to be called when the batch has."""
-        order = admit_order(self._scope, self.branch, "", None)
+        order = admit_order(self._scope, self.branch, "", author)
         head = await ledger.branch(self.branch)
         base = head.commit if head else None
         root = (await ledger.record(base)).root if base else EMPTY_STATE

@@ -70,7 +70,7 @@ class Working(Draft):
                     return self._moved(head)  # to try again would not help
                 outcome = await commit_onto(ledger, order, base, state)
             if entries := tell(outcome.id.hex() if outcome else before, before):
-                await self._diary.note(ledger, entries)
+                await self._diary.note(ledger, entries, order.author)
             return outcome, await self._merged(ledger, outcome) if outcome else {}
 
         done, _ = await self._scope.run(work)
