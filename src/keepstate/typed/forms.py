@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Iterator, Mapping
-from typing import Any, Final
+from typing import Any, Final, get_args, get_origin
 
 import msgspec
 
@@ -61,10 +61,27 @@ def _read(raw: Any, wanted: Any, key: str, what: str) -> Any:
     try:
         return msgspec.convert(raw, wanted, str_keys=True, dec_hook=_value)
     except msgspec.ValidationError as error:
-        reason, _, place = str(error).partition(" - at `")
-        raise _refused(key, place.removesuffix("`").removeprefix("$"), reason, what) from error
+        reason, path = _told(error)
+        raise _refused(key, _exactly(raw, wanted) or path, reason, what) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise _refused(key, "", str(error) or type(error).__name__, what) from error
+
+
+def _told(error: msgspec.ValidationError) -> tuple[str, str]:
+    reason, _, place = str(error).partition(" - at `")
+    return reason, place.removesuffix("`").removeprefix("$")
+
+
+def _exactly(raw: Any, wanted: Any) -> str | None:
+    """Returns where a dict does not fit, by its key, which msgspec does not tell; None of other types."""
+    if _kind(raw) is not dict or get_origin(wanted) is not dict:
+        return None
+    for name, item in raw.items():
+        try:
+            msgspec.convert(item, get_args(wanted)[1], str_keys=True, dec_hook=_value)
+        except msgspec.ValidationError as error:
+            return f"[{name!r}]{_exactly(item, get_args(wanted)[1]) or _told(error)[1]}"
+    return None
 
 
 def admit_json(raw: Any, key: str, path: str = "") -> None:

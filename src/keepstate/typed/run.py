@@ -10,7 +10,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_text
-from keepstate.engine.events import Event
+from keepstate.engine.event_record import Event
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction

@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from keepstate._finish import finish
-from keepstate.engine.events import Event
+from keepstate.engine.event_record import Event
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.space import Space

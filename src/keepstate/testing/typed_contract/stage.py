@@ -1,0 +1,84 @@
+"""What every part of the typed contract stands on: a place, states and runs there, and others beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keepstate._runner import Colour
+from keepstate.engine.keepstate import Keepstate
+from keepstate.opening import source_of
+from keepstate.testing.store_contract.stage import Stage
+from keepstate.testing.typed_contract.keys import KEYS
+from keepstate.typed.batch import MutationBatch
+from keepstate.typed.key import AnyKey
+from keepstate.typed.profiles import ProfileAccess
+from keepstate.typed.run import AgentRun
+from keepstate.typed.state import KeyedState
+
+
+class TypedStage(Stage):
+    """Makes states, runs and profiles in one place, in both colours, and closes them afterwards."""
+
+    _url: str | None = None
+    _closing: list[Any]
+
+    # ---- what a backend's test says
+
+    def make_url(self, tmp_path: Path) -> str:
+        """Returns the URL of a store in which there is nothing yet; asked once a test."""
+        raise NotImplementedError(f"{type(self).__name__} does not say where state is to be kept")
+
+    # ---- what the contract says it with
+
+    @property
+    def url(self) -> str:
+        """Returns the URL of the place."""
+        if self._url is None:
+            self._url = self.make_url(self._folder)
+        return self._url
+
+    @pytest.fixture(autouse=True)
+    def place(self, tmp_path: Path, colour: Colour) -> Iterator[None]:
+        """Closes in the end what was made in the place."""
+        self._folder, self._closing = tmp_path, []
+        yield
+        for made in reversed(self._closing):
+            self.drive(made.close())
+
+    def handle(self) -> Keepstate:
+        """Returns a handle on the place's store."""
+        handle = Keepstate(source_of(self.url, self.colour_name))
+        self._closing.append(handle)
+        return handle
+
+    async def state(self, *, keys: Iterable[AnyKey] = KEYS, **options: Any) -> KeyedState:
+        """Returns the state of thread `t`, read; called again, another one that sees the same."""
+        state = KeyedState("t", keys=keys, **self._where(options), **options, _colour=self.colour_name)
+        self._closing.append(state)
+        await state.refresh()
+        return state
+
+    def run(self, **options: Any) -> AgentRun:
+        """Returns what does runs in the place; called again, as another process would have it."""
+        arguments: dict[str, Any] = {"keys": KEYS, **self._where(options), **options}
+        run = AgentRun(**arguments, _colour=self.colour_name)
+        self._closing.append(run)
+        return run
+
+    def profiles(self, **options: Any) -> ProfileAccess:
+        """Returns access to the place's profiles."""
+        access = ProfileAccess(**self._where(options), **options, _colour=self.colour_name)
+        self._closing.append(access)
+        return access
+
+    def _where(self, options: dict[str, Any]) -> dict[str, Any]:
+        return {} if "space" in options else {"persistence": self.url}
+
+
+def update(key: Any, change: Any) -> MutationBatch:
+    """Returns a batch of one update, of no base."""
+    return MutationBatch().update(key, change)

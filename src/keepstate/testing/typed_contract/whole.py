@@ -1,0 +1,208 @@
+"""The whole state: exported, restored, of older versions, and at earlier moments."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from keepstate.errors import NotFoundError, StateConflictError, StateError
+from keepstate.testing.typed_contract.keys import (
+    Draft,
+    FirstName,
+    Notes,
+    NumberedName,
+    Plan,
+    Socket,
+    SplitName,
+    Visits,
+)
+from keepstate.testing.typed_contract.stage import TypedStage, update
+from keepstate.typed.persisted import PersistedState
+
+
+class WholeStateContract(TypedStage):
+    """`export_persisted`, `restore_persisted`, upgrades, `at` and `diff`."""
+
+    async def test_an_export_is_json_by_name_and_revision(self) -> None:
+        state = await self.state()
+        await state.commit(update(Visits, 1).update(Notes, ["a"]).update(Socket, 1))
+
+        exported = state.export_persisted()
+
+        assert exported == PersistedState(1, {"notes": ["a"], "visits": 1})
+        assert json.loads(json.dumps(exported.extensions)) == exported.extensions
+
+    async def test_an_export_restored_elsewhere_is_the_same(self) -> None:
+        state = await self.state()
+        await state.commit(update(Visits, 1).update(Notes, ["a"]).update(Draft, "d"))
+        exported = state.export_persisted()
+        other = await self.state(space=self.handle().space("elsewhere"))
+
+        await other.restore_persisted(exported)
+
+        assert other.export_persisted() == exported
+        assert (other.revision, other.read(Draft)) == (1, "d")
+        assert (await self.state(space=self.handle().space("elsewhere"))).export_persisted() == exported
+
+    async def test_restoring_replaces_everything_and_goes_on_from_its_revision(self) -> None:
+        state = await self.state()
+        await state.commit(update(Visits, 1).update(Plan, "a"))
+        await state.commit(update(Socket, 1))
+
+        await state.restore_persisted(PersistedState(40, {"visits": 7}))
+
+        assert (state.revision, state.read(Visits), state.read(Plan), state.read(Socket)) == (
+            40,
+            7,
+            None,
+            None,
+        )
+        assert await state.commit(update(Visits, 1)) == 41
+        assert (await self.state()).export_persisted().extensions == {"visits": 8}
+
+    async def test_unknown_values_are_kept_unless_said_otherwise(self) -> None:
+        whole = PersistedState(3, {"visits": 1, "unheard": {"of": [1]}}, {"unheard": 4})
+        state = await self.state(keys=[Visits])
+
+        await state.restore_persisted(whole)
+
+        assert state.export_persisted() == whole
+        assert (await self.state(keys=[])).export_persisted() == whole
+
+    async def test_unknown_values_are_skipped_or_refused_on_request(self) -> None:
+        whole = PersistedState(3, {"visits": 1, "unheard": 1})
+        state = await self.state(keys=[Visits])
+
+        with pytest.raises(StateError, match="unheard") as refused:
+            await state.restore_persisted(whole, unknown="error")
+        assert refused.value.state_key == "unheard"
+        assert (state.revision, state.read(Visits)) == (0, None)
+        await state.restore_persisted(whole, unknown="skip")
+        assert state.export_persisted().extensions == {"visits": 1}
+
+    async def test_a_restore_that_fails_changes_nothing(self) -> None:
+        state = await self.state()
+        await state.commit(update(Visits, 1))
+        wrong: list[Any] = [
+            PersistedState(9, {"visits": 2, "notes": "no list"}),
+            PersistedState(9, {"visits": 2, "notes": ["a"]}, {"notes": 5}),
+            PersistedState(-1, {}),
+            PersistedState(9, {"visits": (1,)}),
+            {"revision": 1},
+        ]
+
+        for given in wrong:
+            with pytest.raises(StateError):
+                await state.restore_persisted(given)
+        with pytest.raises(StateError):
+            await state.restore_persisted(PersistedState(9, {}), unknown="drop")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+        assert (state.revision, state.read(Visits)) == (1, 1)
+        assert await (await self.state()).refresh() == 1
+
+    async def test_a_batch_from_before_a_restore_is_refused_even_at_its_revision(self) -> None:
+        state = await self.state()
+        await state.commit(update(Visits, 1))
+        before = state.begin_mutation().update(Visits, 1)
+        await state.restore_persisted(PersistedState(1, {"visits": 100}))
+
+        with pytest.raises(StateConflictError, match="restored"):
+            await state.commit(before)
+
+        assert state.read(Visits) == 100
+
+    async def test_another_handle_notices_that_a_state_was_restored(self) -> None:
+        state, other = await self.state(), await self.state()
+        await state.commit(update(Visits, 1).update(Plan, "a"))
+        await other.refresh()
+        await state.restore_persisted(PersistedState(1, {"visits": 100}))
+
+        assert await other.refresh() == 1
+        assert (other.read(Visits), other.read(Plan)) == (100, None)
+
+    # ---- older versions
+
+    async def test_a_value_of_an_older_version_is_upgraded_when_it_is_read_and_changed(self) -> None:
+        await (await self.state(keys=[FirstName])).commit(update(FirstName, "Ada Lovelace"))
+        state = await self.state(keys=[SplitName])
+
+        assert state.read(SplitName) == {"first": "Ada", "last": "Lovelace"}
+        await state.commit(update(SplitName, "Augusta"))
+        assert (await self.state(keys=[SplitName])).read(SplitName) == {
+            "first": "Augusta",
+            "last": "Lovelace",
+        }
+        assert state.export_persisted().versions == {"name": 2}
+
+    async def test_an_export_of_an_older_version_is_restored_and_read(self) -> None:
+        old = PersistedState(5, {"name": "Ada Lovelace"})
+        state = await self.state(keys=[SplitName])
+
+        await state.restore_persisted(old)
+
+        assert state.read(SplitName) == {"first": "Ada", "last": "Lovelace"}
+        assert state.export_persisted() == old
+
+    async def test_a_value_that_no_longer_validates_tells_its_path_and_version(self) -> None:
+        class Wrong(SplitName):
+            @classmethod
+            def upgrade(cls, raw: Any, from_version: int) -> Any:
+                return {"first": 3}
+
+        await (await self.state(keys=[FirstName])).commit(update(FirstName, "Ada"))
+
+        cases: list[tuple[Any, str | None]] = [(NumberedName, None), (Wrong, "['first']")]
+        for key, path in cases:
+            state = await self.state(keys=[key])
+            with pytest.raises(StateError, match="version 1") as refused:
+                state.read(key)
+            assert (refused.value.state_key, refused.value.stored_version) == ("name", 1)
+            assert (refused.value.path or None) == path
+            with pytest.raises(StateError, match="version 1"):
+                await state.commit(update(key, 1))
+
+    async def test_what_a_newer_version_wrote_is_refused(self) -> None:
+        await (await self.state(keys=[SplitName])).commit(update(SplitName, "Ada"))
+        state = await self.state(keys=[FirstName])
+
+        with pytest.raises(StateError, match="newer") as refused:
+            state.read(FirstName)
+
+        assert refused.value.stored_version == 2
+
+    # ---- earlier moments
+
+    async def test_each_commit_of_a_recorded_thread_can_be_read_again(self) -> None:
+        state = await self.state(record=True, author="agent")
+        await state.commit(update(Visits, 1).update(Draft, "a"))
+        await state.commit(update(Visits, 1).update(Plan, "p"), message="plan")
+        await state.commit(update(Draft, "b"))
+
+        then = await state.at("main~1")
+
+        assert (then.revision, then.get(Visits), then.get(Draft), then.get(Plan)) == (2, 2, "a", "p")
+        assert (await state.at("main#1")).get(Plan) is None
+
+    async def test_a_diff_tells_which_keys_have_another_value(self) -> None:
+        state = await self.state(record=True)
+        await state.commit(update(Visits, 1).update(Draft, "a"))
+        await state.commit(update(Visits, 2).update(Plan, "p"))
+        await state.clear_run_scoped()
+
+        told = await state.diff("main#1")
+
+        assert [(each.key, each.old, each.new) for each in told] == [
+            ("draft", "a", None),
+            ("plan", None, "p"),
+            ("visits", 1, 3),
+        ]
+        assert await state.diff("main", "main") == []
+
+    async def test_a_thread_that_is_not_recorded_has_no_past(self) -> None:
+        state = await self.state()
+        await state.commit(update(Visits, 1))
+
+        with pytest.raises(NotFoundError):
+            await state.at("main")
