@@ -34,7 +34,6 @@ WORK = {
     "commits": "commits",
     "collections": "collections beside writers",
     "collected": "objects collected",
-    "verified_flips": "flips verified",
     "inputs": "hostile inputs",
     "bugs_seeded": "bugs seeded",
     "bugs_caught": "bugs caught",

@@ -39,12 +39,11 @@ async def test_four_processes_append_200_times_and_all_is_there(
 
 @pytest.mark.slow
 async def test_four_processes_with_drafts_merge_and_keep_all_200_commits(
-    tmp_path: Path, opened: list[Keepstate]
+    shared_url: str, opened: list[Keepstate]
 ) -> None:
-    url = f"sqlite:///{tmp_path}/keepstate.db"
-    commit_at_once(url, "draft")
+    commit_at_once(shared_url, "draft")
 
-    opened.append(keepstate.open(url))
+    opened.append(keepstate.open(shared_url))
     history = history_of(opened[-1].space("run/1"))
     assert dict(await history.checkout()) == {name: list(range(50)) for name in NAMES}
     own = {commit.message async for commit in history.log()}

@@ -16,6 +16,7 @@ from keepstate.stores.protocol import NamesObjects
 from keepstate.values import limits
 from keepstate.values.codec import COMPRESSED, PLAIN, body_of
 from keepstate.values.compression import compress
+from keepstate.values.merkle import admit_object
 from keepstate.values.refs import Fetching, Ref
 
 T = TypeVar("T")
@@ -57,14 +58,20 @@ class UnitObjects:
         self._key = key_maker(unit)
 
     async def get(self, refs: Collection[Ref]) -> Mapping[bytes, bytes]:
-        """Returns objects by name."""
+        """Returns objects by name, each compared with it: not every store notices what its disk has changed.
+
+        Raises:
+            CorruptError: One is missing or damaged.
+        """
         found: dict[bytes, bytes] = {}
         for group in _groups(refs):
             entries = await self._unit.objects([self._key(ref.name) for ref in group])
             for ref, entry in zip(group, entries, strict=True):
                 if entry is None:
                     raise await self._missing(ref.name)
-                found[ref.name] = unpacked(await self._unit.value(entry), f"object {ref.name.hex()}")
+                data = unpacked(await self._unit.value(entry), f"object {ref.name.hex()}")
+                admit_object(ref, data)
+                found[ref.name] = data
         return found
 
     def put(self, name: bytes, encoding: bytes) -> None:
