@@ -26,7 +26,8 @@ test: setup ## run all tests but the deep ones, on real servers (JOBS=0: in one 
 check: setup ## format, lint, types, layers, generated twins, sizes
 	@$(BIN)/python tools/check.py
 
-bench: setup ## measure each budget against the raw driver and write bench/results.json
+bench: setup ## measure each budget against the raw driver and others, and write bench/results.json
+	@$(PYTHON) tools/bootstrap.py --bench
 	@$(BIN)/python -m bench $(ARGS)
 
 deep: setup ## run the long proof, under 30 minutes, and write what it did into docs/reliability.json
@@ -36,10 +37,12 @@ deep: setup ## run the long proof, under 30 minutes, and write what it did into 
 docs: setup ## run every example and command in the documents
 	@$(PYTEST) -q tests/docs $(ARGS)
 
-lock: setup ## resolve the newest versions anew into requirements-dev.txt
+lock: setup ## resolve the newest versions anew into requirements-dev.txt and -bench.txt
 	@rm -f uv.lock
 	@$(BIN)/uv export --quiet --python $(BIN)/python --all-extras --group test --no-emit-project --no-header --no-annotate \
 		--output-file requirements-dev.txt
+	@$(BIN)/uv export --quiet --python $(BIN)/python --only-group bench --no-emit-project --no-header --no-annotate \
+		--output-file requirements-bench.txt
 	@$(PYTHON) tools/bootstrap.py
 
 clean: ## remove .venv and what the tools left

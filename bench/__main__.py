@@ -9,11 +9,12 @@ import platform
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime
-from importlib.metadata import version
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from bench.embedded import memory, sqlite_full, sqlite_normal
-from bench.harness import Row, Table
+from bench.harness import Row, Shown, Table
+from bench.history import history
 from bench.importing import importing
 from bench.servers import postgres_rows, redis_rows
 
@@ -24,8 +25,9 @@ GROUPS: dict[str, Callable[[Table], None]] = {
     "redis": redis_rows,
     "postgres": postgres_rows,
     "import": importing,
+    "history": history,
 }
-PACKAGES = ("keepstate", "apsw", "redis", "psycopg", "msgspec")
+PACKAGES = ("keepstate", "apsw", "redis", "psycopg", "msgspec", "kvgit", "langgraph-checkpoint-sqlite")
 RESULTS = Path(__file__).parent / "results.json"
 
 
@@ -41,7 +43,7 @@ def main() -> int:
         f"{len(table.rows) - len(over)} of {len(table.rows)} within budget"
         + "".join(f"; not {name}" for name in over)
     )
-    options.results.write_text(json.dumps(_results(table.rows, quick=options.quick), indent=1) + "\n")
+    options.results.write_text(json.dumps(_results(table, quick=options.quick), indent=1) + "\n")
     return 0
 
 
@@ -55,24 +57,36 @@ def _options() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _show(row: Row) -> None:
-    budget = f"{'≥' if row.at_least else '≤'} {row.budget:g}"
-    word = "" if row.holds else "  over budget"
+def _show(line: Shown) -> None:
+    if not isinstance(line, Row):
+        print(line, flush=True)
+        return
+    budget = f"{'≥' if line.at_least else '≤'} {line.budget:g}"
+    word = "" if line.holds else "  over budget"
     print(
-        f"{row.name:34}{row.ratio:9.2f}{budget:>10}{row.ours_us:9.2f} us{row.raw_us:9.2f} us{word}",
+        f"{line.name:34}{line.ratio:9.2f}{budget:>10}"
+        f"{line.ours:9.2f} {line.unit:2}{line.raw:9.2f} {line.unit:2}{word}",
         flush=True,
     )
 
 
-def _results(rows: list[Row], *, quick: bool) -> dict[str, object]:
+def _results(table: Table, *, quick: bool) -> dict[str, object]:
     return {
         "measured_at": datetime.now(UTC).isoformat(timespec="seconds"),
         "machine": {"system": platform.system(), "machine": platform.machine(), "cores": os.cpu_count()},
         "python": platform.python_version(),
-        "packages": {name: version(name) for name in PACKAGES},
+        "packages": {name: found for name in PACKAGES if (found := _version(name)) is not None},
         "quick": quick,
-        "rows": [row.as_json() for row in rows],
+        "rows": [row.as_json() for row in table.rows],
+        "costs": [cost.as_json() for cost in table.costs],
     }
+
+
+def _version(name: str) -> str | None:
+    try:
+        return version(name)
+    except PackageNotFoundError:
+        return None
 
 
 if __name__ == "__main__":

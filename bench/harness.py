@@ -37,16 +37,18 @@ class Row:
         ratio: Ours over raw, in time; in throughput where the budget is a floor.
         budget: What the ratio must not pass, or must reach.
         at_least: Whether the budget is a floor.
-        ours_us: Median time of one of our operations, in microseconds.
-        raw_us: Median time of one raw operation, in microseconds.
+        ours: Median time of one of our operations; bytes of it, where these are weighed.
+        raw: That of the other side.
+        unit: Of both: microseconds or bytes.
     """
 
     name: str
     ratio: float
     budget: float
     at_least: bool
-    ours_us: float
-    raw_us: float
+    ours: float
+    raw: float
+    unit: str = "us"
 
     @property
     def holds(self) -> bool:
@@ -58,12 +60,47 @@ class Row:
         return {**asdict(self), "holds": self.holds}
 
 
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What a change cost whom: one line of the page about costs.
+
+    Attributes:
+        store: Where it was kept.
+        change: What was done.
+        size: To how many messages, or keys.
+        keeper: Who kept it.
+        us: Median time of one change and commit, in microseconds.
+        stored_bytes: What each commit added, keys included.
+        turns: How many there were.
+    """
+
+    store: str
+    change: str
+    size: int
+    keeper: str
+    us: float
+    stored_bytes: float
+    turns: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the line for `results.json`."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        what = f"{self.store}: {self.change} ({self.size:,})"
+        return f"{what:52}{self.keeper:12}{self.us:12,.1f} us{self.stored_bytes:12,.0f} B"
+
+
+Shown = Row | Cost | str
+"""A line of the table."""
+
+
 @contextmanager
 def apart(server: ServerT) -> Generator[ServerT]:
     """Starts a server on a core of its own and calls it from another one, as if from another machine.
 
     Left to the scheduler, a caller and a server that wait for each other share a core or do not, by chance
-    and for minutes: the same raw call then takes 33 us or 100, and a ratio says where each side happened to be.
+    and for minutes: the same raw call then takes 33 us or 100, and a ratio says where each side was.
     """
     cores = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else set[int]()
     if len(cores) < 2:
@@ -88,12 +125,13 @@ class Table:
 
     Args:
         scale: Shrinks or stretches the number of operations.
-        show: Called with each row when it is measured.
+        show: Called with each line when it is measured, and with what a reader of the figures must know.
     """
 
-    def __init__(self, scale: float, show: Callable[[Row], None]) -> None:
-        self._scale, self._show = scale, show
+    def __init__(self, scale: float, show: Callable[[Shown], None]) -> None:
+        self._scale, self.show = scale, show
         self.rows: list[Row] = []
+        self.costs: list[Cost] = []
 
     def _blocks(self, operations: int, blocks: int) -> list[list[Item]]:
         """Returns the keys and values of each block; the first one warms up."""
@@ -134,12 +172,37 @@ class Table:
         """Adds a row whose pairs of times, ours and raw in seconds, were measured elsewhere."""
         self._add(name, budget, times, at_least=False)
 
+    def add_at_least(self, name: str, budget: float, times: Sequence[tuple[float, float]]) -> None:
+        """Adds a row of how many times longer the other side takes, which is to be so many at least."""
+        self._add(name, budget, times, at_least=True)
+
+    def weigh(self, name: str, budget_kb: float, ours_bytes: float, raw_bytes: float) -> None:
+        """Adds a row of how many kilobytes something of ours has, the other side's beside it."""
+        self._judge(Row(name, round(ours_bytes / 1_000, 3), budget_kb, False, ours_bytes, raw_bytes, "B"))
+
+    def tell(self, costs: Sequence[Cost]) -> None:
+        """Adds lines that have no budget."""
+        self.costs += costs
+        for cost in costs:
+            self.show(cost)
+
+    @property
+    def is_quick(self) -> bool:
+        """Whether only to show that it runs."""
+        return self._scale < 1
+
+    def scaled(self, count: int, *, least: int) -> int:
+        """Returns how often to do what is worth doing so often."""
+        return max(least, round(count * self._scale))
+
     def _add(self, name: str, budget: float, times: Sequence[tuple[float, float]], *, at_least: bool) -> None:
         ratio = median((raw / ours) if at_least else (ours / raw) for ours, raw in times)
         ours_us, raw_us = (median(side) * 1e6 for side in zip(*times, strict=True))
-        row = Row(name, round(ratio, 3), budget, at_least, round(ours_us, 3), round(raw_us, 3))
+        self._judge(Row(name, round(ratio, 3), budget, at_least, round(ours_us, 3), round(raw_us, 3)))
+
+    def _judge(self, row: Row) -> None:
         self.rows.append(row)
-        self._show(row)
+        self.show(row)
 
 
 def _timed(side: Side, items: Sequence[Item]) -> float:

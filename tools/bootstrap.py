@@ -24,6 +24,8 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 READY = VENV / ".ready"
 LOCK = ROOT / "requirements-dev.txt"
+BENCH = VENV / "bench"
+BENCH_LOCK = ROOT / "requirements-bench.txt"
 MADE_FROM = (ROOT / "pyproject.toml", LOCK, pathlib.Path(__file__).resolve())
 
 
@@ -46,6 +48,26 @@ def main() -> int:
         return 1
     READY.write_text(made_from, encoding="utf-8")
     say(f"done in {time.monotonic() - began:.0f} s")
+    return 0
+
+
+def main_bench() -> int:
+    """Puts what the bench compares with where only the bench looks; returns the exit code."""
+    made_from = fingerprint(ROOT, BENCH_LOCK)
+    ready = BENCH / ".ready"
+    if ready.exists() and ready.read_text(encoding="utf-8") == made_from:
+        return 0
+    say(f"fetching what the bench compares with, from {BENCH_LOCK.name}")
+    shutil.rmtree(str(BENCH), ignore_errors=True)
+    try:
+        uv, settings = find_uv()
+        target = ("--target", BENCH, "--no-deps", "--require-hashes", "--requirement", BENCH_LOCK)
+        run(uv, "pip", "install", "--quiet", "--python", PYTHON, *target, **settings)
+    except SetupError as error:
+        say(str(error))
+        say("the bench will run without it")
+        return 0
+    ready.write_text(made_from, encoding="utf-8")
     return 0
 
 
@@ -78,21 +100,27 @@ def enter_python() -> None:
 
 def fill() -> None:
     """Makes `.venv` if it is missing, and brings it to exactly what the lock says."""
+    if shutil.which("uv") and not PYTHON.exists():
+        run("uv", "venv", "--quiet", "--clear", "--python", sys.executable, VENV)
+    uv, settings = find_uv()
+    run(uv, "pip", "sync", "--quiet", "--python", PYTHON, "--require-hashes", LOCK, **settings)
+    # Our own build needs only what the lock has just brought: nothing is fetched that has no hash.
+    ourselves = ("--no-deps", "--no-build-isolation", "--editable", ROOT)
+    run(uv, "pip", "install", "--quiet", "--python", PYTHON, *ourselves, **settings)
+
+
+def find_uv() -> "tuple[str, dict[str, str]]":
+    """Returns the machine's uv or the lock's own, which is fetched if need be, and how it is to fetch."""
     uv = shutil.which("uv")
     settings: dict[str, str] = {}
-    if uv and not PYTHON.exists():
-        run(uv, "venv", "--quiet", "--clear", "--python", sys.executable, VENV)
-    elif not uv:
+    if not uv:
         uv = str(VENV / "bin" / "uv")
         if not os.access(uv, os.X_OK):
             make_with_pip()
         settings = as_pip_fetches()
     if not os.access(str(pathlib.Path.home()), os.W_OK):
         settings["UV_NO_CACHE"] = "1"
-    run(uv, "pip", "sync", "--quiet", "--python", PYTHON, "--require-hashes", LOCK, **settings)
-    # Our own build needs only what the lock has just brought: nothing is fetched that has no hash.
-    ourselves = ("--no-deps", "--no-build-isolation", "--editable", ROOT)
-    run(uv, "pip", "install", "--quiet", "--python", PYTHON, *ourselves, **settings)
+    return uv, settings
 
 
 def make_with_pip() -> None:
@@ -165,4 +193,4 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main_bench() if "--bench" in sys.argv[1:] else main())

@@ -14,13 +14,15 @@ from packaging.utils import canonicalize_name
 from tests.architecture.tree import ROOT
 
 LOCK = (ROOT / "requirements-dev.txt").read_text(encoding="utf-8")
+BENCH = (ROOT / "requirements-bench.txt").read_text(encoding="utf-8")
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 PLATFORMS = (("linux", "x86_64"), ("linux", "aarch64"), ("darwin", "arm64"))
 
 
-def test_the_lock_names_no_host_no_url_and_no_path() -> None:
-    lines = [line for line in LOCK.splitlines() if not line.startswith("    --hash=sha256:")]
+@pytest.mark.parametrize("lock", [LOCK, BENCH], ids=["dev", "bench"])
+def test_the_lock_names_no_host_no_url_and_no_path(lock: str) -> None:
+    lines = [line for line in lock.splitlines() if not line.startswith("    --hash=sha256:")]
 
     assert [line for line in lines if re.search(r"://|@|^-|\.{0,2}/|\.(com|org|net|io)\b", line)] == []
 

@@ -1,0 +1,78 @@
+"""Who else keeps the state of agents: kvgit, and LangGraph's SqliteSaver. Installed for the bench alone.
+
+`make bench` puts them into a folder beside the environment's own packages, so that nothing of theirs is found
+where the tests run.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import sys
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+PACKAGES = Path(sys.prefix) / "bench"
+INSTALL = "`make bench` installs it"
+
+
+def admit() -> None:
+    """Lets what is installed for the bench be imported, after everything else."""
+    if PACKAGES.is_dir() and str(PACKAGES) not in sys.path:
+        sys.path.append(str(PACKAGES))
+
+
+def missing() -> list[str]:
+    """Returns the names of those that are not installed."""
+    admit()
+    wanted = {"kvgit": "kvgit", "SqliteSaver": "langgraph.checkpoint"}
+    return [name for name, module in wanted.items() if not _is_there(module)]
+
+
+def _is_there(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ModuleNotFoundError:
+        return False
+
+
+def kvgit_worktree(folder: Path | None) -> Any:
+    """Returns an open worktree of kvgit, in memory or on disk, where it syncs as SQLite's `normal` does."""
+    kvgit = import_module("kvgit")
+    return kvgit.open(kind="memory") if folder is None else kvgit.open(kind="disk", path=str(folder))
+
+
+class Saver:
+    """LangGraph's SqliteSaver, called as its own loop does: one `put` of the channels after each step."""
+
+    def __init__(self, path: Path) -> None:
+        sqlite = import_module("langgraph.checkpoint.sqlite")
+        self._base = import_module("langgraph.checkpoint.base")
+        self._new_id = import_module("langgraph.checkpoint.base.id").uuid6
+        self._connection = sqlite3.connect(path, check_same_thread=False)
+        self._saver = sqlite.SqliteSaver(self._connection)
+        self._saver.setup()
+        self._connection.execute("pragma synchronous = normal")  # as the others here
+        self._config: Any = {"configurable": {"thread_id": "bench", "checkpoint_ns": ""}}
+        self._step = 0
+
+    def put(self, state: dict[str, Any], changed: list[str]) -> None:
+        """Keeps the state after a step."""
+        self._step += 1
+        checkpoint = self._base.empty_checkpoint()
+        checkpoint["id"] = str(self._new_id(clock_seq=self._step))
+        checkpoint["channel_values"] = state
+        versions = dict.fromkeys(changed, self._step)
+        checkpoint["channel_versions"] = {**dict.fromkeys(state, 1), **versions}
+        metadata = {"source": "loop", "step": self._step, "parents": {}}
+        self._config = self._saver.put(self._config, checkpoint, metadata, versions)
+
+    def stored_bytes(self) -> int:
+        """Returns how much its checkpoints have."""
+        query = "select total(length(checkpoint) + length(metadata)) from checkpoints"
+        return int(self._connection.execute(query).fetchone()[0])
+
+    def close(self) -> None:
+        """Closes the connection, which brings its log into the file."""
+        self._connection.close()
