@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from keepstate import StateConfig, StateManager, WorkflowStatus
+from tests.managers.domain_checks import DOMAIN_CHECKS
 from tests.managers.samples import Namespace
 
 Check = Callable[[Namespace], Awaitable[None]]
@@ -108,4 +109,5 @@ CHECKS: dict[str, Check] = {
     "Memory Backend (Development)": described,
     "File Backend (Single Instance)": described,
     "Redis Backend (Production)": described,
+    **DOMAIN_CHECKS,
 }

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Awaitable, Callable
 
 from keepstate import AgentStateStore, StateConfig, StateManager, WorkflowStateManager
+from tests.managers.domain_views import DOMAIN_VIEWS
 
 Views = dict[str, list[str]]
 
@@ -44,7 +45,7 @@ async def workflow_views(url: str) -> Views:
         }
 
 
-VIEWS: list[Callable[[str], Awaitable[Views]]] = [state_views, agent_views, workflow_views]
+VIEWS: list[Callable[[str], Awaitable[Views]]] = [state_views, agent_views, workflow_views, *DOMAIN_VIEWS]
 
 
 async def views_of(url: str) -> Views:
