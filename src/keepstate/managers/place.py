@@ -185,8 +185,13 @@ class Place:
 
     async def close(self) -> None:
         """Lets go of a store that was opened here."""
-        if self._handle is not None and self._is_own:
+        if not self._is_own:
+            return
+        if self._handle is not None:
             await self._handle.close()
+        elif isinstance(self.space, Space):
+            home: Any = self.space._home  # pyright: ignore[reportPrivateUsage]
+            await home.close()
 
     # ---- subjects
 
@@ -237,7 +242,8 @@ class Place:
             await self._handle.drop(naming.space_of(self.kind, folder.id))
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_folders": OrderedDict()}
+        """Returns what is sent; what arrives has a handle of its own, and closes it."""
+        return {**self.__dict__, "_folders": OrderedDict(), "_is_own": True}
 
 
 def _not_blocking(given: Any, what: str) -> Any:
