@@ -1,4 +1,4 @@
-"""One flipped bit anywhere in a history: verification finds it, and nothing wrong is read as a state."""
+"""One flipped bit anywhere in a history: verification finds it unless it says nothing; no state is wrong."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from keepstate._runner import TaskRunner
 from keepstate.engine import layout
 from keepstate.engine.history.history import History
 from keepstate.engine.keepstate import Keepstate
-from keepstate.errors import KeepstateError
+from keepstate.errors import CorruptError, KeepstateError
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Entry, Put
+from keepstate.values.codec import COMPRESSED, body_of
 from tests.crashes.history_company import fingerprint
 from tests.tally import Tally, first_seed
 
@@ -63,6 +64,16 @@ def _shown(state: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+def inflates_alike(entry: Entry, flipped: bytearray) -> bool:
+    """Whether compressed bytes stand for what they stood for: some of a frame's bits say nothing."""
+    if entry.value[:1] != COMPRESSED:
+        return False
+    try:
+        return body_of(bytes(flipped)) == body_of(entry.value)
+    except CorruptError:
+        return False
+
+
 async def flip(count: int, seed: int) -> list[str]:
     """Flips so many bits, one after the other, and returns what was found to be wrong."""
     dice, wrong, store = Random(seed), list[str](), MemoryStore(runner=TaskRunner())
@@ -77,7 +88,7 @@ async def flip(count: int, seed: int) -> list[str]:
             flipped[at] ^= 1 << dice.randrange(8)
             await store.apply([Batch(SPACE, [Put(entry.key, bytes(flipped))])])
             place = f"byte {at} of {entry.key!r}"
-            if not (await ks.space(SPACE).history.verify()).problems:
+            if not (await ks.space(SPACE).history.verify()).problems and not inflates_alike(entry, flipped):
                 wrong.append(f"{place} was not found")
             async with keepstate.open(store) as other:
                 states = await read(other)
