@@ -16,6 +16,7 @@ from bench.embedded import memory, sqlite_full, sqlite_normal
 from bench.harness import Row, Shown, Table
 from bench.history import history
 from bench.importing import importing
+from bench.managers import managers
 from bench.servers import postgres_rows, redis_rows
 
 GROUPS: dict[str, Callable[[Table], None]] = {
@@ -26,8 +27,18 @@ GROUPS: dict[str, Callable[[Table], None]] = {
     "postgres": postgres_rows,
     "import": importing,
     "history": history,
+    "managers": managers,
 }
-PACKAGES = ("keepstate", "apsw", "redis", "psycopg", "msgspec", "kvgit", "langgraph-checkpoint-sqlite")
+PACKAGES = (
+    "keepstate",
+    "apsw",
+    "redis",
+    "psycopg",
+    "msgspec",
+    "kvgit",
+    "langgraph-checkpoint-sqlite",
+    "agenticaiframework",
+)
 RESULTS = Path(__file__).parent / "results.json"
 
 
@@ -79,6 +90,7 @@ def _results(table: Table, *, quick: bool) -> dict[str, object]:
         "quick": quick,
         "rows": [row.as_json() for row in table.rows],
         "costs": [cost.as_json() for cost in table.costs],
+        "paces": [pace.as_json() for pace in table.paces],
     }
 
 

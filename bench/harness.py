@@ -91,7 +91,34 @@ class Cost:
         return f"{what:52}{self.keeper:12}{self.us:12,.1f} us{self.stored_bytes:12,.0f} B"
 
 
-Shown = Row | Cost | str
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How long one call took whom.
+
+    Attributes:
+        store: Where.
+        call: What was done.
+        keeper: By whom.
+        us: Median time of a call over blocks of calls, in microseconds.
+        calls: How many there were.
+    """
+
+    store: str
+    call: str
+    keeper: str
+    us: float
+    calls: int
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the line for `results.json`."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        what = f"{self.store}: {self.call}"
+        return f"{what:52}{self.keeper:20}{self.us:12,.1f} us"
+
+
+Shown = Row | Cost | Pace | str
 """A line of the table."""
 
 
@@ -132,6 +159,7 @@ class Table:
         self._scale, self.show = scale, show
         self.rows: list[Row] = []
         self.costs: list[Cost] = []
+        self.paces: list[Pace] = []
 
     def _blocks(self, operations: int, blocks: int) -> list[list[Item]]:
         """Returns the keys and values of each block; the first one warms up."""
@@ -185,6 +213,11 @@ class Table:
         self.costs += costs
         for cost in costs:
             self.show(cost)
+
+    def time(self, pace: Pace) -> None:
+        """Adds a line of how long a call took whom."""
+        self.paces.append(pace)
+        self.show(pace)
 
     @property
     def is_quick(self) -> bool:

@@ -1,4 +1,6 @@
-"""Who else keeps the state of agents: kvgit, and LangGraph's SqliteSaver. Installed for the bench alone.
+"""Who else keeps the state of agents: kvgit, LangGraph's SqliteSaver, agenticaiframework.
+
+They are installed for the bench alone.
 
 `make bench` puts them into a folder beside the environment's own packages, so that nothing of theirs is found
 where the tests run.
@@ -26,7 +28,11 @@ def admit() -> None:
 def missing() -> list[str]:
     """Returns the names of those that are not installed."""
     admit()
-    wanted = {"kvgit": "kvgit", "SqliteSaver": "langgraph.checkpoint"}
+    wanted = {
+        "kvgit": "kvgit",
+        "SqliteSaver": "langgraph.checkpoint",
+        "agenticaiframework": "agenticaiframework.state",
+    }
     return [name for name, module in wanted.items() if not _is_there(module)]
 
 
@@ -35,6 +41,12 @@ def _is_there(module: str) -> bool:
         return find_spec(module) is not None
     except ModuleNotFoundError:
         return False
+
+
+def agentic_managers() -> tuple[Any, Any, Any]:
+    """Returns agenticaiframework's managers of state and of teams, and the class of its configuration."""
+    state = import_module("agenticaiframework.state")
+    return state.StateManager, state.OrchestrationStateManager, state.StateConfig
 
 
 def kvgit_worktree(folder: Path | None) -> Any:

@@ -37,3 +37,7 @@ def test_a_quick_run_writes_a_row_for_each_budget(tmp_path: Path) -> None:
     assert f"of {count} within budget" in done.stdout
     assert {cost["store"] for cost in written["costs"]} == {"memory", "SQLite normal", "Redis", "PostgreSQL"}
     assert all(cost["us"] > 0 and cost["stored_bytes"] > 0 for cost in written["costs"])
+    everywhere = {"memory", "file", "SQLite normal", "SQLite full", "Redis", "PostgreSQL"}
+    ours = {(pace["store"], pace["call"]) for pace in written["paces"] if pace["keeper"] == "keepstate"}
+    assert {store for store, _ in ours} == everywhere and len(ours) == 6 * len(everywhere)
+    assert all(pace["us"] > 0 for pace in written["paces"])
