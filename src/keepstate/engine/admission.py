@@ -6,6 +6,7 @@ nobody can open. `layout` judges names of documents and leases, `times` lengths 
 
 from __future__ import annotations
 
+from os import PathLike, fspath
 from typing import Any, Final
 
 from keepstate.errors import InvalidError
@@ -91,6 +92,13 @@ def admit_type(wanted: Any) -> None:
 def _shown(given: object) -> str:
     text = repr(given)
     return f"{text if len(text) <= 60 else f'{text[:60]}…'} ({type(given).__name__})"
+
+
+def admit_path(what: str, path: object) -> str:
+    """Returns the path of a file as a str."""
+    if not isinstance(path, str | PathLike) or not isinstance(text := fspath(path), str) or "\0" in text:
+        raise InvalidError(f"`{what}` is {_shown(path)}; give the path of a file, as a str or Path")
+    return text
 
 
 def admit_message(message: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from heapq import heappop, heappush
 
+from keepstate.engine.history.ahead import Ahead
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.record import CommitRecord
 
@@ -40,11 +41,13 @@ class Walk:
     def __init__(self, id: bytes, number: int | None) -> None:
         self._heap, self._seen = [(0, id)], {id}
         self._next, self._number = id, number
+        self._ahead = Ahead()
 
     async def take(self, count: int, ledger: Ledger) -> list[tuple[bytes, CommitRecord, int | None]]:
         """Returns the next commits, those on the line of first parents with their number; none at the end."""
         # What was to come may have been pruned and collected since the last call.
         ledger.read_loosely(self._next)
+        ledger.ahead = self._ahead
         taken: list[tuple[bytes, CommitRecord, int | None]] = []
         while self._heap and len(taken) < count:
             _, id = heappop(self._heap)

@@ -13,10 +13,12 @@ from keepstate.engine.history.ancestry import first_parents, is_ancestor
 from keepstate.engine.history.heads import Head, admit_ref_name
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.merging import MergeRules, merged
+from keepstate.engine.history.paths import patterns
 from keepstate.engine.history.record import NONCE_BYTES, CommitRecord
 from keepstate.engine.history.revisions import Found, held
 from keepstate.engine.scope import Scope
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
+from keepstate.values.merge_rules import Rules
 from keepstate.values.merkle import Planted
 
 OnConflict: TypeAlias = Literal["raise", "merge"]
@@ -62,6 +64,7 @@ def admit_order(
         raise InvalidError(f"`on_conflict` is {on_conflict!r}; it is 'raise' or 'merge'")
     if rules is not None and not isinstance(rules, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidError(f"`rules` is {rules!r}; give a dict of paths and rules")
+    Rules(patterns(rules))
     who = scope.author if author is None else admit_author(author)
     nonce = scope.clock.random_bytes(NONCE_BYTES)
     return Order(admit_ref_name("branch", branch), who, text, nonce, on_conflict, rules)

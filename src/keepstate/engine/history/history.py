@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, TypeVar
 
 from keepstate.engine import layout
-from keepstate.engine.admission import admit_instance
+from keepstate.engine.admission import admit_instance, admit_message
 from keepstate.engine.history import comparing, naming
 from keepstate.engine.history.ancestry import Walk, is_ancestor, merge_bases
 from keepstate.engine.history.blaming import blame
@@ -276,7 +276,9 @@ class History(Upkeep):
         Raises:
             MergeConflictError: Both changed the same and no rule decides; nothing was committed.
         """
-        order = admit_order(self._scope, into, message or f"merge {_shown(source)}", author, "merge", rules)
+        order = admit_order(
+            self._scope, into, admit_message(message) or f"merge {_shown(source)}", author, "merge", rules
+        )
 
         async def work(ledger: Ledger) -> Outcome:
             head = await ledger.there(order.branch)
@@ -356,7 +358,9 @@ class History(Upkeep):
             MergeConflictError: What it changed was changed again since, and no rule decides.
             NotFoundError: The commit is not one of the branch.
         """
-        order = admit_order(self._scope, branch, message or f"revert {_shown(ref)}", author, "raise", rules)
+        order = admit_order(
+            self._scope, branch, admit_message(message) or f"revert {_shown(ref)}", author, "raise", rules
+        )
 
         async def work(ledger: Ledger) -> Outcome:
             head = await ledger.there(order.branch)

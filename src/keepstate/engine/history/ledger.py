@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeVar
 
 from keepstate.engine import layout
+from keepstate.engine.history.ahead import Ahead
 from keepstate.engine.history.grafts import Grafts, read_grafts
 from keepstate.engine.history.heads import MAIN, Head, put_head, read_head
 from keepstate.engine.history.objects import Kept, Known, UnitObjects, packed_record, unpacked
@@ -55,6 +56,7 @@ class Ledger:
         self._grafts: Grafts | None = None
         self._objects = UnitObjects(unit)
         self.known = Known(self._objects, kept)
+        self.ahead = Ahead()
 
     async def serve(self, work: Fetching[T], *, keep: bool = True) -> T:
         """Returns the result of work that asks for objects; without `keep` they are not kept at hand."""
@@ -90,7 +92,11 @@ class Ledger:
         """Returns a commit, the objects that it carries at hand."""
         found = self._records.get(id)
         if found is None:
-            record = await self.stored_record(id)
+            stored = await self.ahead.take(self.unit, id)
+            if stored is not None:
+                record: CommitRecord | None = read_record(unpacked(stored, f"commit {id.hex()}"), id)
+            else:
+                record = await self.stored_record(id)
             if record is None:
                 raise await self._missing(id)
             found = self._records.add(id, record)

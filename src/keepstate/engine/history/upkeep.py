@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
-from os import PathLike, fspath
+from os import PathLike
 from typing import TypeVar
 
-from keepstate.engine.admission import admit_instance
+from keepstate.engine.admission import admit_flag, admit_instance, admit_path
 from keepstate.engine.history.bundle import read_bundle, write_bundle
 from keepstate.engine.history.collecting import collect_history
 from keepstate.engine.history.commits import (
@@ -100,6 +100,7 @@ class Upkeep:
             raise InvalidError("pruning needs `keep_last` or `older_than`, what is to be kept")
         if keep_last is not None:
             limits.admit_count("keep_last", keep_last)
+        keep_tagged = admit_flag("keep_tagged", keep_tagged)
 
         async def work(ledger: Ledger) -> int:
             since_ms = None if older_than is None else await _since(ledger, older_than)
@@ -125,8 +126,9 @@ class Upkeep:
         The file is written whole or not at all; one that is there is replaced. Memory is used for all of it.
         """
         self._scope.refuse_inside("exporting a history")
+        file = admit_path("path", path)
         bundle = await self._run(taken_out)
-        await self._scope.runner.call(write_bundle, bundle, fspath(path))
+        await self._scope.runner.call(write_bundle, bundle, file)
         return len(bundle.commits)
 
     async def import_bundle(self, path: str | PathLike[str]) -> int:
@@ -137,7 +139,7 @@ class Upkeep:
             CorruptError: It is damaged, or lacks something; nothing was written.
             AlreadyExistsError: A branch or tag of the same name stands on another commit.
         """
-        bundle = await self._scope.runner.call(read_bundle, fspath(path))
+        bundle = await self._scope.runner.call(read_bundle, admit_path("path", path))
         return await self._run(lambda ledger: brought_in(ledger, bundle))
 
     # ---- running
