@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
-from typing import Any, TypeVar
+from typing import Any, TypeVar, overload
 
 from keepstate.engine.admission import admit_text
 from keepstate.engine.scope import called
@@ -30,6 +30,26 @@ EFFECT = "effect"
 class ToolEffects(ToolRetries):
     """The effects of all tools."""
 
+    @overload
+    async def perform_effect(
+        self,
+        execution_id: str,
+        function: Callable[[], Awaitable[T]],
+        *,
+        name: str = EFFECT,
+        lease_s: float = 60,
+        harmless: tuple[type[Exception], ...] = (),
+    ) -> T: ...
+    @overload
+    async def perform_effect(
+        self,
+        execution_id: str,
+        function: Callable[[], T],
+        *,
+        name: str = EFFECT,
+        lease_s: float = 60,
+        harmless: tuple[type[Exception], ...] = (),
+    ) -> T: ...
     async def perform_effect(
         self,
         execution_id: str,

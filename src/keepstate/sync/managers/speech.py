@@ -158,7 +158,7 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
             content: What was said.
             more: Whatever else belongs to the turn.
         """
-        return finish(self._inner.add_turn(session_id, role, content))
+        return finish(self._inner.add_turn(session_id, role, content, **more))
 
     def get_conversation_state(self, session_id: str) -> VoiceConversationState | None:
         """Returns how a conversation stands, with all its parts and turns, or None if nobody has said."""
