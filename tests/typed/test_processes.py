@@ -1,0 +1,44 @@
+"""Two processes that do runs on one thread, with 16 parallel tools each: no update is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keepstate import KeyedState
+from tests.typed.stepping import KEYS, TOOLS, Calls, Last, Sum
+
+SCRIPT = Path(__file__).with_name("stepping.py")
+
+
+def stepped(url: str, steps: int, *, timeout_s: float) -> None:
+    """Lets two processes take so many steps each on one thread, and asserts that all of it was kept."""
+    command = [sys.executable, str(SCRIPT), url]
+    workers = [subprocess.Popen([*command, run_id, str(steps)]) for run_id in ("r1", "r2")]
+    codes = [worker.wait(timeout=timeout_s) for worker in workers]
+
+    async def read() -> tuple[int | None, dict[str, int] | None, int | None, int]:
+        async with KeyedState("t", persistence=url, keys=KEYS) as state:
+            return state.read(Calls), state.read(Last), state.read(Sum), state.revision
+
+    calls, last, total, revision = asyncio.run(read())
+    assert codes == [0, 0]
+    assert calls == 2 * TOOLS * steps
+    assert last == {f"{run}/{number}": steps - 1 for run in ("r1", "r2") for number in range(TOOLS)}
+    assert total == 2 * len(range(0, steps, 10))
+    assert 2 * steps <= revision <= 2 * steps + total
+
+
+@pytest.mark.slow
+def test_two_processes_lose_no_update_of_their_tools(shared_url: str) -> None:
+    stepped(shared_url, 20, timeout_s=100)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(900)
+def test_two_processes_lose_no_update_of_their_tools_in_a_thousand_steps(shared_url: str) -> None:
+    stepped(shared_url, 1000, timeout_s=850)
