@@ -56,6 +56,7 @@ MODULES = {
     "managers.tools": ("ToolStateManager",),
     "managers.state": ("StateManager",),
     "managers.workflows": ("WorkflowStateManager",),
+    "sessions.machine": ("AgentStateMachine",),
     "typed.changes": ("StateWatch",),
     "typed.profiles": ("ProfileAccess",),
     "typed.run": ("AgentRun",),
@@ -514,6 +515,7 @@ def passed(arguments: ast.arguments) -> str:
     words = [handed(argument) for argument in positional]
     words += [several(arguments.vararg)] if arguments.vararg else []
     words += [f"{argument.arg}={handed(argument)}" for argument in arguments.kwonlyargs]
+    words += [f"**{arguments.kwarg.arg}"] if arguments.kwarg else []
     return ", ".join(words)
 
 

@@ -119,6 +119,8 @@ if TYPE_CHECKING:
     )
     from keepstate.managers.workflows import WorkflowStateManager
     from keepstate.opening import open
+    from keepstate.sessions.machine import AgentStateMachine, Transition
+    from keepstate.sessions.rules import StepResult
     from keepstate.stores.protocol import Store
     from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
     from keepstate.typed.batch import MutationBatch
@@ -244,6 +246,8 @@ _HOMES = {
     "managers.workflows": ("WorkflowStateManager",),
     "engine.measuring": ("SpaceSize",),
     "opening": ("open",),
+    "sessions.machine": ("AgentStateMachine", "Transition"),
+    "sessions.rules": ("StepResult",),
     "stores.protocol": ("Store",),
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
     "values.pickles": ("SignedPickle",),
@@ -304,6 +308,7 @@ __all__ = [
     "AgentRecoveryManager",
     "AgentRun",
     "AgentSnapshot",
+    "AgentStateMachine",
     "AgentStateStore",
     "AlreadyExistsError",
     "AttemptsExhaustedError",
@@ -412,6 +417,7 @@ __all__ = [
     "StateMoment",
     "StateScope",
     "StateWatch",
+    "StepResult",
     "StepState",
     "StorageError",
     "Store",
@@ -437,6 +443,7 @@ __all__ = [
     "ToolStats",
     "Transaction",
     "TranscriptionStatus",
+    "Transition",
     "TransitionError",
     "UnsupportedError",
     "Verified",

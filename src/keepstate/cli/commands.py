@@ -10,7 +10,7 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
-from keepstate.cli import branching, documents, events, exits, history, importing, keeping, tasks, upkeep
+from keepstate.cli import branching, documents, events, exits, history, importing, keeping, machines, tasks, upkeep
 from keepstate.cli.damage import repair
 from keepstate.cli.demo import demo
 from keepstate.cli.doctor import doctor
@@ -36,6 +36,7 @@ for command in (
     tasks.queue,
     events.events,
     events.replay,
+    machines.diagram,
     history.log,
     history.show,
     history.diff,

@@ -25,6 +25,7 @@ from keepstate.sync.managers.workflows import WorkflowStateManager
 from keepstate.sync.opening import of, open
 from keepstate.sync.projection import Projection
 from keepstate.sync.queue import Queue, Task
+from keepstate.sync.sessions.machine import AgentStateMachine
 from keepstate.sync.space import Space
 from keepstate.sync.streams import EventStream
 from keepstate.sync.transaction import Transaction
@@ -38,6 +39,7 @@ from keepstate.sync.watch import Watch
 __all__ = [
     "AgentRecoveryManager",
     "AgentRun",
+    "AgentStateMachine",
     "AgentStateStore",
     "Checkout",
     "Document",

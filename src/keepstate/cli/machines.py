@@ -1,0 +1,61 @@
+"""State machines: diagram."""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from typing import Annotated, Any
+
+from cyclopts import Parameter
+
+from keepstate.cli import exits
+from keepstate.cli.session import Session, write_json
+from keepstate.errors import InvalidError
+from keepstate.sessions.machine import AgentStateMachine
+
+_PLAIN = Session()
+
+
+async def diagram(
+    machine: str,
+    *,
+    id: Annotated[str | None, Parameter(help="Set off the present state of the machine of this id.")] = None,
+    session: Session = _PLAIN,
+) -> int:
+    """Print a state machine as a Mermaid state diagram.
+
+    Args:
+        machine: MODULE:CLASS, or MODULE:OBJECT.
+    """
+    session.load()
+    found = _imported(machine)
+    if id is None:
+        drawn = found.diagram() if isinstance(found, AgentStateMachine) else found("drawn").diagram()
+    else:
+        if isinstance(found, AgentStateMachine):
+            raise InvalidError("--id is for a class; an object has its own")
+        async with session.opened() as ks:
+            kept = found(id, persistence=ks)
+            await kept.refresh()
+            drawn = kept.diagram()
+    write_json({"diagram": drawn}) if session.json else print(drawn)
+    return exits.OK
+
+
+def _imported(name: str) -> AgentStateMachine | type[AgentStateMachine]:
+    module, colon, attribute = name.partition(":")
+    if not colon:
+        raise InvalidError(f"{name!r} names no machine; write MODULE:CLASS")
+    if "" not in sys.path:
+        sys.path.insert(0, "")
+    try:
+        found: Any = getattr(import_module(module), attribute)
+    except Exception as error:  # whatever the application's own module raises
+        raise InvalidError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    if isinstance(found, AgentStateMachine):
+        return found
+    kind: type[Any] = found if isinstance(found, type) else type(found)  # pyright: ignore[reportUnknownVariableType]
+    if kind is not found or not issubclass(kind, AgentStateMachine):
+        raise InvalidError(f"{name} is {found!r}; name a class below AgentStateMachine, or an object of one")
+    machine: type[AgentStateMachine] = kind
+    return machine

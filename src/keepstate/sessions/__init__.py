@@ -1,0 +1,12 @@
+"""HOW does an agent keep state across steps and conversations? Sessions, state machines, bounded contexts.
+
+Each part is small, usable alone, and the same on every backend. Invariant: nothing here has a storage of its
+own; all of it is documents, events and leases of a space, so that it joins a transaction like anything else.
+
+To add one: a class that takes `persistence=` or `space=` by `home.Home`, a row in `tools/generate_sync.py`.
+"""
+
+from keepstate.sessions.machine import AgentStateMachine, Transition
+from keepstate.sessions.rules import StepResult
+
+__all__ = ["AgentStateMachine", "StepResult", "Transition"]

@@ -1,0 +1,418 @@
+"""An agent as a state machine that survives: each transition is an event, in the batch that it changes.
+
+What stands in the document is the machine; an object of the class is one view of it. The work of a state may
+be done more than once, when a process was killed in it; its transition is made once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+from os import PathLike
+from types import TracebackType
+from typing import Any, ClassVar, Self, TypeAlias
+
+from keepstate._finish import finish
+from keepstate._runner import Colour, Signal
+from keepstate.engine.glob import escaped
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.lease import Lease
+from keepstate.engine.scope import called, refuse_coroutine_function
+from keepstate.engine.space import Space
+from keepstate.engine.times import admit_wait, milliseconds
+from keepstate.engine.together import together
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import ConflictError, LeaseLostError, NotLoadedError, TransitionError
+from keepstate.sessions.home import Home
+from keepstate.sessions.rules import Rules
+from keepstate.stores.protocol import Store
+from keepstate.values.schema import register
+
+Data: TypeAlias = dict[str, Any]
+Action: TypeAlias = Callable[[Data], object]
+_STREAM_BYTES = 200
+
+
+@register("keepstate.Machine")
+@dataclass
+class MachineRecord:
+    """A machine as it stands in its document."""
+
+    state: str
+    data: Data = field(default_factory=dict[str, Any])
+    number: int = 0
+    """How many transitions it has made."""
+    answer: list[Any] = field(default_factory=list[Any])
+    """What the user has said while it waits; empty if nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """One transition that a machine made.
+
+    Attributes:
+        number: The first has 1.
+        state: The state before it.
+        event: What happened.
+        target: The state after it.
+        at: When, by the clock of who made it.
+    """
+
+    number: int
+    state: str
+    event: str
+    target: str
+    at: datetime
+
+
+class AgentStateMachine:
+    """A task of an agent as a state machine, kept in the space `machine/<id>`.
+
+    A subclass says what is done: it has `plan` and `execute_step` for the states of the default table, and
+    names others in `WORK`. Or functions are given as `work`, which get the machine's data. What the work
+    changes in `data` is kept with the transition that follows, in one batch.
+
+    Args:
+        id: Which machine; any text.
+        persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
+            `space` it is in memory that this process shares.
+        space: Instead: a space, or a transaction whose batch each transition joins.
+        states: Its states, if not those of the class; the first is the beginning.
+        transitions: The state after an event, by (state, event), if not those of the class.
+        waiting: In which states the user is waited for.
+        guards: Say by (state, event) if a transition is allowed now, given the data.
+        on_enter: Called with the data when a state is entered, before anything is written.
+        on_leave: Likewise when one is left.
+        work: What is done in a state, given the data: returns the event that follows, a `StepResult`, or None
+            where only one event leads on.
+
+    Attributes:
+        id: Which machine.
+    """
+
+    STATES: ClassVar[Sequence[str]] = ["idle", "planning", "executing", "waiting_feedback", "done"]
+    TRANSITIONS: ClassVar[Mapping[tuple[str, str], str]] = {
+        ("idle", "new_task"): "planning",
+        ("planning", "plan_ready"): "executing",
+        ("executing", "step_complete"): "executing",
+        ("executing", "needs_input"): "waiting_feedback",
+        ("waiting_feedback", "input_received"): "executing",
+        ("executing", "task_complete"): "done",
+    }
+    WAITING: ClassVar[Collection[str]] = ("waiting_feedback",)
+    WORK: ClassVar[Mapping[str, str]] = {"planning": "plan", "executing": "execute_step"}
+    """The method that does the work of a state."""
+
+    id: str
+
+    def __init__(
+        self,
+        id: str = "default",
+        *,
+        persistence: str | PathLike[str] | Store | Keepstate | None = None,
+        space: Space | Transaction | None = None,
+        states: Sequence[str] | None = None,
+        transitions: Mapping[tuple[str, str], str] | None = None,
+        waiting: Collection[str] | None = None,
+        guards: Mapping[tuple[str, str], Callable[[Data], object]] | None = None,
+        on_enter: Mapping[str, Action] | None = None,
+        on_leave: Mapping[str, Action] | None = None,
+        work: Mapping[str, Action] | None = None,
+        _colour: Colour = "async",
+    ) -> None:
+        chosen = self.STATES if states is None else states
+        waits = self.WAITING if waiting is None else waiting
+        self._rules = Rules(
+            chosen,
+            self.TRANSITIONS if transitions is None else transitions,
+            [state for state in waits if waiting is not None or state in chosen],
+        )
+        self._guards, self._on_enter, self._on_leave = guards or {}, on_enter or {}, on_leave or {}
+        self._work = work or {}
+        for function in (*self._guards.values(), *self._on_enter.values(), *self._on_leave.values()):
+            refuse_coroutine_function(function)
+        if _colour == "blocking":
+            for function in self._work.values():
+                refuse_coroutine_function(function)
+        self._home = Home(persistence, space, colour=_colour)
+        self._place = self._home.place("machine", id, record=True)
+        self.id, self._name = id, f"{self._home.prefix('machine', id)}machine"
+        self._stream = _short(self._name)
+        self._base: MachineRecord | None = None
+        self._data: Data = {}
+        self._lease: Lease | None = None
+
+    def __repr__(self) -> str:
+        state = "not read yet" if self._base is None else self._base.state
+        return f"<{type(self).__name__} {self.id!r} in {self._home!r}: {state}>"
+
+    async def __aenter__(self) -> Self:
+        await self.refresh()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of the store; what was passed in open stays open."""
+        await self._home.close()
+
+    # ---- how it stands
+
+    @property
+    def current_state(self) -> str:
+        """Returns its state, as it was read or made last."""
+        return self._known().state
+
+    @property
+    def data(self) -> Data:
+        """Returns its data, to be changed; the next transition keeps the changes."""
+        self._known()
+        return self._data
+
+    @property
+    def is_done(self) -> bool:
+        """Whether no event leads on from its state."""
+        return not self._rules.events(self.current_state)
+
+    async def refresh(self) -> str:
+        """Reads how it stands, forgets what was changed in `data` and not kept, and returns its state."""
+        self._take(await self._read(self._place))
+        return self.current_state
+
+    async def history(self) -> list[Transition]:
+        """Returns all transitions that it has made, in order."""
+        stream, found, after = self._place.events.stream(self._stream), list[Transition](), None
+        while events := await stream.read(after=after, limit=1_000):
+            found += [_transition(event.data, event.recorded_at) for event in events]
+            after = events[-1].position
+            if after is None:
+                break
+        return found
+
+    def diagram(self) -> str:
+        """Returns its picture as a Mermaid state diagram; the present state is set off, once it is read."""
+        return self._rules.diagram(self._base.state if self._base else None)
+
+    # ---- changing
+
+    async def transition(self, event: str, **changes: Any) -> str:
+        """Makes a transition, keeps the data with it, and returns the new state.
+
+        Args:
+            event: What happened.
+            changes: What becomes of the data beside what was changed in `data` itself.
+
+        Raises:
+            TransitionError: The event leads nowhere from the present state, or a guard forbids it.
+            ConflictError: Somebody else has changed the same part of the data meanwhile.
+        """
+        if self._base is None:
+            await self.refresh()
+        mine = {**self._data, **changes}
+        made = await self._made(lambda record: self._after(record, event, mine))
+        self._take(made)
+        return made.state
+
+    async def provide(self, answer: object) -> None:
+        """Answers a machine that waits for the user; it goes on whenever somebody runs it.
+
+        Raises:
+            TransitionError: It does not wait, or has an answer already.
+        """
+
+        async def work(tx: Transaction) -> None:
+            record = await self._read(tx)
+            if record.state not in self._rules.waiting or record.answer:
+                why = "has an answer already" if record.answer else "does not wait for the user"
+                raise TransitionError(
+                    f"machine {self.id!r} is {record.state} and {why}", current=record.state
+                )
+            record.answer = [answer]
+            await tx.documents.put(self._name, record)
+
+        await together(self._place, work, message=f"answer {self.id}")
+
+    async def wait_for_user(self, timeout_s: float | None = None) -> Any:
+        """Returns what the user has answered, once that is there; the wait survives this process.
+
+        Args:
+            timeout_s: How long to wait; without it, for ever.
+
+        Raises:
+            NotLoadedError: No answer came in time.
+            TransitionError: The machine does not wait.
+        """
+        self._home.refuse_inside("waiting for the user")
+        if timeout_s is not None:
+            admit_wait("timeout_s", timeout_s)
+        clock = self._home.clock
+        deadline_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
+        async with self._place.documents.watch(escaped(self._name)) as watch:
+            while True:
+                record = await self._read(self._place)
+                if record.state not in self._rules.waiting:
+                    raise TransitionError(
+                        f"machine {self.id!r} is {record.state} and does not wait", current=record.state
+                    )
+                if record.answer:
+                    return record.answer[0]
+                left_s = 5.0 if deadline_s is None else deadline_s - clock.monotonic_s()
+                if left_s <= 0:
+                    raise NotLoadedError(
+                        f"nobody has answered machine {self.id!r} in {timeout_s} s; wait again"
+                    )
+                await watch.take(left_s)
+
+    # ---- running
+
+    async def run(self, *, wait_s: float | None = None, lease_s: float = 60) -> str:
+        """Does the work of each state and makes the transition that follows, until none does.
+
+        A run that was killed goes on in the state in which it was. Only one runs at a time: another gets
+        `ConflictError`, or its turn when the first has not been heard of for `lease_s`.
+
+        Args:
+            wait_s: How long to wait for the user; then it returns. Without it, for ever.
+            lease_s: For how long it is this one's turn, unless that is renewed, as it is meanwhile.
+
+        Returns:
+            The state in which it ended: a last one, one that waits, or one in which nobody said what to do.
+
+        Raises:
+            LeaseLostError: Another has taken over; nothing more was written.
+        """
+        self._home.refuse_inside("running a machine")
+        if wait_s is not None:
+            admit_wait("wait_s", wait_s)
+        milliseconds("lease_s", lease_s)
+        assert isinstance(self._place, Space)
+        async with await self._place.leases.acquire(self._name, lease_s) as lease:
+            renewing = self._home.runner.start(_renewal(lease, lease_s / 3), f"machine {self.id}")
+            self._lease = lease
+            try:
+                return await self._run(wait_s)
+            finally:
+                self._lease = None
+                await renewing.stop()
+
+    async def _run(self, wait_s: float | None) -> str:
+        while True:
+            state = await self.refresh()
+            if not self._rules.events(state):
+                return state
+            if state in self._rules.waiting:
+                try:
+                    answer = await self.wait_for_user(wait_s)
+                except NotLoadedError:
+                    return state
+                await self.transition(self._rules.event_of(state, None), feedback=answer)
+                continue
+            work = self._work_of(state)
+            if work is None:
+                return state
+            await self.transition(self._rules.event_of(state, await called(work)))
+
+    def _work_of(self, state: str) -> Callable[[], Any] | None:
+        if (given := self._work.get(state)) is not None:
+            return lambda: given(self._data)
+        method: Callable[[], Awaitable[Any] | Any] | None = getattr(self, self.WORK.get(state, ""), None)
+        return method
+
+    # ---- its document
+
+    def _known(self) -> MachineRecord:
+        if self._base is None:
+            if self._home.runner.colour != "blocking":
+                raise NotLoadedError(
+                    f"machine {self.id!r} was not read yet; await machine.refresh(), or enter it"
+                )
+            finish(self.refresh())
+        assert self._base is not None
+        return self._base
+
+    def _take(self, record: MachineRecord) -> None:
+        self._base, self._data = record, deepcopy(record.data)
+
+    async def _read(self, place: Space | Transaction) -> MachineRecord:
+        record = await place.documents.get(self._name, type=MachineRecord)
+        return record or MachineRecord(self._rules.states[0])
+
+    async def _made(self, change: Callable[[MachineRecord], tuple[MachineRecord, str]]) -> MachineRecord:
+        async def work(tx: Transaction) -> MachineRecord | ConflictError:
+            before = await self._read(tx)
+            try:
+                after, event = change(before)
+            except ConflictError as error:  # no other attempt would come to anything else
+                return error
+            told = {"number": after.number, "state": before.state, "event": event, "target": after.state}
+            await tx.documents.put(self._name, after)
+            await tx.events.append(told, stream=self._stream, type="keepstate.transition")
+            return after
+
+        made = await together(self._place, work, lease=self._lease, message=f"machine {self.id}")
+        if isinstance(made, ConflictError):
+            raise made
+        return made
+
+    def _after(self, record: MachineRecord, event: str, mine: Data) -> tuple[MachineRecord, str]:
+        target = self._rules.after(record.state, event)
+        assert self._base is not None
+        data = deepcopy(_merged(self.id, self._base.data, mine, record.data))
+        guard = self._guards.get((record.state, event))
+        if guard is not None and not guard(data):
+            raise TransitionError(
+                f"a guard forbids the transition: {record.state} + {event}",
+                current=record.state,
+                wanted=event,
+            )
+        if (leave := self._on_leave.get(record.state)) is not None:
+            leave(data)
+        if (enter := self._on_enter.get(target)) is not None:
+            enter(data)
+        answer = [] if record.state in self._rules.waiting else record.answer
+        return MachineRecord(target, data, record.number + 1, answer), event
+
+
+def _merged(id: str, base: Data, mine: Data, theirs: Data) -> Data:
+    """Returns what both have made of the data since the base, part by part."""
+    merged = dict(theirs)
+    absent = object()
+    for key in (*base, *(key for key in mine if key not in base)):
+        before, own, other = base.get(key, absent), mine.get(key, absent), theirs.get(key, absent)
+        if own == before:
+            continue
+        if other not in (before, own):
+            raise ConflictError(
+                f"data[{key!r}] of machine {id!r} was changed by somebody else; read it again"
+            )
+        if own is absent:
+            merged.pop(key, None)
+        else:
+            merged[key] = own
+    return merged
+
+
+def _transition(told: Mapping[str, Any], at: datetime) -> Transition:
+    return Transition(told["number"], told["state"], told["event"], told["target"], at)
+
+
+def _short(name: str) -> str:
+    encoded = name.encode()
+    return name if len(encoded) <= _STREAM_BYTES else f"machine/{sha256(encoded).hexdigest()}"
+
+
+def _renewal(lease: Lease, every_s: float) -> Callable[[Signal], Any]:
+    async def renew(signal: Signal) -> None:
+        while not await signal.wait(every_s):
+            try:
+                await lease.renew()
+            except LeaseLostError:
+                return  # the next transition says so
+
+    return renew
