@@ -94,9 +94,13 @@ def _shown(given: object) -> str:
     return f"{text if len(text) <= 60 else f'{text[:60]}…'} ({type(given).__name__})"
 
 
-def admit_path(what: str, path: object) -> str:
+def admit_path(what: str, path: str | PathLike[str]) -> str:
     """Returns the path of a file as a str."""
-    if not isinstance(path, str | PathLike) or not isinstance(text := fspath(path), str) or "\0" in text:
+    try:
+        text: object = fspath(path)
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or "\0" in text:
         raise InvalidError(f"`{what}` is {_shown(path)}; give the path of a file, as a str or Path")
     return text
 

@@ -206,7 +206,7 @@ async def _whole(
 ) -> tuple[Planted, dict[str, int]]:
     """Returns the state of all documents as they will be, and how long those have to live that expire."""
     documents, to_expire = await states.scanned(scope, beside)
-    left_ms = {}
+    left_ms: dict[str, int] = {}
     for entry in to_expire:
         name, _ = name_and_value(entry.key, await beside.value(entry))
         if name not in changes.puts and entry.expires_at_ms is not None:
@@ -215,7 +215,7 @@ async def _whole(
         documents.pop(name, None)
     documents |= changes.puts
     if not documents:
-        return Planted(EMPTY_STATE, {}), {}
+        return Planted(EMPTY_STATE, {}), left_ms
     ledger = Ledger(beside, Records())
     return await ledger.serve(states.all_of(documents)), left_ms
 
