@@ -1,0 +1,160 @@
+"""Subscriptions: told across processes, exact for whoever keeps up, and told so who does not."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keepstate import CompactedError, InvalidError, StateConfig, StateManager, sync
+
+ROOT = Path(__file__).resolve().parents[2]
+Told = list[tuple[str, Any, Any]]
+WRITER = """
+import sys
+from keepstate import StateConfig, sync
+with sync.StateManager(StateConfig(backend=sys.argv[1], shards=int(sys.argv[2]))) as state:
+    for number in range(20):
+        state.update("n", lambda old: old + 1, default=0)
+        state.save(f"key {number}", number)
+"""
+
+
+def into(told: Told) -> Callable[[str, Any, Any], None]:
+    return lambda key, old, new: told.append((key, old, new))
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
+@pytest.mark.parametrize("shards", [1, 3])
+def test_what_another_process_writes_is_told_exactly_and_in_order(
+    kind: str, shards: int, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url: str = f"sqlite:///{tmp_path}/a.db" if kind == "sqlite" else request.getfixturevalue(f"{kind}_url")
+    told: Told = []
+
+    async def listen() -> None:
+        async with StateManager(StateConfig(backend=url, shards=shards)) as state:
+            state.subscribe("*", into(told))
+            await state.get("n")
+            command = [sys.executable, "-c", WRITER, url, str(shards)]
+            await asyncio.to_thread(subprocess.run, command, cwd=ROOT, check=True, timeout=60)
+            await state.drain()
+
+    asyncio.run(listen())
+
+    assert [(old, new) for key, old, new in told if key == "n"] == [
+        (number or None, number + 1) for number in range(20)
+    ]
+    assert {key: new for key, old, new in told if key != "n"} == {
+        f"key {number}": number for number in range(20)
+    }
+    assert len(told) == 40
+
+
+async def test_who_comes_too_late_is_told_that_changes_were_lost_and_goes_on() -> None:
+    config = StateConfig(backend="memory://late", record=False)
+    told: Told = []
+    released = asyncio.Event()
+
+    async def tell(key: str, old: Any, new: Any) -> None:
+        told.append((key, old, new))
+        await released.wait()
+
+    async with StateManager(config) as state:
+        state.subscribe("*", tell)
+        await state.save("k", 0)
+        while not told:
+            await asyncio.sleep(0)
+        for number in range(1, 10_500):  # more than the log keeps
+            await state.save("k", number)
+        released.set()
+        with pytest.raises(CompactedError):
+            await state.drain()
+        await state.drain()
+        await state.save("k", "after")
+        await state.drain()
+
+    assert told[0] == ("k", None, 0) and told[-1] == ("k", 10_499, "after")
+    assert told[1:-1] == sorted(told[1:-1], key=lambda each: each[2]) and 1_000 < len(told) < 10_400
+
+
+async def test_a_callback_that_drains_is_refused(caplog: pytest.LogCaptureFixture) -> None:
+    refused: list[BaseException] = []
+    async with StateManager(StateConfig(backend="memory://drains")) as state:
+
+        async def drain(key: str, old: Any, new: Any) -> None:
+            try:
+                await state.drain()
+            except InvalidError as error:
+                refused.append(error)
+                raise
+
+        state.subscribe("*", drain)
+        with caplog.at_level(logging.WARNING):
+            await state.save("k", 1)
+            await state.drain()
+
+    assert len(refused) == 1 and "failed" in caplog.text
+
+
+async def test_each_callback_gets_values_of_its_own() -> None:
+    told: Told = []
+
+    def spoil(key: str, old: Any, new: Any) -> None:
+        new.clear()
+
+    async with StateManager(StateConfig(backend="memory://own")) as state:
+        state.subscribe("*", spoil)
+        state.subscribe("*", into(told))
+        await state.save("k", {"a": 1})
+        await state.drain()
+
+        assert told == [("k", None, {"a": 1})] and await state.get("k") == {"a": 1}
+
+
+async def test_a_pattern_is_one_of_keys_also_in_a_space_that_was_passed() -> None:
+    import keepstate
+
+    told: Told = []
+    async with keepstate.open("memory://") as ks:
+        run = ks.space("run")
+        state = StateManager(StateConfig(key_prefix="[a]*/"), space=run)
+        state.subscribe("agent:?", into(told))
+        await state.save("agent:1", 1)
+        await state.save("agent:10", 1)
+        await run.documents.put("agent:2", 1)
+        await state.drain()
+        await state.close()
+
+    assert told == [("agent:1", None, 1)]
+
+
+async def test_what_two_calls_at_once_write_after_subscribing_is_told() -> None:
+    for number in range(20):
+        told: Told = []
+        async with StateManager(StateConfig(backend=f"memory://both-{number}")) as state:
+            state.subscribe("*", into(told))
+            await asyncio.gather(state.save("a", 1), state.save("b", 1), state.save("c", 1))
+            await state.drain()
+
+        assert sorted(key for key, _, _ in told) == ["a", "b", "c"]
+
+
+def test_close_ends_the_thread_of_a_subscription_at_once() -> None:
+    with sync.StateManager(StateConfig(backend="memory://threads")) as state:
+        state.subscribe("*", lambda *_: None)
+        state.save("k", 1)
+        state.drain()
+        running = [thread.name for thread in threading.enumerate() if "subscription" in thread.name]
+        begun = time.monotonic()
+
+    assert len(running) == 1 and time.monotonic() - begun < 2
+    assert not [thread for thread in threading.enumerate() if "subscription" in thread.name]
