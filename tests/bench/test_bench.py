@@ -16,6 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 @pytest.mark.slow
 @pytest.mark.alone
+@pytest.mark.timeout(300)
 def test_a_quick_run_writes_a_row_for_each_budget(tmp_path: Path) -> None:
     results = tmp_path / "results.json"
 
