@@ -176,13 +176,13 @@ def read_from_a_cache() -> Planted:
 
 @contextmanager
 def old_values_under_a_new_revision() -> Planted:
-    """Answers every fourth read with old entries, and says that they are of the present revision."""
+    """Answers every third read with old entries, and says that they are of the present revision."""
     right, known, count = StoreBase.read, dict[tuple[object, ...], Reading](), [0]
 
     async def read(self: StoreBase, space: str, keys: Sequence[bytes]) -> Reading:
         place, reading = (id(self), space, *keys), await right(self, space, keys)
         count[0] += 1
-        if place in known and count[0] % 4 == 0:
+        if place in known and count[0] % 3 == 0:
             return msgspec.structs.replace(reading, entries=known[place].entries)
         known[place] = reading
         return reading
