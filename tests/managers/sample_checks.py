@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 from keepstate import StateConfig, StateManager, WorkflowStatus
 from tests.managers.domain_checks import DOMAIN_CHECKS
 from tests.managers.samples import Namespace
 
-Check = Callable[[Namespace], Awaitable[None]]
+Check = Callable[[Namespace], Coroutine[Any, Any, None]]
 
 
 async def initialized(names: Namespace) -> None:

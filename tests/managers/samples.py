@@ -29,7 +29,8 @@ class Sample:
 def read_samples(page: Path) -> list[Sample]:
     """Returns the blocks in order; each stands between a line `Python` and the next heading."""
     samples: list[Sample] = []
-    heading, code = "", None
+    heading = ""
+    code: list[str] | None = None
     for line in page.read_text(encoding="utf-8").splitlines():
         if line.endswith("ΒΆ"):
             if code is not None:

@@ -129,7 +129,7 @@ async def test_a_file_is_kept_as_its_name_says_and_its_folder_is_made(
 async def test_a_store_handle_or_space_that_was_passed_stays_open() -> None:
     async with keepstate.open("memory://") as ks:
         for place in ({"persistence": ks}, {"persistence": ks.store}, {"space": ks.space("run")}):
-            async with StateManager(**place) as state:  # type: ignore[arg-type]
+            async with StateManager(**place) as state:
                 await state.save("k", 1)
         await ks.space("x").documents.put("still", 1)
 

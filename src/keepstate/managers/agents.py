@@ -44,7 +44,7 @@ class AgentSnapshot:
     memory_state: Any = None
     tool_state: Any = None
     conversation_history: Any = None
-    metadata: Mapping[str, Any] = field(default_factory=dict)
+    metadata: Mapping[str, Any] = field(default_factory=dict[str, Any])
     saved_at: datetime | None = field(default=None, compare=False)
 
 

@@ -260,12 +260,12 @@ class Manager:
 
 def colour_of(manager: Manager) -> Colour:
     """Returns how a manager is used."""
-    return manager._place.colour
+    return manager._place.colour  # pyright: ignore[reportPrivateUsage]
 
 
 def folder_of(manager: Manager, id: str) -> Folder:
     """Returns what belongs to a manager's subject; asks the store nothing."""
-    return manager._folder(id)
+    return manager._folder(id)  # pyright: ignore[reportPrivateUsage]
 
 
 async def done_together(
@@ -277,4 +277,6 @@ async def done_together(
     lease: Lease | None = None,
 ) -> T:
     """Returns what the work returned, once all that it did is applied."""
-    return await manager._together(folder, work, message=message, lease=lease)
+    return await manager._together(  # pyright: ignore[reportPrivateUsage]
+        folder, work, message=message, lease=lease
+    )

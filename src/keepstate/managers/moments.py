@@ -162,7 +162,7 @@ class Moments:
             await self._note(newest, outdated)
         return any(existed)
 
-    async def old(self, before: datetime) -> tuple[list[Moment], datetime | None]:
+    async def old(self, before: datetime) -> tuple[Sequence[Moment], datetime | None]:
         """Returns what was saved before a time and is not the newest, and since when the others are commits.
 
         The second is by the clock of who committed, as the history is pruned by; None if nothing is kept.

@@ -98,7 +98,8 @@ class Place:
         colour: Colour,
         records: bool = True,
     ) -> None:
-        self.kind, self.colour, self._records = kind, colour, records
+        self.kind, self._records = kind, records
+        self.colour: Colour = colour
         self._handle: Keepstate | None = None
         self._is_own = False
         self.space: Space | Transaction | None = None

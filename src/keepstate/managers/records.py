@@ -23,8 +23,9 @@ def record(name: str, /, *, version: int = 1) -> Callable[[T], T]:
     """Makes a class a frozen dataclass with slots, stored under a name of keepstate's."""
 
     def made(kind: T) -> T:
-        made: Any = dataclass(frozen=True, slots=True)(kind)
-        registered: T = CLASSES.register(made, _PREFIX + name, version=version)
+        plain: Any = kind
+        frozen: Any = dataclass(frozen=True, slots=True)(plain)
+        registered: T = CLASSES.register(frozen, _PREFIX + name, version=version)
         return registered
 
     return made

@@ -107,8 +107,8 @@ class AgentRecoveryManager:
             max_recovery_attempts: How often, before it is given up.
             backoff_s: How long to wait before the second attempt.
         """
-        given: object = agent_store
-        if not isinstance(given, AgentStateStore) or colour_of(agent_store) != _colour:
+        given: Any = agent_store
+        if not isinstance(given, AgentStateStore) or colour_of(given) != _colour:
             wanted = "keepstate.sync.AgentStateStore" if _colour == "blocking" else "AgentStateStore"
             raise InvalidError(f"`agent_store` is {agent_store!r}; give a {wanted}")
         if type(auto_recover) is not bool:
@@ -129,7 +129,7 @@ class AgentRecoveryManager:
         Raises:
             InvalidError: It has no `id` or `restore_from_checkpoint`, or cannot be held weakly.
         """
-        given: object = agent
+        given: Any = agent
         if not isinstance(given, Recoverable) or type(given.id) is not str:
             raise InvalidError(f"{agent!r} cannot be recovered; give it an id and restore_from_checkpoint")
         if colour_of(self._store) == "blocking":

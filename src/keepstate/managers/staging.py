@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import msgspec
 
@@ -113,6 +113,6 @@ def merging(key: str, patch: Mapping[Any, Any]) -> Change:
             raise InvalidError(
                 f"{key!r} holds {type(value).__name__}, and no dict merges into that; give a function"
             )
-        return {**value, **new}
+        return {**cast("dict[Any, Any]", value), **new}  # type: ignore[redundant-cast]
 
     return merged

@@ -8,7 +8,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from heapq import merge
 from os import PathLike
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, cast
 from zlib import crc32
 
 from keepstate._runner import Colour
@@ -46,6 +46,7 @@ class StateManager(Manager):
     """
 
     _kind: ClassVar[str] = "state"
+    config: StateConfig
 
     def __init__(
         self,
@@ -68,7 +69,7 @@ class StateManager(Manager):
             file_path: With `persistence`.
             space: Instead of a store: a space or transaction.
         """
-        self.config: StateConfig = StateConfig() if config is None else config
+        self.config = StateConfig() if config is None else config
         if not isinstance(self.config, StateConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidError(f"`config` is {config!r}; give a StateConfig")
         place = (self.config.backend, self.config.url, self.config.redis_url, self.config.file_path)
@@ -157,7 +158,7 @@ class StateManager(Manager):
             InvalidError: A dict meets a value that is none.
         """
         folder = await self._begun(key)
-        first = {} if default is MISSING else default
+        first: object = dict[str, Any]() if default is MISSING else default
         if self._stages:
             return await self._stage_change(folder, admit_text("key", key), patch, first)
         folder = folder.by(f"update {key}")
@@ -177,7 +178,7 @@ class StateManager(Manager):
 
     async def _stage_change(self, folder: Folder, key: str, patch: Any, first: object) -> Any:
         if isinstance(patch, Mapping):
-            change = merging(key, patch)
+            change = merging(key, cast("Mapping[Any, Any]", patch))  # type: ignore[redundant-cast]
         else:
             refuse_coroutine_function(patch)  # staged changes are computed where nothing is awaited
             change = patch

@@ -84,7 +84,7 @@ class WorkflowState:
     status: WorkflowStatus = WorkflowStatus.PENDING
     total_steps: int = 0
     current_step: int = 0
-    context: Mapping[str, Any] = field(default_factory=dict)
+    context: Mapping[str, Any] = field(default_factory=dict[str, Any])
     reason: str | None = None
     error: str | None = None
     steps_completed: int = field(default=0, compare=False)
@@ -132,7 +132,7 @@ class WorkflowCheckpoint:
     checkpoint_id: str
     step: int
     state: Any = None
-    context: Mapping[str, Any] = field(default_factory=dict)
+    context: Mapping[str, Any] = field(default_factory=dict[str, Any])
     timestamp: datetime | None = None
     saved_at: datetime | None = field(default=None, compare=False)
 

@@ -61,7 +61,7 @@ class StateManager(Manager[managers.StateManager]):
         )
 
     @property
-    def config(self) -> StateConfig | None:
+    def config(self) -> StateConfig:
         """How it keeps them."""
         return self._inner.config
 

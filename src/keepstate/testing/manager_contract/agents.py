@@ -22,9 +22,8 @@ LONG_AGO = datetime(2001, 1, 1)
 
 def checkpoint(id: str, step: int, **more: Any) -> AgentCheckpoint:
     """Returns a checkpoint of agent `a`."""
-    return AgentCheckpoint(
-        **{"agent_id": "a", "checkpoint_id": id, "step": step, "state": {"step": step}, **more}
-    )
+    fields: dict[str, Any] = {"agent_id": "a", "checkpoint_id": id, "step": step, "state": {"step": step}}
+    return AgentCheckpoint(**{**fields, **more})
 
 
 class AgentContract(ManagerStage):
@@ -231,7 +230,8 @@ class RecoveryContract(ManagerStage):
         latest = await recovery.recover(agent_id="a", from_checkpoint="latest")
         named = await recovery.recover("a", "step_9")
 
-        assert latest and (latest.checkpoint.step, latest.attempt, latest.attempts_left) == (10, 1, 2)
+        assert bool(latest)
+        assert (latest.checkpoint.step, latest.attempt, latest.attempts_left) == (10, 1, 2)
         assert named.checkpoint.step == 9 and agent.restored == [{"step": 10}, {"step": 9}]
 
     async def test_what_cannot_be_recovered_is_told(self) -> None:

@@ -30,7 +30,7 @@ class StateContract(ManagerStage):
 
     async def test_what_is_saved_comes_back_equal_and_of_its_type(self) -> None:
         state = self.state()
-        value = {
+        value: dict[Any, Any] = {
             "at": datetime(2026, 11, 21, 9, 30), "day": date(2026, 11, 21), "set": {1, 2}, "bytes": b"\0x",
             "tuple": (1, [2]), 7: "int key", None: ..., "deep": [{"a": {}}],
         }  # fmt: skip

@@ -46,7 +46,7 @@ class WorkflowContract(ManagerStage):
     async def test_a_workflow_comes_back_as_it_was_created(self) -> None:
         workflows = self.workflows()
         state = WorkflowState(
-            workflow_id="w", status=PENDING, total_steps=10, current_step=0, context={"a": {1}, 2: ...}
+            workflow_id="w", status=PENDING, total_steps=10, current_step=0, context={"a": {1}, "b": ...}
         )
         await workflows.create(state)
 
