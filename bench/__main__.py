@@ -18,6 +18,7 @@ from bench.history import history
 from bench.importing import importing
 from bench.managers import managers
 from bench.servers import postgres_rows, redis_rows
+from bench.typed import typed
 
 GROUPS: dict[str, Callable[[Table], None]] = {
     "memory": memory,
@@ -28,6 +29,7 @@ GROUPS: dict[str, Callable[[Table], None]] = {
     "import": importing,
     "history": history,
     "managers": managers,
+    "typed": typed,
 }
 PACKAGES = (
     "keepstate",

@@ -32,7 +32,7 @@ def test_a_quick_run_writes_a_row_for_each_budget(tmp_path: Path) -> None:
     written = json.loads(results.read_text())
     assert written["quick"]
     # One row compares with kvgit, which only `make bench` installs.
-    count = 21 + ("kvgit" not in others.missing())
+    count = 25 + ("kvgit" not in others.missing())
     assert len(written["rows"]) == count
     assert all(row["ratio"] > 0 and row["ours"] > 0 and row["raw"] > 0 for row in written["rows"])
     assert f"of {count} within budget" in done.stdout

@@ -14,7 +14,7 @@ from keepstate.values import codec
 
 R = TypeVar("R", bound=msgspec.Struct)
 
-RECENT_NAMES = 64
+RECENT_NAMES = 32
 """So many of the slots that were changed last are named in the head: who missed only these reads no more."""
 
 
