@@ -25,7 +25,8 @@ from keepstate.stores.protocol import Entry, Store
 from keepstate.values import limits
 
 _PAGE = 32
-_MATCHED_PAGE = 100
+_MATCHED_FIRST, _MATCHED_PAGE = 8, 100
+"""How many tasks to ask for at once whether they match: few while the first ones may."""
 _TIMED_PAGE = 64
 _LONGEST_WAIT_S = 1.0
 _TIMED_EVERY_S = 0.25
@@ -78,19 +79,20 @@ class Claims:
         found: list[Claimed] = []
         refused: set[bytes] = set()
         missed: set[bytes] = set()
-        limit = _PAGE if wish.match is None else _MATCHED_PAGE
+        limit = _PAGE if wish.match is None else _MATCHED_FIRST
         crowded = False
         await self._wake(store, force=False)
         after: bytes | None = None
         while len(found) < count:
             page = await store.scan(self._scope.stored_name, layout.READY, after=after, limit=limit)
-            candidates = [entry for entry in page.entries if entry.key not in refused | unfit]
+            passed = refused | unfit
+            candidates = [entry for entry in page.entries if entry.key not in passed]
             if wish.match is not None:
                 unfit |= await self._unfit(candidates, wish.match)
                 candidates = [entry for entry in candidates if entry.key not in unfit]
             if not candidates:
                 if page.next is not None:
-                    after = page.next
+                    after, limit = page.next, max(limit, _MATCHED_PAGE)
                 elif await self._wake(store, force=True):
                     after = None
                 else:

@@ -308,7 +308,8 @@ class OrchestrationStateManager(Manager):
 
         async def also(tx: Transaction, name: str, former: str | None) -> None:
             task_id = name.removeprefix(team.prefix)
-            await team_tasks.let_work(team.on(tx), agent_id, task_id, instead_of=former)
+            claiming = team.on(tx.by(agent_id, message=f"claim {task_id}"))
+            await team_tasks.let_work(claiming, agent_id, task_id, instead_of=former)
 
         try:
             found = await team.space.queue.claim_also(
