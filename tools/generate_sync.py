@@ -56,6 +56,7 @@ MODULES = {
     "managers.tools": ("ToolStateManager",),
     "managers.state": ("StateManager",),
     "managers.workflows": ("WorkflowStateManager",),
+    "sessions.bounded": ("BoundedState",),
     "sessions.machine": ("AgentStateMachine",),
     "typed.changes": ("StateWatch",),
     "typed.profiles": ("ProfileAccess",),

@@ -119,8 +119,10 @@ if TYPE_CHECKING:
     )
     from keepstate.managers.workflows import WorkflowStateManager
     from keepstate.opening import open
+    from keepstate.sessions.bounded import BoundedState
     from keepstate.sessions.machine import AgentStateMachine, Transition
     from keepstate.sessions.rules import StepResult
+    from keepstate.sessions.window import estimate_tokens
     from keepstate.stores.protocol import Store
     from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
     from keepstate.typed.batch import MutationBatch
@@ -246,8 +248,10 @@ _HOMES = {
     "managers.workflows": ("WorkflowStateManager",),
     "engine.measuring": ("SpaceSize",),
     "opening": ("open",),
+    "sessions.bounded": ("BoundedState",),
     "sessions.machine": ("AgentStateMachine", "Transition"),
     "sessions.rules": ("StepResult",),
+    "sessions.window": ("estimate_tokens",),
     "stores.protocol": ("Store",),
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
     "values.pickles": ("SignedPickle",),
@@ -315,6 +319,7 @@ __all__ = [
     "AudioSession",
     "AudioSessionStatus",
     "Blame",
+    "BoundedState",
     "Branch",
     "Cache",
     "Checkout",
@@ -454,6 +459,7 @@ __all__ = [
     "WorkflowState",
     "WorkflowStateManager",
     "WorkflowStatus",
+    "estimate_tokens",
     "events",
     "open",
     "parameters_hash",

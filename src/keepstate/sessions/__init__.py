@@ -6,7 +6,8 @@ own; all of it is documents, events and leases of a space, so that it joins a tr
 To add one: a class that takes `persistence=` or `space=` by `home.Home`, a row in `tools/generate_sync.py`.
 """
 
+from keepstate.sessions.bounded import BoundedState
 from keepstate.sessions.machine import AgentStateMachine, Transition
 from keepstate.sessions.rules import StepResult
 
-__all__ = ["AgentStateMachine", "StepResult", "Transition"]
+__all__ = ["AgentStateMachine", "BoundedState", "StepResult", "Transition"]

@@ -1,7 +1,7 @@
 """Where the parts of sessions are kept: a store of their own opening, or a space or transaction passed.
 
-What was passed in open is never closed here. Where nothing is said, state is in memory that all of this
-process share.
+What was passed in open is never closed here. Where nothing is said, state is in memory: what has an id is
+shared by this process, what has none is seen by nobody else.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ Persistence: TypeAlias = str | PathLike[str] | Store | Keepstate
 """A URL, the path of an SQLite file, an open store, or a handle on one."""
 
 DEFAULT: Final = "memory://default"
+PRIVATE: Final = "memory://"
 _ESCAPED: Final = str.maketrans(
     {sign: f"%{ord(sign):02X}" for sign in ("%", "/", "\x7f", *map(chr, range(32)))}
 )
@@ -36,10 +37,16 @@ class Home:
         persistence: Where to keep spaces; without it and `space`, in memory that this process shares.
         space: Instead: the space or transaction that all is in.
         colour: How it is used.
+        is_private: Whether, where nothing is said, nobody else is to see it.
     """
 
     def __init__(
-        self, persistence: Persistence | None, space: Space | Transaction | None, *, colour: Colour
+        self,
+        persistence: Persistence | None,
+        space: Space | Transaction | None,
+        *,
+        colour: Colour,
+        is_private: bool = False,
     ) -> None:
         self.passed: Space | Transaction | None = None
         self.handle: Keepstate | None = None
@@ -53,7 +60,8 @@ class Home:
         elif isinstance(persistence, Keepstate) or hasattr(persistence, "_inner"):
             self.handle = _admitted(persistence, "persistence", (Keepstate,), colour)
         else:
-            self.handle = Keepstate(source_of(DEFAULT if persistence is None else persistence, colour))
+            default = PRIVATE if is_private else DEFAULT
+            self.handle = Keepstate(source_of(default if persistence is None else persistence, colour))
             self._is_own = True
 
     def __repr__(self) -> str:

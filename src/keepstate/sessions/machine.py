@@ -76,9 +76,9 @@ class AgentStateMachine:
     changes in `data` is kept with the transition that follows, in one batch.
 
     Args:
-        id: Which machine; any text.
+        id: Which machine; any text. Without it one that nobody else has, unless a place is given.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
-            `space` it is in memory that this process shares.
+            `space` it is in memory.
         space: Instead: a space, or a transaction whose batch each transition joins.
         states: Its states, if not those of the class; the first is the beginning.
         transitions: The state after an event, by (state, event), if not those of the class.
@@ -110,7 +110,7 @@ class AgentStateMachine:
 
     def __init__(
         self,
-        id: str = "default",
+        id: str | None = None,
         *,
         persistence: str | PathLike[str] | Store | Keepstate | None = None,
         space: Space | Transaction | None = None,
@@ -137,7 +137,8 @@ class AgentStateMachine:
         if _colour == "blocking":
             for function in self._work.values():
                 refuse_coroutine_function(function)
-        self._home = Home(persistence, space, colour=_colour)
+        self._home = Home(persistence, space, colour=_colour, is_private=id is None)
+        id = "default" if id is None else id
         self._place = self._home.place("machine", id, record=True)
         self.id, self._name = id, f"{self._home.prefix('machine', id)}machine"
         self._stream = _short(self._name)

@@ -25,6 +25,7 @@ from keepstate.sync.managers.workflows import WorkflowStateManager
 from keepstate.sync.opening import of, open
 from keepstate.sync.projection import Projection
 from keepstate.sync.queue import Queue, Task
+from keepstate.sync.sessions.bounded import BoundedState
 from keepstate.sync.sessions.machine import AgentStateMachine
 from keepstate.sync.space import Space
 from keepstate.sync.streams import EventStream
@@ -41,6 +42,7 @@ __all__ = [
     "AgentRun",
     "AgentStateMachine",
     "AgentStateStore",
+    "BoundedState",
     "Checkout",
     "Document",
     "Documents",

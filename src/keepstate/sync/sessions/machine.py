@@ -28,9 +28,9 @@ class AgentStateMachine(Twin[sessions.AgentStateMachine]):
     changes in `data` is kept with the transition that follows, in one batch.
 
     Args:
-        id: Which machine; any text.
+        id: Which machine; any text. Without it one that nobody else has, unless a place is given.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
-            `space` it is in memory that this process shares.
+            `space` it is in memory.
         space: Instead: a space, or a transaction whose batch each transition joins.
         states: Its states, if not those of the class; the first is the beginning.
         transitions: The state after an event, by (state, event), if not those of the class.
@@ -47,7 +47,7 @@ class AgentStateMachine(Twin[sessions.AgentStateMachine]):
 
     def __init__(
         self,
-        id: str = "default",
+        id: str | None = None,
         *,
         persistence: str | PathLike[str] | Store | Keepstate | None = None,
         space: Space | Transaction | None = None,
