@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Awaitable, Callable
 
 from keepstate import (
     AgentRun,
@@ -49,7 +50,7 @@ async def main(url: str, run_id: str, steps: int) -> None:
         await run.finish_run()
 
 
-def tool(run_id: str, number: int, step: int) -> object:
+def tool(run_id: str, number: int, step: int) -> Callable[[ToolCallContext], Awaitable[MutationBatch]]:
     async def called(ctx: ToolCallContext) -> MutationBatch:
         batch = MutationBatch().update(Calls, 1).update(Last, {f"{run_id}/{number}": step})
         if number == 0 and step % 10 == 0:

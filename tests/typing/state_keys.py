@@ -90,6 +90,8 @@ def values(snapshot: Snapshot, state: StateMap) -> None:
     assert_type(snapshot.ext, StateMap)
     assert_type(state.get_or_insert_default(Notes), list[str])
     assert_type(state.remove(Visits), int | None)
+    assert_type(sorted(snapshot.get(Notes) or []), list[str])
+    assert_type(len(snapshot.get(Notes) or ()), int)
     state.insert(Visits, 3)
     state.insert(Visits, "three")  # type: ignore[misc]  # pyright: ignore[reportArgumentType]
     state.insert(Notes, [3])  # type: ignore[misc]  # pyright: ignore[reportArgumentType]

@@ -16,6 +16,7 @@ from keepstate.typed.declaring import default_maker, value_type
 
 Value = TypeVar("Value")
 Update = TypeVar("Update")
+Held_co = TypeVar("Held_co", covariant=True)
 
 Json: TypeAlias = Any
 """None, bool, int, float, str, and lists and dicts with str keys of these."""
@@ -138,7 +139,11 @@ class TypedKey(Generic[Value]):
         )
 
 
-class StateKey(TypedKey[Value], Generic[Value, Update]):
+class ReadableKey(Generic[Held_co]):
+    """What a type checker knows of a key that is only read: what holds ints also holds numbers."""
+
+
+class StateKey(TypedKey[Value], ReadableKey[Value], Generic[Value, Update]):
     """A typed slot of an agent's state: `class Steps(StateKey[int, int])` with a `KEY` and an `apply`."""
 
     MERGE: ClassVar[MergeStrategy] = MergeStrategy.EXCLUSIVE

@@ -19,7 +19,7 @@ from keepstate.stores.protocol import Store
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.held import HeldRun, begin_run
 from keepstate.typed.home import Home
-from keepstate.typed.key import AnyKey, StateKey
+from keepstate.typed.key import AnyKey, ReadableKey
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.records import RunRecord
 from keepstate.typed.registry import Keys, Plugin
@@ -185,7 +185,7 @@ class AgentRun:
         """Returns the state as this run knows it."""
         return self.state.snapshot()
 
-    def read(self, key: type[StateKey[V, Any]]) -> V | None:
+    def read(self, key: type[ReadableKey[V]]) -> V | None:
         """Returns a copy of a key's value, or None if it was never touched."""
         return self.state.read(key)
 

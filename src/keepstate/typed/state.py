@@ -23,7 +23,7 @@ from keepstate.typed.changes import KeyDifference, StateWatch, differences
 from keepstate.typed.committing import Applying
 from keepstate.typed.home import Home
 from keepstate.typed.hooks import CommitEvent, CommitHook, Hooks
-from keepstate.typed.key import AnyKey, StateKey
+from keepstate.typed.key import AnyKey, ReadableKey, StateKey
 from keepstate.typed.layout import RUN_SLOTS, Names, key_in, slot_of
 from keepstate.typed.past import changed_between, memory_at
 from keepstate.typed.persisted import PersistedState, Unknown, exported, restored
@@ -128,7 +128,7 @@ class KeyedState:
         """
         return self._thread.known().snapshot(self._registry.keys)
 
-    def read(self, key: type[StateKey[V, Any]]) -> V | None:
+    def read(self, key: type[ReadableKey[V]]) -> V | None:
         """Returns a copy of a key's value, or None if it was never touched."""
         return self.snapshot().get(key)
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, TypeVar, cast
 
 from keepstate.errors import StateError
 from keepstate.typed.kept import Kept, copied, kept, value_of
-from keepstate.typed.key import AnyKey, StateKey
+from keepstate.typed.key import AnyKey, ReadableKey, StateKey
 
 V = TypeVar("V")
 
@@ -29,11 +29,12 @@ class StateMap:
         """Returns whether there is a value."""
         return key in self._values
 
-    def get(self, key: type[StateKey[V, Any]]) -> V | None:
+    def get(self, key: type[ReadableKey[V]]) -> V | None:
         """Returns a copy of the value, or None if there is none."""
-        if key not in self._values:
+        known = cast("AnyKey", key)
+        if known not in self._values:
             return None
-        value: V = copied(self._values[key], f"the value of {key.KEY!r}")
+        value: V = copied(self._values[known], f"the value of {known.KEY!r}")
         return value
 
     def get_mut(self, key: type[StateKey[V, Any]]) -> V | None:
@@ -96,13 +97,14 @@ class FrozenMap(StateMap):
         """Returns whether there is a value."""
         return key in self._kept
 
-    def get(self, key: type[StateKey[V, Any]]) -> V | None:
+    def get(self, key: type[ReadableKey[V]]) -> V | None:
         """Returns a copy of the value, or None if there is none.
 
         Raises:
             StateError: What was stored no longer validates; names the path and the stored version.
         """
-        return value_of(key, found) if (found := self._kept.get(key)) is not None else None
+        known = cast("type[StateKey[V, Any]]", key)
+        return value_of(known, found) if (found := self._kept.get(known)) is not None else None
 
     def get_mut(self, key: type[StateKey[V, Any]]) -> NoReturn:
         """Raises: a snapshot is never changed."""
@@ -159,7 +161,7 @@ class Snapshot:
         """Returns a snapshot of what the map holds now."""
         return cls(revision, ext)
 
-    def get(self, key: type[StateKey[V, Any]]) -> V | None:
+    def get(self, key: type[ReadableKey[V]]) -> V | None:
         """Returns a copy of a key's value; None if it was never touched, whatever its default.
 
         Raises:

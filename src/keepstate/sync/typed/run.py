@@ -21,7 +21,7 @@ from keepstate.sync.typed.state import KeyedState
 from keepstate.sync.typed.tools import ToolCallContext
 from keepstate.typed import run as typed
 from keepstate.typed.batch import MutationBatch
-from keepstate.typed.key import AnyKey, StateKey
+from keepstate.typed.key import AnyKey, ReadableKey
 from keepstate.typed.records import RunRecord
 from keepstate.typed.registry import Plugin
 from keepstate.typed.state_map import Snapshot
@@ -136,7 +136,7 @@ class AgentRun(Twin[typed.AgentRun]):
         """Returns the state as this run knows it."""
         return self._inner.snapshot()
 
-    def read(self, key: type[StateKey[V, Any]]) -> V | None:
+    def read(self, key: type[ReadableKey[V]]) -> V | None:
         """Returns a copy of a key's value, or None if it was never touched."""
         return self._inner.read(key)
 

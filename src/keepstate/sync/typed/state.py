@@ -22,7 +22,7 @@ from keepstate.typed import state as typed
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.changes import KeyDifference
 from keepstate.typed.hooks import CommitHook
-from keepstate.typed.key import AnyKey, StateKey
+from keepstate.typed.key import AnyKey, ReadableKey, StateKey
 from keepstate.typed.persisted import PersistedState, Unknown
 from keepstate.typed.registry import Plugin
 from keepstate.typed.state_map import Snapshot
@@ -104,7 +104,7 @@ class KeyedState(Twin[typed.KeyedState]):
         """
         return self._inner.snapshot()
 
-    def read(self, key: type[StateKey[V, Any]]) -> V | None:
+    def read(self, key: type[ReadableKey[V]]) -> V | None:
         """Returns a copy of a key's value, or None if it was never touched."""
         return self._inner.read(key)
 
