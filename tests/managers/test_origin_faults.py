@@ -16,6 +16,7 @@ import pytest
 
 from keepstate import (
     AgentCheckpoint,
+    AgentSnapshot,
     AgentStateStore,
     FileBackend,
     InvalidError,
@@ -30,7 +31,10 @@ from keepstate import (
     WorkflowStatus,
     sync,
 )
+from keepstate._clock import SYSTEM_CLOCK
 from keepstate.managers.workflow_records import WORKFLOW
+from keepstate.stores.memory import MemoryStore
+from keepstate.testing.clocks import ManualClock
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "workflows.md"
 
@@ -204,6 +208,22 @@ def test_21_when_it_was_created_survives_saves_and_versions_go_on_after_a_deleti
         assert first is not None and second is not None and third is not None
         assert first.created == second.created < third.created
         assert first.version < second.version < third.version
+
+
+async def test_a_writer_whose_clock_is_behind_loses_nothing_that_is_kept_to_a_cleanup() -> None:
+    clock = ManualClock(SYSTEM_CLOCK.now_ms() + 3_600_000)  # the store's: writers are an hour behind it
+    store = await MemoryStore(clock=clock).open()
+    async with AgentStateStore(persistence=store) as agents:
+        await agents.save_checkpoint(AgentCheckpoint("a", "old", 1))
+        clock.advance(60_000)
+        for step in (2, 3):
+            await agents.save_checkpoint(AgentCheckpoint("a", f"new {step}", step))
+            await agents.save_snapshot(AgentSnapshot("a", datetime(2001, 1, 1), memory_state=step))
+
+        assert await agents.cleanup(older_than=timedelta(seconds=30)) == 1
+        assert [each.step for each in await agents.list_checkpoints("a")] == [2, 3]
+        assert [each.memory_state for each in await agents.list_snapshots("a")] == [2, 3]
+    await store.close()
 
 
 def test_one_append_costs_the_same_however_many_keys_there_are() -> None:

@@ -3,7 +3,7 @@
 Each part is small, usable alone, and the same on every backend. Invariant: nothing here has a storage of its
 own; all of it is documents, events and leases of a space, so that it joins a transaction like anything else.
 
-To add one: a class that takes `persistence=` or `space=` by `home.Home`, a row in `tools/generate_sync.py`.
+To add one: a class that takes `persistence=` or `space=` by `home.Home`, a row in `tools/twins.py`.
 """
 
 from keepstate.sessions.bounded import BoundedState

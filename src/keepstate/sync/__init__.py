@@ -4,7 +4,7 @@
 event loop. Invariant: a twin holds the asynchronous object over drivers that block, drives each call to its
 end in the calling thread, and has no state of its own. Threads may share it.
 
-To add one: name the class in `tools/generate_sync.py`, run that, and name the twin here.
+To add one: name the class in `tools/twins.py`, run `tools/generate_sync.py`, and name the twin here.
 """
 
 from keepstate.sync.checkout import Checkout

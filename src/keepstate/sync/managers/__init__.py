@@ -2,5 +2,5 @@
 
 They are made by the same arguments. Invariant: as for all twins, see `keepstate.sync`.
 
-To add one: a row in `tools/generate_sync.py`, and its name in `keepstate.sync`.
+To add one: a row in `tools/twins.py`, and its name in `keepstate.sync`.
 """
