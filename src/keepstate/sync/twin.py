@@ -33,7 +33,7 @@ class Twin(Generic[Inner]):
 def around(kind: type[W], inner: Any) -> W:
     """Returns the twin of an object that is there already, also where users make twins by arguments."""
     twin = kind.__new__(kind)
-    Twin.__init__(twin, inner)
+    twin._inner = inner  # pyright: ignore[reportPrivateUsage]
     return twin
 
 
