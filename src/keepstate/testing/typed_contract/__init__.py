@@ -10,16 +10,12 @@ class TestMine(KeyedStateContract, AgentRunContract, ProfileContract):
 """
 
 from keepstate.testing.typed_contract.batches import BatchContract
+from keepstate.testing.typed_contract.contract import KeyedStateContract
 from keepstate.testing.typed_contract.plugins import PluginContract
 from keepstate.testing.typed_contract.profiles import ProfileContract
 from keepstate.testing.typed_contract.runs import AgentRunContract
 from keepstate.testing.typed_contract.stage import TypedStage
 from keepstate.testing.typed_contract.whole import WholeStateContract
-
-
-class KeyedStateContract(BatchContract, PluginContract, WholeStateContract):
-    """All that a `KeyedState` does."""
-
 
 __all__ = [
     "AgentRunContract",
