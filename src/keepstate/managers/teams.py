@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 _WRITES_AT_ONCE: Final = 900
 _WRITES_OF_TASK: Final = 3
-_ASSIGNED_S: Final = 86_400.0
+ASSIGNED_S: Final = 86_400.0
 
 
 class OrchestrationStateManager(Manager):
@@ -244,7 +244,7 @@ class OrchestrationStateManager(Manager):
         return name
 
     async def assign_task(
-        self, team_id: str, task_id: str, agent_id: str, *, lease_s: float = _ASSIGNED_S
+        self, team_id: str, task_id: str, agent_id: str, *, lease_s: float = ASSIGNED_S
     ) -> TeamTask:
         """Gives a task to an agent, who then is `working` on it; again to the same agent does nothing.
 

@@ -52,8 +52,8 @@ class ToolPlaces(Manager):
     async def _in_each(self, read: Callable[[Folder], Coroutine[Any, Any, T]]) -> list[T]:
         """Returns what is read from all spaces, beside one another where that can be."""
         folders = [self._folder(str(number)) for number in range(SPACES)]
-        if self._place.transaction is not None:
-            return [await read(folder) for folder in folders]
+        if self._place.transaction is not None or self._runner.colour == "blocking":
+            return [await read(folder) for folder in folders]  # threads would cost more than they save
         answers = await self._runner.gather([lambda folder=folder: read(folder) for folder in folders])  # type: ignore[misc]
         read_all: list[T] = []
         for answer in answers:
@@ -86,18 +86,21 @@ class ToolPlaces(Manager):
 
     async def _note_lookups(self) -> None:
         """Adds the lookups that were counted here to the sums in the store."""
-        for folder_id, lookups in self._lookups.take():
-            folder = self._folder(folder_id)
-            name = folder.name("stats", quoted(lookups.tool_name))
+        waiting = self._lookups.take()
+        try:
+            while waiting:
+                folder_id, lookups = waiting[-1]
+                folder = self._folder(folder_id)
+                name = folder.name("stats", quoted(lookups.tool_name))
 
-            def add(known: ToolStats, lookups: ToolStats = lookups) -> ToolStats:
-                return added(known.tool_name, known, lookups)
+                def add(known: ToolStats, lookups: ToolStats = lookups) -> ToolStats:
+                    return added(known.tool_name, known, lookups)
 
-            try:
                 await folder.space.documents.update(name, add, default=ToolStats(lookups.tool_name))
-            except BaseException:
+                waiting.pop()
+        finally:
+            for folder_id, lookups in waiting:  # none, unless the store failed
                 self._lookups.add(folder_id, lookups)
-                raise
 
 
 class Lookups:

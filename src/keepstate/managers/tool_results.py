@@ -161,6 +161,7 @@ class ToolResults(ToolExecutions):
         await self.start_execution(execution)
         try:
             result = await called(function, dict(execution.parameters))
+            codec.encode(result)  # what cannot be kept is a failure of the tool
         except Exception as error:
             await self.fail_execution(execution.execution_id, error)
             raise

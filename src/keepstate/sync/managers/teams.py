@@ -14,7 +14,7 @@ from keepstate.engine.documents import MISSING, Missing
 from keepstate.managers import teams as managers
 from keepstate.managers.backends import Backend
 from keepstate.managers.team_records import AgentCoordinationState, TaskQueueState, TeamState, TeamTask
-from keepstate.managers.teams import _ASSIGNED_S
+from keepstate.managers.teams import ASSIGNED_S
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.managers.manager import Manager
@@ -147,7 +147,7 @@ class OrchestrationStateManager(Manager[managers.OrchestrationStateManager]):
         return finish(self._inner.enqueue_task(team_id, task, delay_s=delay_s, max_attempts=max_attempts))
 
     def assign_task(
-        self, team_id: str, task_id: str, agent_id: str, *, lease_s: float = _ASSIGNED_S
+        self, team_id: str, task_id: str, agent_id: str, *, lease_s: float = ASSIGNED_S
     ) -> TeamTask:
         """Gives a task to an agent, who then is `working` on it; again to the same agent does nothing.
 

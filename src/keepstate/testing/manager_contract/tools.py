@@ -312,6 +312,15 @@ class ToolContract(ManagerStage):
         stats = await tools.get_tool_stats("search")
         assert (stats.completed, stats.failed, stats.cache_hits) == (1, 1, 1)
 
+    async def test_a_result_that_cannot_be_kept_is_a_failure(self) -> None:
+        tools = self.tools()
+
+        with pytest.raises(InvalidError):
+            await tools.run("search", {}, lambda parameters: object(), execution_id="e")
+
+        failed = await tools.get_execution("e")
+        assert failed is not None and failed.status is FAILED
+
     # ---- retries
 
     async def test_retries_are_listed_in_the_order_in_which_they_are_due(self) -> None:
