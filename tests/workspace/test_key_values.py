@@ -98,6 +98,24 @@ def test_a_disk_that_is_full_refuses_and_keeps_all_it_has(tmp_path: Path) -> Non
     assert sorted(store.keys()) == [*(f"k{n}" for n in range(1, 9)), "one more"]
 
 
+@pytest.mark.parametrize("size", [10, 1_000, 3_000, 50_000])
+def test_a_folder_takes_little_more_than_what_is_counted(tmp_path: Path, size: int) -> None:
+    values = {f"k{n:06}": os.urandom(size) for n in range(6_000_000 // (size + 100))}
+    counted = len(values) * (size + 7)
+    spare = max(counted * 2 // 5, 64 * len(values))
+    store = Disk(tmp_path)
+
+    store.set_many(values)
+    for n in range(100):
+        store.set(f"k{n:06}", values[f"k{n:06}"])
+    opened = sum(file.stat().st_size for file in tmp_path.iterdir())
+    store.close()
+
+    assert opened <= counted + spare + (13 << 20)
+    assert (tmp_path / "disk.db").stat().st_size <= counted + spare
+    assert (tmp_path / "disk.db-wal").stat().st_size == 0
+
+
 def test_a_disk_counts_what_is_replaced_once(tmp_path: Path) -> None:
     store = Disk(tmp_path, size_limit=5_000)
     for _ in range(50):

@@ -122,6 +122,31 @@ def test_a_moment_is_viewed_with_what_had_happened_until_then(anywhere: Place) -
         view(past, focus="all")  # type: ignore[call-overload]
 
 
+def test_a_moment_has_nothing_of_what_came_later_and_changed_nothing(anywhere: Place) -> None:
+    state = anywhere()
+
+    @Agent().task
+    def look(n: int, state: Any) -> int:
+        return n
+
+    scripted("x = 1", "task_success(x)")(state=state)
+    look(2, state=state)
+    last = next(event for event in events(state) if isinstance(event, SuccessEvent))
+    past = state.checkout(last.commit_hash or "")
+
+    assert state.current_commit == last.commit_hash
+    assert len(events(state)) == 6 and events(past) == events(state)[:4]
+    assert "look" in view(state) and "look" not in view(past)
+
+
+def test_a_step_that_exits_is_committed(anywhere: Place) -> None:
+    state = anywhere()
+    scripted("x = 1\nexit()", "task_success(x)")(state=state)
+
+    assert kinds(state)[1:3] == [ActionEvent, ErrorEvent]
+    assert dict(state.checkout("main#2")) == {"x": 1}
+
+
 def test_a_policy_sees_what_its_steps_did(anywhere: Place) -> None:
     policy = Script("x = 41\nprint('seen')", "task_success(x + 1)")
 
@@ -254,6 +279,20 @@ def test_a_body_that_fails_is_told_and_what_it_changed_can_be_looked_at(anywhere
         work(state=state)
     assert kinds(state) == [TaskStartEvent, ErrorEvent, ErrorEvent]
     assert state.checkout(events(state)[-1].commit_hash or "") == {"x": 1}
+
+
+def test_a_body_that_exits_is_told_and_what_it_changed_is_kept(anywhere: Place) -> None:
+    state = anywhere()
+
+    @Agent().task
+    def work(state: Versioned) -> None:
+        state["x"] = 1
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        work(state=state)
+    assert kinds(state) == [TaskStartEvent, ErrorEvent]
+    assert state.checkout("main") == {"x": 1}
 
 
 def test_an_error_of_a_body_is_told_whatever_it_is(anywhere: Place) -> None:

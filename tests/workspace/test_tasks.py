@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import sys
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -115,6 +116,34 @@ def test_a_step_that_raises_is_told_and_another_is_asked_for() -> None:
     [error] = [event for event in events(state) if isinstance(event, ErrorEvent)]
     assert error.error == "ZeroDivisionError: division by zero (line 2)" and error.recoverable
     assert "ZeroDivisionError" in policy.seen[1][2]
+
+
+@pytest.mark.parametrize("leaving", ["exit()", "quit(3)", "raise SystemExit('done')"])
+def test_a_step_that_exits_ends_itself_alone(leaving: str) -> None:
+    policy = Script(f"a = 1\nprint('one')\n{leaving}", "task_success(a)")
+    agent, state = Agent(policy=policy), Live()
+
+    @agent.task
+    def leave() -> int: ...  # type: ignore[empty-body]
+
+    assert leave(state=state) == 1
+    assert kinds(state) == [
+        TaskStartEvent, ActionEvent, OutputEvent, ErrorEvent, ActionEvent, SuccessEvent
+    ]  # fmt: skip
+    assert "(line 3); to end the task call task_success(value)" in policy.seen[1][2]
+    assert not sys.stdin.closed
+
+
+def test_an_interrupt_of_a_step_ends_the_task() -> None:
+    agent, state = Agent(policy=Script("raise KeyboardInterrupt")), Live()
+
+    @agent.task
+    def wait() -> int: ...  # type: ignore[empty-body]
+
+    with pytest.raises(KeyboardInterrupt):
+        wait(state=state)
+
+    assert kinds(state) == [TaskStartEvent]
 
 
 def test_a_result_that_does_not_fit_is_told_to_the_policy() -> None:
@@ -254,6 +283,18 @@ def test_an_empty_task_needs_a_policy_and_a_plain_one_no_coroutine() -> None:
         Agent().task(empty)
     with pytest.raises(InvalidError, match="must be awaited"):
         Agent(policy=policy).task(empty)
+
+
+def test_a_generator_is_no_task() -> None:
+    def plain() -> Iterator[int]:
+        yield 1
+
+    async def waiting() -> AsyncIterator[int]:
+        yield 1
+
+    for function in (plain, waiting):
+        with pytest.raises(InvalidError, match="end before its body has run"):
+            Agent().task(function)
 
 
 def test_a_policy_that_returns_no_source_is_told() -> None:

@@ -31,7 +31,8 @@ class Disk(KVStore):
     Args:
         path: The folder; it is made if it is not there.
         size_limit: How many bytes of keys and values there may be. What would pass it raises
-            `StoreFullError` and is not written.
+            `StoreFullError` and is not written. The folder takes up to two fifths more, or 64 bytes more
+            for each small value; and until it is closed a log of 4 MiB and the last write.
     """
 
     def __init__(self, path: str | PathLike[str], size_limit: int = GIB) -> None:

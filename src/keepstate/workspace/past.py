@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from copy import deepcopy
-from typing import Any
+from typing import Any, Never
 
 from keepstate._finish import finish, finish_each
 from keepstate.engine.history.checkout import Checkout
@@ -58,6 +58,12 @@ class PastState(Mapping[str, Any]):
         """Raises: the past does not change."""
         raise self._read_only()
 
+    def update(self, *_: object, **__: object) -> Never:
+        """Raises: the past does not change."""
+        raise self._read_only()
+
+    setdefault = pop = popitem = clear = update
+
     def _read_only(self) -> InvalidError:
         return InvalidError(
             f"{self!r}: a commit never changes; change the state itself, roll it back, or branch it off there"
@@ -65,6 +71,12 @@ class PastState(Mapping[str, Any]):
 
     @property
     def happened(self) -> list[TaskEvent]:
-        """Returns what had happened until then, in order, in a list of its own."""
+        """Returns what had happened until the commit was made, in order, in a list of its own.
+
+        What changed nothing while the state stood on this commit came later.
+        """
         ids = {commit.id for commit in finish_each(self._history.log(self.commit))}
-        return [event for event in finish(self._working.told()) if event.commit_hash in ids]
+        return [event for event in finish(self._working.told()) if self._is_told_by(event, ids)]
+
+    def _is_told_by(self, event: TaskEvent, ids: Container[str | None]) -> bool:
+        return event.commit_hash in ids and event.commit_before != self.commit_hash

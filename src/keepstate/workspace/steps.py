@@ -44,14 +44,15 @@ class Namespace:
 
     Args:
         inputs: The task's arguments by name.
-        state: The variables; None for a task without state.
+        state: The variables.
     """
 
-    def __init__(self, inputs: Mapping[str, Any], state: MutableMapping[str, Any] | None) -> None:
+    def __init__(self, inputs: Mapping[str, Any], state: MutableMapping[str, Any]) -> None:
         self.printed: list[str] = []
         self._state = state
         self._given = {
-            "__builtins__": {**vars(builtins), "print": self._print},
+            # The interpreter's own exit() closes standard input of the whole process first.
+            "__builtins__": {**vars(builtins), "print": self._print, "exit": _leave, "quit": _leave},
             "task_success": _succeed,
             "task_fail": _give_up,
             **inputs,
@@ -62,7 +63,7 @@ class Namespace:
 
     def take(self) -> None:
         """Takes the variables as they are now; inputs stand before them."""
-        now = dict(self._state) if self._state is not None else {}
+        now = dict(self._state)
         for name in self._held - now.keys():
             self._names.pop(name, None)
         for name, value in now.items():
@@ -79,8 +80,6 @@ class Namespace:
             self._keep()
 
     def _keep(self) -> None:
-        if self._state is None:
-            return
         kept = {name: value for name, value in [*self._names.items()] if self._is_variable(name, value)}
         for name in [name for name in self._held if name not in kept and name not in self._given]:
             del self._state[name]
@@ -105,12 +104,19 @@ def told(error: BaseException) -> str:
     """Returns an error as the policy is told of it: where in its step, and what."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _SOURCE]
     place = f" (line {frames[-1].lineno})" if frames else ""
-    return f"{type(error).__name__}: {error}{place}"
+    is_exit = bool(frames) and isinstance(error, SystemExit)
+    hint = "; to end the task call task_success(value) or task_fail(message)" if is_exit else ""
+    return f"{type(error).__name__}: {error}{place}{hint}"
 
 
 def _succeed(result: object = None) -> NoReturn:
     """Ends the task with a result."""
     raise TaskSucceeded(result)
+
+
+def _leave(code: object = None) -> NoReturn:
+    """Ends the step, as `sys.exit` does."""
+    raise SystemExit(code)
 
 
 def _give_up(message: object = "") -> NoReturn:

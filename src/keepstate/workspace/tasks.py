@@ -68,6 +68,8 @@ class AgentTask:
         self.agent_name = agent.name
         self._agent, self._function = agent, function
         self._takes_state = "state" in self.signature.parameters
+        if inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function):
+            raise InvalidError(f"task {self.name!r} is a generator, and would end before its body has run")
         self._is_empty = _is_empty(function)
         if self._is_empty and agent.policy is None:
             raise InvalidError(
@@ -108,7 +110,7 @@ class AgentTask:
                 result = await result
         except TaskFailedError:
             raise
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             await run.broke_off(error)
             raise
         await run.keep(run.event(SuccessEvent, result=result))
@@ -142,7 +144,7 @@ class _Run:
         await self._beside(lambda: self._state.get_ready(self._task.agent_name))
         await self.keep(self.event(TaskStartEvent, inputs=inputs, message=self._task.message))
 
-    async def broke_off(self, error: Exception) -> None:
+    async def broke_off(self, error: BaseException) -> None:
         """Tells of an error that ends the task; what it has changed is kept, so that it can be looked at."""
         events = [*self._without_refused(), self.event(ErrorEvent, error=told(error), recoverable=False)]
         # The error may be that nothing can be kept; then it is the one to be raised.
@@ -188,7 +190,7 @@ class _Run:
             end = [self._result(success.result)]
         except TaskGaveUp as failure:
             end = [self.event(FailEvent, message=failure.message)]
-        except Exception as error:  # noqa: BLE001  a step's own errors are for the policy
+        except (Exception, SystemExit) as error:  # noqa: BLE001  a step's own errors are for the policy
             end = [self.event(ErrorEvent, error=told(error), recoverable=True)]
         if namespace.printed:
             happened.append(self.event(OutputEvent, parts=list(namespace.printed)))
@@ -254,7 +256,8 @@ class Agent:
         `...`, a docstring) is carried out by the policy. Of an `async def` the call is awaited.
 
         Raises:
-            InvalidError: The body is empty and the agent has no policy, or one that must be awaited.
+            InvalidError: The body is empty and the agent has no policy, or one that must be awaited; or it
+                is a generator.
         """
         task = AgentTask(self, function)
 
