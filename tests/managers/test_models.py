@@ -12,6 +12,7 @@ from datetime import datetime
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
@@ -39,6 +40,8 @@ VALUES = st.one_of(
 )
 PATCHES = st.dictionaries(st.sampled_from("xyz"), st.integers(), max_size=2)
 WHICH = st.sampled_from([0, 1])
+SHORTLY = settings(max_examples=settings.default.max_examples // 4, stateful_step_count=25)  # type: ignore[union-attr]
+"""Each step asks two managers for all that they show."""
 
 
 def memory() -> str:
@@ -137,6 +140,7 @@ class StateMachine(RuleBasedStateMachine):
             manager.close()
 
 
+StateMachine.TestCase.settings = SHORTLY
 TestState = pytest.mark.searched(StateMachine.TestCase)
 
 
@@ -203,6 +207,7 @@ class AgentMachine(RuleBasedStateMachine):
             store.close()
 
 
+AgentMachine.TestCase.settings = SHORTLY
 TestAgents = pytest.mark.searched(AgentMachine.TestCase)
 
 FINAL = {WorkflowStatus.COMPLETED, WorkflowStatus.CANCELLED}
@@ -341,4 +346,5 @@ class WorkflowMachine(RuleBasedStateMachine):
             manager.close()
 
 
+WorkflowMachine.TestCase.settings = SHORTLY
 TestWorkflows = pytest.mark.searched(WorkflowMachine.TestCase)

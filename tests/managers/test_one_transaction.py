@@ -28,12 +28,13 @@ def test_a_process_killed_between_any_two_steps_leaves_all_or_nothing(
 ) -> None:
     url = url_of(kind, request, tmp_path)
     killed: list[object] = []
-    for step in range(STEPS + 1):
+    steps = range(STEPS + 1) if kind in ("file", "sqlite") else (2, STEPS)
+    for step in steps:
         assert work(url, record, killed_before=step) == -signal.SIGKILL
         killed.append(asyncio.run(seen(url)))
     lived = work(url, record, killed_before=STEPS + 1)
 
-    assert killed == [(0, 1, 0, None, 0)] * (STEPS + 1)
+    assert killed == [(0, 1, 0, None, 0)] * len(steps)
     assert lived == 0 and asyncio.run(seen(url)) == (1, 0, 1, 1, 1)
 
 
