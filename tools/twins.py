@@ -33,6 +33,8 @@ MODULES = {
     "managers.workflows": ("WorkflowStateManager",),
     "sessions.bounded": ("BoundedState",),
     "sessions.machine": ("AgentStateMachine",),
+    "sessions.validated": ("ValidatedState",),
+    "sessions.versioned": ("VersionedState",),
     "typed.changes": ("StateWatch",),
     "typed.profiles": ("ProfileAccess",),
     "typed.run": ("AgentRun",),

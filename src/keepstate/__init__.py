@@ -122,6 +122,8 @@ if TYPE_CHECKING:
     from keepstate.sessions.bounded import BoundedState
     from keepstate.sessions.machine import AgentStateMachine, Transition
     from keepstate.sessions.rules import StepResult
+    from keepstate.sessions.validated import ValidatedState
+    from keepstate.sessions.versioned import VersionedState
     from keepstate.sessions.window import estimate_tokens
     from keepstate.stores.protocol import Store
     from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
@@ -251,6 +253,8 @@ _HOMES = {
     "sessions.bounded": ("BoundedState",),
     "sessions.machine": ("AgentStateMachine", "Transition"),
     "sessions.rules": ("StepResult",),
+    "sessions.validated": ("ValidatedState",),
+    "sessions.versioned": ("VersionedState",),
     "sessions.window": ("estimate_tokens",),
     "stores.protocol": ("Store",),
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
@@ -451,8 +455,10 @@ __all__ = [
     "Transition",
     "TransitionError",
     "UnsupportedError",
+    "ValidatedState",
     "Verified",
     "Versioned",
+    "VersionedState",
     "VoiceConversationState",
     "Watch",
     "WorkflowCheckpoint",

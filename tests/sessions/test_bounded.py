@@ -1,4 +1,4 @@
-"""Bounded contexts: within the budget whatever is said, with what belongs together; every original is kept."""
+"""Bounded contexts: within the budget whatever is said; what belongs together stays so; originals stay."""
 
 from __future__ import annotations
 

@@ -9,5 +9,14 @@ To add one: a class that takes `persistence=` or `space=` by `home.Home`, a row 
 from keepstate.sessions.bounded import BoundedState
 from keepstate.sessions.machine import AgentStateMachine, Transition
 from keepstate.sessions.rules import StepResult
+from keepstate.sessions.validated import ValidatedState
+from keepstate.sessions.versioned import VersionedState
 
-__all__ = ["AgentStateMachine", "BoundedState", "StepResult", "Transition"]
+__all__ = [
+    "AgentStateMachine",
+    "BoundedState",
+    "StepResult",
+    "Transition",
+    "ValidatedState",
+    "VersionedState",
+]

@@ -6,9 +6,9 @@ shared by this process, what has none is seen by nobody else.
 
 from __future__ import annotations
 
+from hashlib import sha256
 from os import PathLike
 from typing import Any, Final, TypeAlias
-from urllib.parse import unquote
 
 from keepstate._clock import Clock
 from keepstate._runner import Colour, Runner
@@ -28,6 +28,8 @@ PRIVATE: Final = "memory://"
 _ESCAPED: Final = str.maketrans(
     {sign: f"%{ord(sign):02X}" for sign in ("%", "/", "\x7f", *map(chr, range(32)))}
 )
+_NO_LABEL: Final = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "~#@"})
+_LABEL_BYTES: Final = 200
 
 
 class Home:
@@ -115,9 +117,13 @@ def quoted(id: str) -> str:
     return id.translate(_ESCAPED)
 
 
-def unquoted(segment: str) -> str:
-    """Returns the text that was quoted."""
-    return unquote(segment)
+def short(name: str) -> str:
+    """Returns the name of a branch or stream: without what no branch may have, cut where too long."""
+    label = name.translate(_NO_LABEL)
+    encoded = label.encode()
+    if len(encoded) <= _LABEL_BYTES:
+        return label
+    return f"{label.partition('/')[0][:100]}/{sha256(encoded).hexdigest()}"
 
 
 def _admitted(given: Any, what: str, kinds: tuple[type[Any], ...], colour: Colour) -> Any:

@@ -10,7 +10,6 @@ from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
-from hashlib import sha256
 from os import PathLike
 from types import TracebackType
 from typing import Any, ClassVar, Self, TypeAlias
@@ -26,14 +25,13 @@ from keepstate.engine.times import admit_wait, milliseconds
 from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import ConflictError, LeaseLostError, NotLoadedError, TransitionError
-from keepstate.sessions.home import Home
+from keepstate.sessions.home import Home, short
 from keepstate.sessions.rules import Rules
 from keepstate.stores.protocol import Store
 from keepstate.values.schema import register
 
 Data: TypeAlias = dict[str, Any]
 Action: TypeAlias = Callable[[Data], object]
-_STREAM_BYTES = 200
 
 
 @register("keepstate.Machine")
@@ -141,7 +139,7 @@ class AgentStateMachine:
         id = "default" if id is None else id
         self._place = self._home.place("machine", id, record=True)
         self.id, self._name = id, f"{self._home.prefix('machine', id)}machine"
-        self._stream = _short(self._name)
+        self._stream = short(self._name)
         self._base: MachineRecord | None = None
         self._data: Data = {}
         self._lease: Lease | None = None
@@ -401,11 +399,6 @@ def _merged(id: str, base: Data, mine: Data, theirs: Data) -> Data:
 
 def _transition(told: Mapping[str, Any], at: datetime) -> Transition:
     return Transition(told["number"], told["state"], told["event"], told["target"], at)
-
-
-def _short(name: str) -> str:
-    encoded = name.encode()
-    return name if len(encoded) <= _STREAM_BYTES else f"machine/{sha256(encoded).hexdigest()}"
 
 
 def _renewal(lease: Lease, every_s: float) -> Callable[[Signal], Any]:

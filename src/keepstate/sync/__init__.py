@@ -27,6 +27,8 @@ from keepstate.sync.projection import Projection
 from keepstate.sync.queue import Queue, Task
 from keepstate.sync.sessions.bounded import BoundedState
 from keepstate.sync.sessions.machine import AgentStateMachine
+from keepstate.sync.sessions.validated import ValidatedState
+from keepstate.sync.sessions.versioned import VersionedState
 from keepstate.sync.space import Space
 from keepstate.sync.streams import EventStream
 from keepstate.sync.transaction import Transaction
@@ -67,6 +69,8 @@ __all__ = [
     "ToolCallContext",
     "ToolStateManager",
     "Transaction",
+    "ValidatedState",
+    "VersionedState",
     "Watch",
     "WorkflowStateManager",
     "of",

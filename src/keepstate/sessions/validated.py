@@ -1,0 +1,130 @@
+"""A state that is validated on both ways, and belongs to one session: nothing wrong is kept, or acted on."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from os import PathLike
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from keepstate._runner import Colour
+from keepstate.engine.admission import admit_name
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.scope import called, refuse_coroutine_function
+from keepstate.engine.space import Space
+from keepstate.engine.times import milliseconds
+from keepstate.engine.together import together
+from keepstate.engine.transaction import Transaction
+from keepstate.sessions.home import Home
+from keepstate.sessions.models import Model
+from keepstate.stores.protocol import Store
+
+M = TypeVar("M")
+
+
+class ValidatedState(Generic[M]):
+    """A value of a model, in the space `session/<session_id>`.
+
+    What is stored are its fields by name. One that the model does not know, for a newer version of the
+    application wrote it, is kept when others are changed.
+
+    Args:
+        session_id: Whose state it is; nobody else sees it by another id.
+        model: A dataclass, msgspec Struct or pydantic class; ranges in its annotations count.
+        name: What the state is called; the model's name if it is not given.
+        persistence: A URL, the path of an SQLite file, an open store, or a handle on one.
+        space: Instead: a space, or a transaction whose batch all changes join.
+        ttl_s: Lets it expire so many seconds after it was written last.
+
+    Attributes:
+        session_id: Whose state it is.
+    """
+
+    session_id: str
+
+    def __init__(
+        self,
+        session_id: str,
+        model: type[M],
+        *,
+        name: str | None = None,
+        persistence: str | PathLike[str] | Store | Keepstate | None = None,
+        space: Space | Transaction | None = None,
+        ttl_s: float | None = None,
+        _colour: Colour = "async",
+    ) -> None:
+        if ttl_s is not None:
+            milliseconds("ttl_s", ttl_s)
+        self._model, self._ttl_s = Model(model), ttl_s
+        self._home = Home(persistence, space, colour=_colour)
+        self._place, self.session_id = self._home.place("session", session_id), session_id
+        called_so = admit_name("name", self._model.name if name is None else name)
+        self._name = f"{self._home.prefix('session', session_id)}state/{called_so}"
+        self._what = f"{called_so} in state of session {session_id!r}"
+
+    def __repr__(self) -> str:
+        return f"<ValidatedState {self._what} in {self._home!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of the store; what was passed in open stays open."""
+        await self._home.close()
+
+    async def get(self) -> M:
+        """Returns the value; of an absent one that of the model's defaults.
+
+        Raises:
+            InvalidError: What is stored is no such value: a ValueError that says what differs.
+            NotFoundError: It is absent, and the model has fields without a default.
+        """
+        fields = await self._place.documents.get(self._name)
+        return self._model.empty(self._what) if fields is None else self._model.value(fields, self._what)
+
+    async def put(self, value: M | Mapping[str, Any]) -> M:
+        """Keeps a value, or one of these fields, and returns it.
+
+        Raises:
+            InvalidError: It is no such value; nothing was written.
+        """
+        fields = self._model.fields(value, self._what)
+        await self._place.documents.put(self._name, fields, ttl_s=self._ttl_s)
+        return self._model.value(fields, self._what)
+
+    async def update(self, change: Mapping[str, Any] | Callable[[M], M | Awaitable[M]]) -> M:
+        """Changes the newest value, whoever wrote it, and returns what became of it.
+
+        Args:
+            change: Fields to change, or a function that is given the value and returns the new one; it may
+                be called again.
+
+        Raises:
+            InvalidError: What it makes is no such value; nothing was written.
+            NotFoundError: It is absent, and the model has fields without a default.
+        """
+        if not isinstance(change, Mapping) and (
+            self._home.runner.colour == "blocking" or not callable(change)
+        ):
+            refuse_coroutine_function(change)
+
+        async def work(tx: Transaction) -> M:
+            stored: dict[str, Any] = await tx.documents.get(self._name) or {}
+            if isinstance(change, Mapping):
+                fields = self._model.fields(change, self._what, stored)  # pyright: ignore[reportUnknownArgumentType]
+            else:
+                old = self._model.value(stored, self._what) if stored else self._model.empty(self._what)
+                fields = self._model.fields(await called(change, old), self._what, stored)
+            await tx.documents.put(self._name, fields, ttl_s=self._ttl_s)
+            return self._model.value(fields, self._what)
+
+        return await together(self._place, work, message=f"update {self._what}")
+
+    async def delete(self) -> bool:
+        """Removes it, and returns whether it existed."""
+        return await self._place.documents.delete(self._name)

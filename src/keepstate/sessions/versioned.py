@@ -1,0 +1,236 @@
+"""A state with every version of it: checkpoints, steps back, forks and merges, on the history of a space.
+
+Versions are commits of one branch, in the order in which they were made; nothing is erased by going back. A
+small document says which version is the present one, and from which one each was made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from os import PathLike
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from keepstate._runner import Colour
+from keepstate.engine.admission import admit_name
+from keepstate.engine.history.merging import MergeRules
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space import Space
+from keepstate.engine.together import together
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
+from keepstate.sessions.home import Home, quoted, short
+from keepstate.stores.protocol import Store
+from keepstate.values import limits
+from keepstate.values.schema import register
+
+T = TypeVar("T")
+
+
+@register("keepstate.Versions")
+@dataclass
+class VersionsRecord:
+    """Which version is the present one; -1 if there is none."""
+
+    current: int = -1
+    count: int = 0
+    made_from: dict[int, int] = field(default_factory=dict[int, int])
+    """From which version each was made, where that is not the one before it."""
+
+    def before(self, version: int) -> int:
+        """Returns the version from which another was made; -1 if it was the first."""
+        return self.made_from.get(version, version - 1)
+
+    def grown(self) -> None:
+        """Counts a version that was made from the present one."""
+        if self.current != self.count - 1:
+            self.made_from[self.count] = self.current
+        self.current, self.count = self.count, self.count + 1
+
+
+class VersionedState:
+    """Versions of a state, in the space `versions/<id>`; each costs what it changes, and none is lost.
+
+    Args:
+        id: Which state; without it one that nobody else has, unless a place is given.
+        fork: The fork of it that this one is; `fork` makes it.
+        persistence: A URL, the path of an SQLite file, an open store, or a handle on one.
+        space: Instead: a space, or a transaction whose batch all checkpoints join.
+
+    Attributes:
+        id: Which state.
+    """
+
+    id: str
+
+    def __init__(
+        self,
+        id: str | None = None,
+        *,
+        fork: str | None = None,
+        persistence: str | PathLike[str] | Store | Keepstate | None = None,
+        space: Space | Transaction | None = None,
+        _colour: Colour = "async",
+    ) -> None:
+        home = Home(persistence, space, colour=_colour, is_private=id is None)
+        self._begin(home, "default" if id is None else id, fork)
+
+    def _begin(self, home: Home, id: str, fork: str | None) -> None:
+        self._home, self.id, self._fork = home, id, fork
+        self._place = home.place("versions", id)
+        fork = "" if fork is None else quoted(admit_name("fork", fork))
+        self._name = f"{home.prefix('versions', id)}versions{'/' if fork else ''}{fork}"
+        self._branch = short(self._name)
+
+    def __repr__(self) -> str:
+        fork = "" if self._fork is None else f" fork {self._fork!r}"
+        return f"<VersionedState {self.id!r}{fork} in {self._home!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of the store; what was passed in open stays open."""
+        await self._home.close()
+
+    async def checkpoint(self, state: object, *, message: str = "") -> int:
+        """Saves a version, which is the present one then, and returns its number; the first one has 0."""
+
+        async def grow(tx: Transaction, record: VersionsRecord) -> int:
+            record.grown()
+            told = message or f"version {record.current}"
+            await tx.history.commit({"state": state}, branch=self._branch, message=told)
+            return record.current
+
+        return await self._changed(grow)
+
+    async def rollback(self, steps: int = 1) -> Any:
+        """Makes an earlier version the present one and returns its state; stops at the first.
+
+        Raises:
+            NotFoundError: There is no version.
+        """
+        limits.admit_count("steps", steps)
+
+        async def back(tx: Transaction, record: VersionsRecord) -> int:
+            for _ in range(steps):
+                if record.before(record.current) < 0:
+                    break
+                record.current = record.before(record.current)
+            return record.current
+
+        return await self.state_at(await self._changed(back, needs_version=True))
+
+    async def get_state(self) -> Any:
+        """Returns a copy of the present version's state.
+
+        Raises:
+            NotFoundError: There is no version.
+        """
+        return await self.state_at((await self._record(self._place, needs_version=True)).current)
+
+    async def current_version(self) -> int:
+        """Returns the number of the present version; -1 if there is none."""
+        return (await self._record(self._place)).current
+
+    async def state_at(self, version: int) -> Any:
+        """Returns a copy of a version's state.
+
+        Raises:
+            NotFoundError: There is no such version.
+        """
+        if type(version) is not int or version < 0:
+            raise InvalidError(f"`version` is {version!r}; give the number of one, from 0")
+        return (await self._place.history.checkout(f"{self._branch}#{version + 1}"))["state"]
+
+    # ---- forks
+
+    async def fork(self, name: str, *, at: int | None = None) -> VersionedState:
+        """Returns a state of its own that begins with a version of this one.
+
+        Args:
+            name: What the fork is called; `VersionedState(id, fork=name)` is the same again.
+            at: The version; the present one, if it is not given.
+
+        Raises:
+            AlreadyExistsError: There is a fork of this name.
+            NotFoundError: There is no such version.
+        """
+        made = VersionedState.__new__(VersionedState)
+        made._begin(self._home, self.id, name)
+
+        async def work(tx: Transaction) -> None:
+            record = await self._record(tx, needs_version=True)
+            version = record.current if at is None else at
+            if type(version) is not int or not 0 <= version < record.count:
+                raise NotFoundError(f"{self!r} has no version {version!r}; it has 0 to {record.count - 1}")
+            if await tx.documents.get(made._name) is not None:
+                raise AlreadyExistsError(f"{self!r} has a fork {name!r}; give another name")
+            await tx.history.branch(made._branch, at=f"{self._branch}#{version + 1}")
+            before = {number: origin for number, origin in record.made_from.items() if number <= version}
+            await tx.documents.put(made._name, VersionsRecord(version, version + 1, before))
+
+        await together(self._place, work, message=f"fork {name}")
+        return made
+
+    async def merge(self, fork: str, *, rules: MergeRules | None = None) -> int:
+        """Makes a version of the present one and of what a fork has changed, and returns its number.
+
+        Args:
+            fork: The name of the fork.
+            rules: What to do where both changed the same, as for `History.merge`, by paths in the state.
+
+        Raises:
+            MergeConflictError: Both changed the same and no rule decides; nothing was changed.
+            NotFoundError: There is no such fork.
+        """
+        other = VersionedState.__new__(VersionedState)
+        other._begin(self._home, self.id, fork)
+        inside: dict[Any, Any] = {
+            ("state", *(path if isinstance(path, tuple) else (path,))): rule
+            for path, rule in (rules or {}).items()
+        }
+
+        async def join(tx: Transaction, record: VersionsRecord) -> int:
+            theirs = await self._record(tx, other._name, needs_version=True)
+            if record.current != record.count - 1:  # a merge goes on from the last one
+                present = await tx.history.checkout(f"{self._branch}#{record.current + 1}")
+                record.grown()
+                await tx.history.commit(
+                    dict(present), branch=self._branch, message="go on from an earlier version"
+                )
+            head = await tx.history.find(self._branch)
+            source = f"{other._branch}#{theirs.current + 1}"
+            merged = await tx.history.merge(source, into=self._branch, rules=inside, message=f"merge {fork}")
+            if merged.id != head.id:
+                record.grown()
+            return record.current
+
+        return await self._changed(join, needs_version=True)
+
+    # ---- its document
+
+    async def _record(
+        self, place: Space | Transaction, name: str | None = None, *, needs_version: bool = False
+    ) -> VersionsRecord:
+        record = await place.documents.get(name or self._name, type=VersionsRecord) or VersionsRecord()
+        if needs_version and record.current < 0:
+            raise NotFoundError(f"{name or self._name!r} of {place!r} has no version; checkpoint one first")
+        return record
+
+    async def _changed(
+        self, change: Callable[[Transaction, VersionsRecord], Awaitable[T]], *, needs_version: bool = False
+    ) -> T:
+        async def work(tx: Transaction) -> T:
+            record = await self._record(tx, needs_version=needs_version)
+            answer = await change(tx, record)
+            await tx.documents.put(self._name, record)
+            return answer
+
+        return await together(self._place, work, message="versions")

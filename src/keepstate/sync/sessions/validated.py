@@ -1,0 +1,118 @@
+"""Blocking twins of `keepstate.sessions.validated`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from os import PathLike
+from types import TracebackType
+from typing import Any, Generic, Self, TypeVar
+
+from keepstate._finish import finish
+from keepstate.sessions import validated as sessions
+from keepstate.stores.protocol import Store
+from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.space import Space
+from keepstate.sync.transaction import Transaction
+from keepstate.sync.twin import Twin, inner_of
+
+M = TypeVar("M")
+
+
+class ValidatedState(Twin[sessions.ValidatedState[M]], Generic[M]):
+    """A value of a model, in the space `session/<session_id>`.
+
+    What is stored are its fields by name. One that the model does not know, for a newer version of the
+    application wrote it, is kept when others are changed.
+
+    Args:
+        session_id: Whose state it is; nobody else sees it by another id.
+        model: A dataclass, msgspec Struct or pydantic class; ranges in its annotations count.
+        name: What the state is called; the model's name if it is not given.
+        persistence: A URL, the path of an SQLite file, an open store, or a handle on one.
+        space: Instead: a space, or a transaction whose batch all changes join.
+        ttl_s: Lets it expire so many seconds after it was written last.
+
+    Attributes:
+        session_id: Whose state it is.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        model: type[M],
+        *,
+        name: str | None = None,
+        persistence: str | PathLike[str] | Store | Keepstate | None = None,
+        space: Space | Transaction | None = None,
+        ttl_s: float | None = None,
+    ) -> None:
+        super().__init__(
+            sessions.ValidatedState(
+                session_id,
+                model,
+                name=name,
+                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
+                space=inner_of(space)
+                if isinstance(space, Space)
+                else inner_of(space)
+                if isinstance(space, Transaction)
+                else space,
+                ttl_s=ttl_s,
+                _colour="blocking",
+            )
+        )
+
+    @property
+    def session_id(self) -> str:
+        """Whose state it is."""
+        return self._inner.session_id
+
+    def __enter__(self) -> Self:
+        finish(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        finish(self._inner.__aexit__(kind, error, trace))
+
+    def close(self) -> None:
+        """Lets go of the store; what was passed in open stays open."""
+        finish(self._inner.close())
+
+    def get(self) -> M:
+        """Returns the value; of an absent one that of the model's defaults.
+
+        Raises:
+            InvalidError: What is stored is no such value: a ValueError that says what differs.
+            NotFoundError: It is absent, and the model has fields without a default.
+        """
+        return finish(self._inner.get())
+
+    def put(self, value: M | Mapping[str, Any]) -> M:
+        """Keeps a value, or one of these fields, and returns it.
+
+        Raises:
+            InvalidError: It is no such value; nothing was written.
+        """
+        return finish(self._inner.put(value))
+
+    def update(self, change: Mapping[str, Any] | Callable[[M], M]) -> M:
+        """Changes the newest value, whoever wrote it, and returns what became of it.
+
+        Args:
+            change: Fields to change, or a function that is given the value and returns the new one; it may
+                be called again.
+
+        Raises:
+            InvalidError: What it makes is no such value; nothing was written.
+            NotFoundError: It is absent, and the model has fields without a default.
+        """
+        return finish(self._inner.update(change))
+
+    def delete(self) -> bool:
+        """Removes it, and returns whether it existed."""
+        return finish(self._inner.delete())
