@@ -34,7 +34,11 @@ def write_record(scope: Scope, place: bytes, name: str, value: object) -> bytes:
     Raises:
         InvalidError: The value would not come back equal.
     """
-    encoded = scope.encode(value, place)
+    return joined_record(place, name, scope.encode(value, place))
+
+
+def joined_record(place: bytes, name: str, encoded: bytes) -> bytes:
+    """Returns what to store under the key `place` of a value that is encoded already."""
     if not layout.is_cut(layout.DOCUMENTS, place):
         return encoded
     text = name.encode()

@@ -9,7 +9,7 @@ at its revision when it commits, so that neither a phantom nor a write skew gets
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
-from typing import Final, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from keepstate.engine import large_values, layout
 from keepstate.engine.describing import describe
@@ -29,6 +29,9 @@ from keepstate.stores.protocol import (
     Write,
 )
 from keepstate.values import limits
+
+if TYPE_CHECKING:
+    from keepstate.engine.history.committing import Outcome
 
 UNWRITTEN: Final = 0
 """The version of an entry that its unit has written and not yet committed."""
@@ -62,6 +65,8 @@ class Unit:
         """How often it was told to write or remove a document."""
         self.notes: list[tuple[str | None, str]] = []
         """Who changed documents, and what for, where that was not all the same."""
+        self.recorded: Outcome | None = None
+        """The commit that it has become in a recorded space."""
 
     # ---- reading
 

@@ -191,6 +191,9 @@ class History(Upkeep[engine.History]):
     ) -> Commit:
         """Commits an earlier state to a branch again; nothing is erased.
 
+        On `main` of a recorded space the documents are put back as they were, in the batch of the commit; if
+        all of them are so already, nothing is committed.
+
         Args:
             branch: The branch.
             to: The commit whose state it gets.
@@ -214,6 +217,8 @@ class History(Upkeep[engine.History]):
     ) -> Commit:
         """Commits to a branch the undoing of what one commit changed, and keeps what came after.
 
+        On `main` of a recorded space it is undone in the documents, as by `rollback`.
+
         Raises:
             MergeConflictError: What it changed was changed again since, and no rule decides.
             NotFoundError: The commit is not one of the branch.
@@ -234,7 +239,11 @@ class History(Upkeep[engine.History]):
         return finish_each(self._inner.branches())
 
     def delete_branch(self, name: str) -> bool:
-        """Removes a branch, and returns whether it existed; what no other leads to will be collected."""
+        """Removes a branch, and returns whether it existed; what no other leads to will be collected.
+
+        Raises:
+            InvalidError: It is `main` of a recorded space; `ks.drop` is what ends a record.
+        """
         return finish(self._inner.delete_branch(name))
 
     def tag(self, name: str, at: Revision = MAIN) -> Tag:

@@ -150,8 +150,8 @@ async def test_documents_that_are_there_are_taken_in(ks: Keepstate) -> None:
     assert await log(recorded) == [(1, None, "delete doc 3")]
 
 
-async def test_a_space_that_has_a_history_goes_on_with_it(recorded: Space) -> None:
-    await recorded.history.commit({"other": 1}, message="before")
+async def test_a_space_that_has_a_history_goes_on_with_it(ks: Keepstate, recorded: Space) -> None:
+    await ks.space("run/1", author="ann").history.commit({"other": 1}, message="before")
     await recorded.documents.put("a", 1)
 
     assert await log(recorded) == [(2, "ann", "put a"), (1, "ann", "before")]
@@ -182,8 +182,7 @@ async def test_main_of_a_recorded_space_moves_with_its_documents_only(recorded: 
         draft.commit,
         lambda: draft.commit(on_conflict="merge"),
         lambda: history.merge("side"),
-        lambda: history.rollback(steps=1),
-        lambda: history.revert("main"),
+        lambda: history.delete_branch("main"),
     )
     for use in uses:
         with pytest.raises(InvalidError, match="follows its documents"):
@@ -326,14 +325,21 @@ async def test_a_space_that_was_dropped_is_recorded_no_more(ks: Keepstate) -> No
     assert dict(await plain.at()) == {"b": 1, "c": 1}
 
 
-async def test_a_record_whose_branch_was_deleted_begins_again(recorded: Space) -> None:
-    await recorded.documents.put("a", 1)
-    await recorded.documents.put("b", 2)
-    await recorded.history.delete_branch("main")
-    await recorded.documents.put("c", 3)
+async def test_nothing_comes_into_main_before_the_first_change(ks: Keepstate, tmp_path: Path) -> None:
+    recorded, other = ks.space("run/1", record=True), ks.space("run/2")
+    await other.history.commit({"x": 1})
+    await other.history.export_bundle(tmp_path / "other.history")
 
-    assert await log(recorded) == [(1, "ann", "put c")]
-    assert dict(await recorded.at()) == {"a": 1, "b": 2, "c": 3}
+    for use in (
+        lambda: recorded.history.commit({"x": 1}),
+        lambda: other.history.fork(recorded.history),
+        lambda: recorded.history.import_bundle(tmp_path / "other.history"),
+    ):
+        with pytest.raises(InvalidError, match="follows its documents"):
+            await use()
+    await recorded.documents.put("a", 1)
+
+    assert await log(recorded) == [(1, None, "put a")]
 
 
 async def test_pruning_and_collecting_leave_the_record_whole(recorded: Space) -> None:

@@ -29,16 +29,17 @@ from keepstate.engine.history.committing import (
     join,
 )
 from keepstate.engine.history.draft import Draft
-from keepstate.engine.history.heads import MAIN, admit_ref_name
+from keepstate.engine.history.heads import MAIN, Head, admit_ref_name
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.loading import Load, State, admit_load
 from keepstate.engine.history.merging import MergeRules, merged, reverted
 from keepstate.engine.history.paths import Path, steps_of
 from keepstate.engine.history.record import EMPTY_STATE
-from keepstate.engine.history.revisions import Found, Revision, find_commit, held
+from keepstate.engine.history.revisions import Revision, find_commit, held
 from keepstate.engine.history.sharing import brought_in, taken_out
 from keepstate.engine.history.upkeep import Upkeep
 from keepstate.engine.history.writing import Appending, planted
+from keepstate.engine.recording.returning import put_back
 from keepstate.engine.scope import ATTEMPTS, Scope
 from keepstate.errors import InvalidError
 from keepstate.values import limits
@@ -313,6 +314,9 @@ class History(Upkeep):
     ) -> Commit:
         """Commits an earlier state to a branch again; nothing is erased.
 
+        On `main` of a recorded space the documents are put back as they were, in the batch of the commit; if
+        all of them are so already, nothing is committed.
+
         Args:
             branch: The branch.
             to: The commit whose state it gets.
@@ -334,14 +338,16 @@ class History(Upkeep):
             head = await ledger.there(order.branch)
             found = await held(ledger, await find_commit(ledger, target))
             text = order.message or f"roll back to {found.id.hex()[:10]}"
-            return await self._again(ledger, order, text, head.commit, found)
+            own = Order(order.branch, order.author, text, order.nonce, classes=found.record.classes)
+            roots = Planted(found.record.root, found.record.roots())
+            return await self._back(ledger, own, head, roots)
 
         return await self._moved(work, order)
 
-    async def _again(self, ledger: Ledger, order: Order, message: str, head: bytes, found: Found) -> Outcome:
-        own = Order(order.branch, order.author, message, order.nonce, classes=found.record.classes)
-        roots = Planted(found.record.root, found.record.roots())
-        return await commit_onto(ledger, own, head, roots)
+    async def _back(self, ledger: Ledger, order: Order, head: Head, state: Planted) -> Outcome:
+        if order.branch == MAIN and await ledger.is_recorded():
+            return await put_back(self._scope, ledger, order, head, state)
+        return await commit_onto(ledger, order, head.commit, state)
 
     async def revert(
         self,
@@ -353,6 +359,8 @@ class History(Upkeep):
         author: str | None = None,
     ) -> Commit:
         """Commits to a branch the undoing of what one commit changed, and keeps what came after.
+
+        On `main` of a recorded space it is undone in the documents, as by `rollback`.
 
         Raises:
             MergeConflictError: What it changed was changed again since, and no rule decides.
@@ -366,7 +374,7 @@ class History(Upkeep):
             head = await ledger.there(order.branch)
             found = await find_commit(ledger, ref)
             state = await reverted(ledger, head.commit, found.id, rules)
-            return await commit_onto(ledger, order, head.commit, state)
+            return await self._back(ledger, order, head, state)
 
         return await self._moved(work, order)
 
@@ -393,7 +401,11 @@ class History(Upkeep):
             yield Branch(name, head.commit.hex(), head.number)
 
     async def delete_branch(self, name: str) -> bool:
-        """Removes a branch, and returns whether it existed; what no other leads to will be collected."""
+        """Removes a branch, and returns whether it existed; what no other leads to will be collected.
+
+        Raises:
+            InvalidError: It is `main` of a recorded space; `ks.drop` is what ends a record.
+        """
         return await self._forget(layout.BRANCHES, name)
 
     async def tag(self, name: str, at: Revision = MAIN) -> Tag:
@@ -425,6 +437,8 @@ class History(Upkeep):
 
         async def work(ledger: Ledger) -> bool:
             existed = await ledger.unit.get(key) is not None
+            if existed and part is layout.BRANCHES:
+                await ledger.refuse_recorded(name)
             if existed:
                 ledger.unit.delete(key)
             return existed

@@ -46,12 +46,27 @@ class Records:
 
 
 class Ledger:
-    """The commits and objects of a space, as one unit of work reads and writes them."""
+    """The commits and objects of a space, as one unit of work reads and writes them.
+
+    Args:
+        unit: The unit.
+        records: Commits that are remembered.
+        kept: Objects that are at hand.
+        states: What encodes and decodes states.
+        record: Whether the space is to be recorded, even if no document has been changed yet.
+    """
 
     def __init__(
-        self, unit: Unit, records: Records, kept: Kept | None = None, states: Codec = STATES
+        self,
+        unit: Unit,
+        records: Records,
+        kept: Kept | None = None,
+        states: Codec = STATES,
+        *,
+        record: bool = False,
     ) -> None:
         self.unit, self.states = unit, states
+        self._record = record
         self._records = records
         self._grafts: Grafts | None = None
         self._objects = UnitObjects(unit)
@@ -73,11 +88,15 @@ class Ledger:
 
     async def refuse_recorded(self, branch: str) -> None:
         """Raises `InvalidError` for the branch that follows the documents of a recorded space."""
-        if branch == MAIN and await self.unit.get(layout.RECORDED) is not None:
+        if branch == MAIN and (self._record or await self.is_recorded()):
             raise InvalidError(
-                f"{self.unit.name!r} is recorded, and its {MAIN!r} follows its documents: change those, "
-                "or commit to another branch"
+                f"{self.unit.name!r} is recorded, and its {MAIN!r} follows its documents: change those "
+                "(`rollback` and `revert` put them back), or commit to another branch"
             )
+
+    async def is_recorded(self) -> bool:
+        """Whether `main` follows the documents of the space."""
+        return await self.unit.get(layout.RECORDED) is not None
 
     async def there(self, name: str) -> Head:
         """Returns the head of a branch that must be there."""

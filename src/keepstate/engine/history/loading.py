@@ -56,7 +56,8 @@ class State:
 
     async def ledger(self, unit: Unit) -> Ledger:
         """Returns a ledger that has at hand what the commit carries."""
-        ledger = Ledger(unit, self._records, states=self._scope.home.states)
+        scope = self._scope
+        ledger = Ledger(unit, self._records, states=scope.home.states, record=scope.record)
         if self.id is not None:
             ledger.read_loosely(self.id)
             await ledger.record(self.id)

@@ -145,7 +145,8 @@ class Upkeep:
     # ---- running
 
     def _ledger(self, unit: Unit) -> Ledger:
-        return Ledger(unit, self._records, states=self._scope.home.states)
+        scope = self._scope
+        return Ledger(unit, self._records, states=scope.home.states, record=scope.record)
 
     async def _run(self, work: Callable[[Ledger], Awaitable[T]]) -> T:
         async def joined(unit: Unit) -> T:
@@ -156,10 +157,11 @@ class Upkeep:
     async def _moved(
         self, work: Callable[[Ledger], Awaitable[Outcome]], order: Order, *, attempts: int = ATTEMPTS
     ) -> Commit:
-        async def joined(unit: Unit) -> Outcome:
-            return await work(self._ledger(unit))
+        async def joined(unit: Unit) -> tuple[Unit, Outcome]:
+            return unit, await work(self._ledger(unit))
 
-        outcome, _ = await self._scope.run(joined, attempts=attempts)
+        (unit, told), _ = await self._scope.run(joined, attempts=attempts)
+        outcome = unit.recorded or told
         return commit_of(outcome.id, outcome.record, outcome.number, order.branch)
 
 

@@ -157,7 +157,7 @@ class Recorder:
         if now_flag != flag:
             put_flag(beside, now_flag)
         order = Order(MAIN, author, message, scope.clock.random_bytes(NONCE_BYTES))
-        await put_onto(ledger, order, head, state)
+        unit.recorded = await put_onto(ledger, order, head, state)
 
     async def _expire(
         self, scope: Scope, ledger: Ledger, head: Head, changes: _Changes, now_ms: int
@@ -228,7 +228,9 @@ def _said(unit: Unit, changes: _Changes, scope: Scope) -> tuple[str | None, str]
     notes = unit.notes or [(scope.author, scope.message)]
     authors = dict.fromkeys(author for author, _ in notes if author is not None)
     messages = dict.fromkeys(message for _, message in notes if message)
-    message = scope.message or "; ".join(messages) or _told(changes)
+    own = "; ".join(messages)
+    # Of a transaction's message all who join it are part; else the call that has one knows better.
+    message = (scope.message or own if scope.gathers else own or scope.message) or _told(changes)
     return ", ".join(authors) or None, _cut(message)
 
 
