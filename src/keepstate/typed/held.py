@@ -14,6 +14,7 @@ from keepstate.engine.lease import Lease
 from keepstate.engine.space import Space
 from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
+from keepstate.engine.turns import Turns
 from keepstate.errors import LeaseLostError, StorageError
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.layout import Names
@@ -36,6 +37,7 @@ class HeldRun:
         state: The state of its thread, with the values of the run.
         record: What is known of it.
         lease: Keeps other processes from doing it.
+        turns: Lets commits in one by one, for each counts on in the record.
         renewing: What renews the lease beside the caller.
     """
 
@@ -44,6 +46,7 @@ class HeldRun:
     state: KeyedState
     record: RunRecord
     lease: Lease
+    turns: Turns
     renewing: Work | None = field(default=None)
 
     async def commit(
@@ -55,7 +58,7 @@ class HeldRun:
         pending: Sequence[str] = (),
         status: Literal["running", "finished", "failed"] = "running",
     ) -> None:
-        """Commits a batch, messages and the record together, while the lease is held.
+        """Commits a batch, messages and the record together, while the lease is held; one after the other.
 
         Args:
             batch: The updates.
@@ -64,6 +67,16 @@ class HeldRun:
             pending: The tools of the step that are still to be applied.
             status: Of the run, from now on.
         """
+        await self.turns.run(lambda: self._commit(batch, messages, begins, pending, status))
+
+    async def _commit(
+        self,
+        batch: MutationBatch,
+        messages: Sequence[object],
+        begins: bool,  # noqa: FBT001
+        pending: Sequence[str],
+        status: Literal["running", "finished", "failed"],
+    ) -> None:
         record = replace(
             self.record,
             status=status,
@@ -138,7 +151,7 @@ async def begin_run(
     except BaseException:
         await lease.release()
         raise
-    held = HeldRun(place, names, state, record, lease)
+    held = HeldRun(place, names, state, record, lease, Turns(place.runner))
     held.renewing = place.runner.start(held.renew, f"lease of run {run_id}")
     return held
 

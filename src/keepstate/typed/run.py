@@ -14,7 +14,13 @@ from keepstate.engine.event_record import Event
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import AttemptsExhaustedError, InvalidError, StateConflictError, StateError
+from keepstate.errors import (
+    AttemptsExhaustedError,
+    InvalidError,
+    LeaseLostError,
+    StateConflictError,
+    StateError,
+)
 from keepstate.stores.protocol import Store
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.held import HeldRun, begin_run
@@ -155,7 +161,12 @@ class AgentRun:
         held = self._going()
         if status not in ("finished", "failed"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`status` is {status!r}; a run has `finished` or `failed`")
-        await held.commit(MutationBatch(), messages=messages, begins=False, status=status)
+        try:
+            await held.commit(MutationBatch(), messages=messages, begins=False, status=status)
+        except LeaseLostError:
+            self._held = None
+            await held.let_go()
+            raise
         self._held = None
         await held.let_go()
         return held.record

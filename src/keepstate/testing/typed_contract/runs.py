@@ -167,6 +167,16 @@ class AgentRunContract(TypedStage):
         assert sorted(step.values) == [1, 2]
         assert await self.profiles().read(Score, "alice") == 2
 
+    async def test_steps_at_once_count_each(self) -> None:
+        run = await self.begun()
+
+        await self.together(*[run.step(adds, messages=[number]) for number in range(6)])
+
+        assert (run.record.steps, run.record.messages, run.read(Visits)) == (6, 6, 6)
+        await run.finish_run()
+        record = await self.run().start_run("t", "r1", resume=True)
+        assert (record.steps, record.messages) == (6, 6)
+
     # ---- two processes
 
     async def test_the_same_run_is_done_by_one_process_only(self) -> None:
@@ -177,6 +187,7 @@ class AgentRunContract(TypedStage):
 
     async def test_who_was_taken_over_commits_nothing_more(self) -> None:
         old = await self.begun(lease_ttl_s=0.05)
+        fence = old.record.fence
         await self._stops_renewing(old)
         await self.pass_time(100)
         new = await self.begun()
@@ -188,7 +199,11 @@ class AgentRunContract(TypedStage):
 
         await new.step(adds)
         assert (new.read(Visits), await new.messages()) == (1, [])
-        assert new.record.fence > old.record.fence
+        with pytest.raises(LeaseLostError):
+            await old.finish_run()
+        with pytest.raises(StateError, match="no run"):
+            old.snapshot()
+        assert new.record.fence > fence
 
     async def _stops_renewing(self, run: AgentRun) -> None:
         held = run._held  # pyright: ignore[reportPrivateUsage]
