@@ -262,6 +262,15 @@ class AgentRunContract(TypedStage):
 
         assert (record.steps, record.messages, again.read(Draft)) == (1, 1, "half")
 
+    async def test_an_interrupted_run_that_begins_anew_has_nothing_of_what_it_had(self) -> None:
+        crashed = await self.begun("r1")
+        await crashed.step(lambda ctx: update(Draft, "half").update(Visits, 1))
+        await crashed.close()
+
+        again = await self.begun("r1")
+
+        assert (again.read(Draft), again.read(Visits), again.record.steps) == (None, 1, 0)
+
     async def test_values_of_runs_that_ended_are_removed_when_another_begins(self) -> None:
         run = await self.begun("r1")
         await run.commit(update(Draft, "a"))
