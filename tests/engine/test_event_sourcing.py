@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -10,9 +11,13 @@ from typing import Any
 import pytest
 
 from keepstate import EventStream, Fold
+from keepstate.engine import layout
 from keepstate.engine.event_record import Event
+from keepstate.engine.events import event_key
 from keepstate.engine.space import Space
+from keepstate.engine.verifying import Verifier
 from keepstate.errors import ConflictError, InvalidError, NotFoundError, PrunedError
+from keepstate.stores.protocol import Batch, Delete, Entry, Put
 from keepstate.values.schema import CLASSES, register, upcast
 from tests.engine.conftest import Turned
 
@@ -323,27 +328,52 @@ async def test_truncation_is_refused_where_something_would_be_lost(space: Space)
     assert len(await stream.read()) == 6
 
 
-async def test_what_is_verified_after_truncation_is_whole(space: Space) -> None:
-    places = await filled(space, 6)
-    await space.events.stream("sums").truncate(places[5], Fold(added, 0))
+async def problems_of(space: Space) -> tuple[int, list[str]]:
+    """Returns how many records the space has, and what is wrong with them."""
     store = await space._alone.store()
 
-    from keepstate.engine.verifying import Verifier
-    from keepstate.stores.protocol import Entry
-
     class Live:
-        async def read(self, name: str, keys: Any) -> Any:
+        async def read(self, name: str, keys: Sequence[bytes]) -> Sequence[Entry | None]:
             return (await store.read(name, keys)).entries
 
-        def pages(self, name: str) -> Any:
+        def pages(self, name: str) -> AsyncIterator[Sequence[Entry]]:
             raise NotImplementedError
 
-    problems: list[Any] = []
-    entries: list[Entry] = list((await store.scan(space.name, b"\x01")).entries)
-    for entry in entries:
-        problems += await Verifier(Live(), space.name).problems(entry)
+    entries = (await store.scan(space.name, b"\x01")).entries
+    verifier = Verifier(Live(), space.name)
+    return len(entries), [one.what for entry in entries for one in await verifier.problems(entry)]
 
-    assert len(entries) > 2 and problems == []
+
+async def test_what_is_verified_after_truncation_is_whole(space: Space) -> None:
+    places = await filled(space, 6)
+    stream = space.events.stream("sums")
+    await stream.fold(added, 0, 1)
+    await stream.truncate(places[4], Fold(added, 0))
+    count, problems = await problems_of(space)
+
+    assert count == 6  # the end, the last event and its id, the head, what was kept twice
+    assert problems == []
+
+
+async def test_damage_to_what_is_kept_is_found_and_a_cache_is_made_again(
+    space: Space, caplog: pytest.LogCaptureFixture
+) -> None:
+    places = await filled(space, 3)
+    stream = space.events.stream("sums")
+    await stream.fold(added, 0, 1)
+    store = await space._alone.store()
+    damaged = [
+        Put(layout.fold_key("sums", Fold(added, 0).title, "cache"), b"\xc1"),
+        Put(layout.cursor_key("sums", "totals"), b"\xc1"),
+        Put(layout.event_id_key("sums", "e1"), b"\xc1"),
+    ]
+    await store.apply([Batch(space.name, [*damaged, Delete(event_key("sums", places[0]))])])
+
+    _, problems = await problems_of(space)
+    assert len(problems) == 4
+    assert "the event of stream 'sums' that it tells of is lost" in problems
+    assert await stream.fold(added, 0, 1) == 3
+    assert "it is folded again" in caplog.text
 
 
 # ---- the class itself

@@ -7,6 +7,7 @@ away at any time; a base is all that is left.
 
 from __future__ import annotations
 
+import logging
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,8 +21,10 @@ from keepstate.engine.reducers import Fold
 from keepstate.engine.scope import Scope, called
 from keepstate.engine.stored import StoredMs, opened
 from keepstate.engine.unit import Unit
-from keepstate.errors import InvalidError, PrunedError
+from keepstate.errors import CorruptError, InvalidError, PrunedError
 from keepstate.values import limits
+
+_log = logging.getLogger("keepstate.engine")
 
 _PAGE = 1_024
 _KEPT_ON_THE_WAY = 10_000
@@ -137,10 +140,17 @@ class Folding:
 
         return (await self._scope.run(work))[0]
 
+    async def _cache(self, fold: Fold) -> FoldRecord | None:
+        try:
+            return await self.kept(fold, "cache")
+        except CorruptError as error:  # the events are all that it was made of
+            _log.warning("%s; it is folded again", error)
+            return None
+
     async def _start(self, fold: Fold, digest: bytes, upto: Moment, *, from_base: bool) -> FoldRecord | None:
         base = await self.kept(fold, "base")
         if digest:
-            cache = await self.kept(fold, "cache")
+            cache = await self._cache(fold)
             if cache is not None and cache.digest == digest and cache.is_before(upto):
                 if base is None or base.position <= cache.position:  # else what came between is gone
                     return cache

@@ -15,10 +15,12 @@ import msgspec
 
 from keepstate.engine import layout, tasks
 from keepstate.engine.document_record import name_and_value
-from keepstate.engine.events import EventRecord
+from keepstate.engine.event_record import EventRecord
+from keepstate.engine.folding import FoldRecord
 from keepstate.engine.history.checking import HistoryVerifier, head_in, verify_commit, verify_object
 from keepstate.engine.history.grafts import decoded
 from keepstate.engine.large_values import MANIFEST_BYTE, manifest_of
+from keepstate.engine.projection import Cursor
 from keepstate.engine.recording.flag import read_flag
 from keepstate.engine.stored import opened
 from keepstate.engine.tasks import TaskRecord
@@ -85,6 +87,9 @@ class Verifier:
             (layout.PARTS, self._part),
             (layout.EVENTS, self._event),
             (layout.HEADS, self._head),
+            (layout.HAPPENED, self._happened),
+            (layout.FOLDS, self._fold),
+            (layout.CURSORS, self._cursor),
             (layout.TASKS, self._task),
             (layout.PAYLOADS, self._owned),
             (layout.RESULTS, self._owned),
@@ -159,6 +164,30 @@ class Verifier:
         now, event = await self._source.read(self._space, [entry.key, last])
         if event is None and now is not None and now.version == entry.version:
             return [Problem(entry.key, f"the last event of stream {stream!r} is lost", is_alone=False)]
+        return []
+
+    async def _happened(self, entry: Entry) -> list[Problem]:
+        stream, _ = unpack(entry.key[len(layout.HAPPENED) :])
+        if type(stream) is not str or len(entry.value) != 2:
+            raise CorruptError("it does not say where an event stands")
+        place = layout.stream_key(layout.EVENTS, stream) + stamp_suffix(
+            entry.version, int.from_bytes(entry.value, "big")
+        )
+        now, event = await self._source.read(self._space, [entry.key, place])
+        if event is None and now is not None and now.version == entry.version:
+            return [
+                Problem(entry.key, f"the event of stream {stream!r} that it tells of is lost", is_alone=False)
+            ]
+        return []
+
+    async def _fold(self, entry: Entry) -> list[Problem]:
+        whole = await self._whole(entry)
+        if whole is not None:
+            codec.to_builtin(opened(whole, FoldRecord, "the record").state)
+        return []
+
+    async def _cursor(self, entry: Entry) -> list[Problem]:
+        opened(entry.value, Cursor, "the record")
         return []
 
     # ---- tasks
