@@ -384,6 +384,14 @@ class BatchContract(TypedStage):
             1,
         )
 
+    async def test_two_handles_on_one_run_know_of_its_values(self) -> None:
+        one, other = await self.state(run_id="1"), await self.state(run_id="1")
+        await one.commit(update(Draft, "a"))
+        await one.commit(update(Visits, 1))
+
+        assert await other.refresh() == 2
+        assert (other.read(Draft), other.read(Visits)) == ("a", 1)
+
     async def test_what_is_not_persistent_stays_in_this_memory_and_takes_part_in_all_or_nothing(self) -> None:
         state = await self.state()
         await state.commit(update(keys.Socket, 1))

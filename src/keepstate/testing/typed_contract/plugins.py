@@ -80,6 +80,19 @@ class PluginContract(TypedStage):
         await later.install_plugin(Keeping())
         assert later.read(Notes) == ["a"]
 
+    async def test_what_is_retained_and_not_persistent_stays_out_of_the_store(self) -> None:
+        class Sockets:
+            def register(self, registrar: PluginRegistrar) -> None:
+                registrar.register_key(Socket, StateKeyOptions(retain_on_uninstall=True))
+
+        state = await self.state(keys=[], plugins=[Sockets()])
+        await state.commit(update(Socket, 1))
+        await state.uninstall_plugin(Sockets)
+
+        assert state.export_persisted().extensions == {}
+        await state.install_plugin(Sockets())
+        assert state.read(Socket) == 1
+
     async def test_values_of_a_plugin_that_is_not_loaded_survive_a_run_without_it(self) -> None:
         await (await self.state()).commit(update(Notes, ["a"]))
         without = await self.state(keys=[Visits])

@@ -223,6 +223,14 @@ class AgentRunContract(TypedStage):
         state = await self.state()
         assert (state.read(Visits), state.read(Notes)) == (10, ["n"] * 10)
 
+    async def test_a_step_begins_with_what_others_have_changed(self) -> None:
+        one, other = await self.begun("r1"), await self.begun("r2")
+        await other.step(plans)
+
+        step = await one.step(plans)
+
+        assert (step.values, step.reruns, one.read(Plan)) == (["p"], [], "pp")
+
     async def test_a_tool_runs_again_where_another_run_was_faster(self) -> None:
         one, other = await self.begun("r1"), await self.begun("r2")
         calls: list[str | None] = []
