@@ -62,9 +62,9 @@ def scan_unguarded() -> Planted:
     """Lets a transaction that has scanned apply although the range has changed."""
     right = Unit.batch
 
-    def batch(self: Unit) -> Batch:
+    def batch(self: Unit, beside: Unit | None = None) -> Batch:
         self._guarded = False
-        return right(self)
+        return right(self, beside)
 
     with patch.object(Unit, "batch", batch):
         yield

@@ -196,20 +196,20 @@ def test_writers_through_failovers_build_on_nothing_that_was_lost(
     cluster: RedisCluster, rounds: int, space: str, tally: Callable[..., None]
 ) -> None:
     random = Random(SEED)
-    tag = f"{{{space}}}"
     operations = silent = stale = 0
     for number in range(rounds):
+        place = f"{space} {number}"  # of its own: together they are more revisions than a log keeps
         cluster.start()
-        chains = [Chain(cluster, space, f"{number}.{k}", Random(random.random())) for k in range(3)]
+        chains = [Chain(cluster, place, f"{number}.{k}", Random(random.random())) for k in range(3)]
         for chain in chains:
             chain.start()
         time.sleep(0.2 + 0.3 * random.random())
-        with cluster.forgetful_failover(tag):
+        with cluster.forgetful_failover(f"{{{place}}}"):
             time.sleep(0.05 + 0.2 * random.random())
         time.sleep(0.5)
         for chain in chains:
             chain.stop()
-        log = {change.revision: change for change in read_log(cluster, space)}
+        log = {change.revision: change for change in read_log(cluster, place)}
         stale += sum(not builds_on(change.old, change.new) for change in log.values())
         gone = [chain.lost(log) for chain in chains]
         assert sum(gone) > 0, f"seed {SEED}, round {number}: nothing was lost that somebody could be told of"
@@ -231,9 +231,10 @@ def space(request: pytest.FixtureRequest) -> str:
 def read_log(cluster: RedisCluster, space: str) -> list[Any]:
     """Returns the changes as somebody sees them who comes new."""
     store = finish(RedisStore(StoreUrl.parse(cluster.url), runner=ThreadRunner()).open())
-    log = finish(changed(store, space))
-    finish(store.close())
-    return log
+    try:
+        return finish(changed(store, space))
+    finally:
+        finish(store.close())
 
 
 def builds_on(old: bytes | None, new: bytes | None) -> bool:

@@ -193,9 +193,9 @@ def _value(
     base, ours, theirs = sides
     rule = rules.get(path[0], rules[""]) if path else rules[""]
     # Equal steps of a counter are two; one may stand below the whole state.
-    if _same(theirs, base) or (path and rule != "counter" and _same(ours, theirs)):
+    if _equal(theirs, base) or (path and rule != "counter" and _equal(ours, theirs)):
         return ours
-    if _same(ours, base):
+    if _equal(ours, base):
         return theirs
     if isinstance(ours, dict) and isinstance(theirs, dict) and (base is ABSENT or isinstance(base, dict)):
         before: dict[Any, Any] = {} if isinstance(base, Absent) else base
@@ -205,6 +205,9 @@ def _value(
             inner = before.get(key, ABSENT), ours.get(key, ABSENT), theirs.get(key, ABSENT)
             merged[key] = _value(joined, (*path, key), inner, rules, later)
         return {key: value for key, value in merged.items() if value is not ABSENT}
+    if _same(theirs, base) or _same(ours, base):
+        joined.has_holes = True  # only the order of keys was changed: a change of a small dict, none of a tree
+        return HOLE
     return _decided(joined, path, sides, rule, later)
 
 
@@ -239,8 +242,12 @@ def _decided(
     return ours
 
 
+def _equal(one: Any, other: Any) -> bool:
+    return one is other or unlike(one, other, ordered=True) is None
+
+
 def _same(one: Any, other: Any) -> bool:
-    return one is other or unlike(one, other) is None
+    return one is other or unlike(one, other, ordered=False) is None
 
 
 def fits(expected: Any, actual: Any, path: str = "state") -> str | None:

@@ -9,6 +9,8 @@ import keepstate
 from keepstate import Space
 from keepstate.cli.remains import StoreSource
 from keepstate.engine import layout
+from keepstate.engine.history.grafts import Graft, decoded, encoded
+from keepstate.engine.large_values import manifest_of
 from keepstate.engine.verifying import Problem, Verifier
 from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Put
 from tests.engine.test_restoring import SPACE, remains_of, restored
@@ -136,3 +138,13 @@ async def test_documents_go_on_where_their_record_is_damaged() -> None:
         for n in range(300):
             await again.documents.put(f"doc {n}", n)
         assert dict(await again.at()) == {f"doc {n}": n for n in range(300)}
+
+
+def test_what_stands_for_pruned_parents_is_never_taken_for_a_value_in_parts() -> None:
+    for number in range(1_500):
+        grafts = {number.to_bytes(20): Graft([b"\0" * 20], number)}
+
+        stored = encoded(grafts)
+
+        assert manifest_of(stored, "grafts") is None
+        assert decoded(stored) == grafts

@@ -44,18 +44,26 @@ async def read_grafts(unit: Unit) -> Grafts:
 
 def put_grafts(unit: Unit, grafts: Grafts) -> None:
     """Writes all grafts."""
-    encoded = msgspec.msgpack.encode(grafts)
-    unit.put(layout.GRAFTS, _checksum(encoded) + encoded)
+    unit.put(layout.GRAFTS, encoded(grafts))
+
+
+def encoded(grafts: Grafts) -> bytes:
+    """Returns grafts as they are stored.
+
+    Their checksum stands behind them: a value that begins with one may begin like a value that is in parts.
+    """
+    told = msgspec.msgpack.encode(grafts)
+    return told + _checksum(told)
 
 
 def decoded(stored: bytes) -> Grafts:
     """Returns grafts as they are stored; nothing else would tell that one of them is another."""
     place = describe(layout.GRAFTS)
-    encoded = stored[_CHECKSUM_BYTES:]
-    if stored[:_CHECKSUM_BYTES] != _checksum(encoded):
+    told = stored[:-_CHECKSUM_BYTES]
+    if stored[-_CHECKSUM_BYTES:] != _checksum(told):
         raise damaged(place, "its checksum is another's")
-    return opened(encoded, Grafts, place)
+    return opened(told, Grafts, place)
 
 
-def _checksum(encoded: bytes) -> bytes:
-    return sha256(encoded).digest()[:_CHECKSUM_BYTES]
+def _checksum(told: bytes) -> bytes:
+    return sha256(told).digest()[:_CHECKSUM_BYTES]
