@@ -1,4 +1,4 @@
-"""Runs the command as a person does: a process, with a store of its own."""
+"""Runs the command on a store of its own, in this process or as one."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -33,29 +34,9 @@ class Ended:
         return [json.loads(line) for line in self.out.splitlines()]
 
 
-@dataclass(frozen=True, slots=True)
-class Keepstate:
-    """The command: `keepstate("get", "run", "plan")`."""
-
-    url: str
-    folder: Path
-
-    def __call__(self, *words: str, stdin: str = "", **environment: str) -> Ended:
-        done = subprocess.run(
-            [*COMMAND, *words],
-            cwd=self.folder,
-            env=_environment(self.url, environment),
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=90,
-            check=False,
-        )
-        return Ended(done.returncode, done.stdout, done.stderr)
-
-
+Keepstate = Callable[..., Ended]
+"""The command: `keepstate("get", "run", "plan")`."""
 Started = Callable[..., "subprocess.Popen[str]"]
-Inside = Callable[..., Ended]
 
 
 @pytest.fixture
@@ -64,8 +45,42 @@ def url(tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def keepstate(url: str, tmp_path: Path) -> Keepstate:
-    return Keepstate(url, tmp_path)
+def keepstate(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> Keepstate:
+    """Runs the command in this process: ten times faster than starting Python for each."""
+    from keepstate.cli.commands import run
+
+    monkeypatch.chdir(tmp_path)
+    for name, value in _environment(url, {}).items():
+        monkeypatch.setenv(name, value)
+
+    def ended(*words: str, stdin: str = "") -> Ended:
+        capsys.readouterr()
+        monkeypatch.setattr("sys.stdin", StringIO(stdin))
+        return Ended(run(words), *capsys.readouterr())
+
+    return ended
+
+
+@pytest.fixture
+def shell(url: str, tmp_path: Path) -> Keepstate:
+    """Runs the command as a person does, where its environment, modules or pipes matter."""
+
+    def ended(*words: str, stdin: str = "", **environment: str) -> Ended:
+        done = subprocess.run(
+            [*COMMAND, *words],
+            cwd=tmp_path,
+            env=_environment(url, environment),
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+        return Ended(done.returncode, done.stdout, done.stderr)
+
+    return ended
 
 
 @pytest.fixture
@@ -90,24 +105,6 @@ def started(url: str, tmp_path: Path) -> Iterator[Started]:
     for process in processes:
         with process:
             process.kill()
-
-
-@pytest.fixture
-def inside(
-    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> Inside:
-    """Runs the command in this process: ten times faster, and enough for what is refused."""
-    from keepstate.cli.commands import run
-
-    monkeypatch.chdir(tmp_path)
-    for name, value in _environment(url, {}).items():
-        monkeypatch.setenv(name, value)
-
-    def ended(*words: str) -> Ended:
-        capsys.readouterr()
-        return Ended(run(words), *capsys.readouterr())
-
-    return ended
 
 
 def _environment(url: str, more: dict[str, str]) -> dict[str, str]:

@@ -18,11 +18,11 @@ WORKER = (sys.executable, "-m", "keepstate.cli.demo_worker", "demo", "worker 1")
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["url", "redis_url", "postgres_url"])
 def test_nothing_is_lost_or_done_twice_when_a_worker_is_killed(
-    keepstate: Keepstate, store: str, request: pytest.FixtureRequest
+    keepstate: Keepstate, shell: Keepstate, store: str, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue(store)
 
-    ended = keepstate("demo", "--workers", "2", "--most", "100", "--json", "--url", url)
+    ended = shell("demo", "--workers", "2", "--most", "100", "--json", "--url", url)
 
     assert ended.code == 0, ended.err
     told = ended.json()
@@ -40,9 +40,9 @@ def test_nothing_is_lost_or_done_twice_when_a_worker_is_killed(
 
 @pytest.mark.slow
 def test_people_see_every_counter_twice_and_a_history_that_they_can_look_into(
-    keepstate: Keepstate, tmp_path: Path
+    keepstate: Keepstate, shell: Keepstate, tmp_path: Path
 ) -> None:
-    ended = keepstate("demo", "--workers", "2", "--most", "100", TMPDIR=str(tmp_path))
+    ended = shell("demo", "--workers", "2", "--most", "100", TMPDIR=str(tmp_path))
 
     assert ended.code == 0, ended.err
     rows = re.findall(r"^(\w+) +([\d,]+) +([\d,]+) +equal$", ended.out, re.MULTILINE)
@@ -72,13 +72,13 @@ def test_people_see_every_counter_twice_and_a_history_that_they_can_look_into(
 
 @pytest.mark.slow
 def test_the_space_stays_in_a_store_of_ones_own_only_if_asked(
-    keepstate: Keepstate, url: str, tmp_path: Path
+    keepstate: Keepstate, shell: Keepstate, url: str, tmp_path: Path
 ) -> None:
     words = ("demo", "--workers", "1", "--kill", "0", "--most", "2")
 
-    shown = keepstate(*words, "--url", url)
-    told = keepstate(*words, "--url", url, "--keep", "--json").json()
-    piped = keepstate(*words, "--json", TMPDIR=str(tmp_path)).json()
+    shown = shell(*words, "--url", url)
+    told = shell(*words, "--url", url, "--keep", "--json").json()
+    piped = shell(*words, "--json", TMPDIR=str(tmp_path)).json()
 
     assert shown.code == 0, shown.err
     assert "$ keepstate diff demo/" in shown.out
@@ -89,8 +89,8 @@ def test_the_space_stays_in_a_store_of_ones_own_only_if_asked(
     assert not list(tmp_path.glob("keepstate-demo-*"))
 
 
-def test_a_worker_that_could_not_be_killed_in_time_is_told(keepstate: Keepstate) -> None:
-    ended = keepstate("demo", "--workers", "2", "--most", "1")
+def test_a_worker_that_could_not_be_killed_in_time_is_told(shell: Keepstate) -> None:
+    ended = shell("demo", "--workers", "2", "--most", "1")
 
     assert ended.code == 1
     assert "0 of 1 workers were killed before all was done: take more modules" in ended.err
@@ -114,9 +114,9 @@ def test_a_worker_that_fails_says_why_in_one_line(started: Started, url: str, co
     assert len(out.splitlines()) == 1
 
 
-def test_the_demo_ends_with_what_a_worker_says_when_it_fails(keepstate: Keepstate) -> None:
+def test_the_demo_ends_with_what_a_worker_says_when_it_fails(shell: Keepstate) -> None:
     with Redis(settings={"maxclients": "2"}) as server:
-        ended = keepstate("demo", "--url", f"{server.url}?retry_for_s=0", "--workers", "3", "--most", "400")
+        ended = shell("demo", "--url", f"{server.url}?retry_for_s=0", "--workers", "3", "--most", "400")
 
     assert ended.code == 3
     # Whether its reason is still read before the connection is gone is a matter of luck.
@@ -125,7 +125,7 @@ def test_the_demo_ends_with_what_a_worker_says_when_it_fails(keepstate: Keepstat
 
 
 def test_a_store_of_one_process_is_refused(keepstate: Keepstate) -> None:
-    ended = keepstate("demo", "--url", "memory://")
+    ended = keepstate("demo", "--url", "memory://", "--most", "1")
 
     assert ended.code == 2
     assert "cannot be shared" in ended.err

@@ -101,7 +101,7 @@ def test_spaces_are_listed_by_prefix(keepstate: Keepstate) -> None:
     assert keepstate("spaces", "--json").lines() == ["run/1", "run/2", "team"]
 
 
-def test_objects_are_shown_without_their_classes_and_with_them(keepstate: Keepstate, tmp_path: Path) -> None:
+def test_objects_are_shown_without_their_classes_and_with_them(shell: Keepstate, tmp_path: Path) -> None:
     (tmp_path / "shop.py").write_text(
         "import keepstate, dataclasses\n"
         "@keepstate.register('order', version=2)\n"
@@ -122,8 +122,8 @@ def test_objects_are_shown_without_their_classes_and_with_them(keepstate: Keepst
         check=True,
     )
 
-    assert keepstate("get", "run", "order").json() == {"@type": "order@2", "item": "tea"}
-    assert keepstate("get", "run", "order", "--app", "shop").json() == {"@type": "order@2", "item": "tea"}
+    assert shell("get", "run", "order").json() == {"@type": "order@2", "item": "tea"}
+    assert shell("get", "run", "order", "--app", "shop").json() == {"@type": "order@2", "item": "tea"}
 
 
 def test_a_module_that_cannot_be_imported_is_named(keepstate: Keepstate) -> None:

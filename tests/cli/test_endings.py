@@ -61,9 +61,11 @@ def test_ctrl_c_while_it_still_starts_is_as_quiet(started: Started) -> None:
 
 
 @pytest.mark.slow
-def test_ctrl_c_ends_the_demo_with_its_workers_and_its_space(keepstate: Keepstate, started: Started) -> None:
+def test_ctrl_c_ends_the_demo_with_its_workers_and_its_space(
+    keepstate: Keepstate, started: Started, url: str
+) -> None:
     keepstate("put", "mine", "note", "1")
-    process = started("demo", "--workers", "2", "--url", keepstate.url)
+    process = started("demo", "--workers", "2", "--url", url)
     assert process.stderr is not None
     while "is killed" not in process.stderr.readline():
         assert process.poll() is None
@@ -81,9 +83,9 @@ def test_ctrl_c_ends_the_demo_with_its_workers_and_its_space(keepstate: Keepstat
 
 @pytest.mark.parametrize("form", [(), ("--json",)], ids=["table", "json"])
 def test_who_reads_only_the_first_line_gets_it_and_no_complaint(
-    keepstate: Keepstate, started: Started, form: tuple[str, ...]
+    started: Started, url: str, form: tuple[str, ...]
 ) -> None:
-    _filled(keepstate.url, documents=500)
+    _filled(url, documents=500)
 
     code, line, err = _closed_after_one_line(started("ls", "run", *form))
 

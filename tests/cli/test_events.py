@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from keepstate import sync
-from tests.cli.conftest import Ended, Started
-
-Inside = Callable[..., Ended]
+from tests.cli.conftest import Keepstate, Started
 
 REDUCER = """
 def total(state, event):
@@ -29,17 +27,17 @@ def stream(url: str, tmp_path: Path) -> Iterator[sync.EventStream]:
         yield stream
 
 
-def test_events_are_printed_in_order(inside: Inside, stream: sync.EventStream) -> None:
-    whole = inside("events", "run", "sums", "--json")
+def test_events_are_printed_in_order(keepstate: Keepstate, stream: sync.EventStream) -> None:
+    whole = keepstate("events", "run", "sums", "--json")
     first, second, third = whole.lines()
-    rest = inside("events", "run", "sums", "--json", "--after", str(first["position"]), "--limit", "1")
+    rest = keepstate("events", "run", "sums", "--json", "--after", str(first["position"]), "--limit", "1")
 
     assert [event["data"]["n"] for event in (first, second, third)] == [1, 2, 3]
     assert (first["id"], first["type"], third["id"]) == ("a", "added@1", None)
     assert rest.lines() == [second]
-    assert "#a" in inside("events", "run", "sums").out
-    assert inside("events", "run", "--streams").out.split() == ["sums"]
-    assert inside("events", "run", "sums", "--follow", "--limit", "1").code == 2
+    assert "#a" in keepstate("events", "run", "sums").out
+    assert keepstate("events", "run", "--streams").out.split() == ["sums"]
+    assert keepstate("events", "run", "sums", "--follow", "--limit", "1").code == 2
 
 
 def test_following_prints_what_comes(started: Started, stream: sync.EventStream) -> None:
@@ -52,11 +50,11 @@ def test_following_prints_what_comes(started: Started, stream: sync.EventStream)
     assert '"n":3' in before[-1]
 
 
-def test_a_replay_tells_the_state_at_any_moment(inside: Inside, stream: sync.EventStream) -> None:
+def test_a_replay_tells_the_state_at_any_moment(keepstate: Keepstate, stream: sync.EventStream) -> None:
     first, second, _ = (event.position for event in stream.read())
 
     def told(*words: str) -> list[object]:
-        ended = inside("replay", "run", "reducing:total", "--stream", "sums", "--json", *words)
+        ended = keepstate("replay", "run", "reducing:total", "--stream", "sums", "--json", *words)
         assert ended.code == 0, ended.err
         return [line["state"] for line in ended.lines()]
 
@@ -64,13 +62,15 @@ def test_a_replay_tells_the_state_at_any_moment(inside: Inside, stream: sync.Eve
     assert told("--at", str(second)) == [{"n": 3}]
     assert told("--at", "2001-01-01T00:00Z") == [{}]
     assert told("--each", "--initial", '{"n": 10}') == [{"n": 11}, {"n": 13}, {"n": 16}]
-    assert str(first) in inside("replay", "run", "reducing:total", "--stream", "sums", "--each").out
+    assert str(first) in keepstate("replay", "run", "reducing:total", "--stream", "sums", "--each").out
 
 
 @pytest.mark.parametrize("words", [("reducing",), ("nowhere:total",), ("reducing:nothing",)])
-def test_what_is_no_reducer_is_refused(words: tuple[str], inside: Inside, stream: sync.EventStream) -> None:
-    assert inside("replay", "run", *words).code == 2
+def test_what_is_no_reducer_is_refused(
+    words: tuple[str], keepstate: Keepstate, stream: sync.EventStream
+) -> None:
+    assert keepstate("replay", "run", *words).code == 2
 
 
-def test_what_is_no_moment_is_refused(inside: Inside, stream: sync.EventStream) -> None:
-    assert inside("replay", "run", "reducing:total", "--at", "noon").code == 2
+def test_what_is_no_moment_is_refused(keepstate: Keepstate, stream: sync.EventStream) -> None:
+    assert keepstate("replay", "run", "reducing:total", "--at", "noon").code == 2

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import keepstate.sync
-from tests.cli.conftest import COMMAND, Inside, Keepstate
+from tests.cli.conftest import COMMAND, Keepstate
 
 PLAN = {"goal": "report", "step": 1}
 TALK = [
@@ -40,8 +40,8 @@ def _run(url: str) -> None:
         draft.commit("go on")
 
 
-def test_the_log_lists_the_last_commit_first_with_what_stands_on_it(inside: Inside) -> None:
-    logged = inside("log", "run")
+def test_the_log_lists_the_last_commit_first_with_what_stands_on_it(keepstate: Keepstate) -> None:
+    logged = keepstate("log", "run")
 
     lines = logged.out.splitlines()
     assert logged.code == 0
@@ -51,16 +51,16 @@ def test_the_log_lists_the_last_commit_first_with_what_stands_on_it(inside: Insi
     assert lines[1].endswith("Z  tool")
 
 
-def test_the_log_can_begin_anywhere_and_says_when_there_is_more(inside: Inside) -> None:
-    logged = inside("log", "run", "main~1", "--limit", "2")
+def test_the_log_can_begin_anywhere_and_says_when_there_is_more(keepstate: Keepstate) -> None:
+    logged = keepstate("log", "run", "main~1", "--limit", "2")
 
     assert [line.split()[0] for line in logged.out.splitlines()] == ["main#4", "main#3"]
     assert logged.err == "the last 2; --limit N shows more\n"
-    assert inside("log", "run", "--limit", "5").err == ""
+    assert keepstate("log", "run", "--limit", "5").err == ""
 
 
-def test_the_log_as_json_has_all_of_a_commit(inside: Inside) -> None:
-    first = inside("log", "run", "--json").lines()[-1]
+def test_the_log_as_json_has_all_of_a_commit(keepstate: Keepstate) -> None:
+    first = keepstate("log", "run", "--json").lines()[-1]
 
     assert (first["number"], first["author"], first["message"], first["parents"]) == (
         1,
@@ -72,8 +72,8 @@ def test_the_log_as_json_has_all_of_a_commit(inside: Inside) -> None:
     assert first["created_at"].endswith("+00:00")
 
 
-def test_a_state_is_shown_key_by_key_and_its_messages_to_be_read(inside: Inside) -> None:
-    shown = inside("show", "run", "main#4")
+def test_a_state_is_shown_key_by_key_and_its_messages_to_be_read(keepstate: Keepstate) -> None:
+    shown = keepstate("show", "run", "main#4")
 
     lines = shown.out.splitlines()
     assert lines[0].startswith("main#4  ")
@@ -88,8 +88,8 @@ def test_a_state_is_shown_key_by_key_and_its_messages_to_be_read(inside: Inside)
     assert lines[6] == "2  tool       now ⇒ noon"
 
 
-def test_nothing_is_cut_when_all_is_asked_for(inside: Inside) -> None:
-    shown = inside("show", "run", "main", "--full").out
+def test_nothing_is_cut_when_all_is_asked_for(keepstate: Keepstate) -> None:
+    shown = keepstate("show", "run", "main", "--full").out
 
     assert "[0] user\nHello,\nwho are you?\n[1] assistant\n" in shown
     assert TALK[1]["content"].strip() in shown  # type: ignore[attr-defined]
@@ -97,14 +97,16 @@ def test_nothing_is_cut_when_all_is_asked_for(inside: Inside) -> None:
     assert "plan\n{\n" in shown
 
 
-def test_of_a_long_conversation_the_end_is_shown_and_how_to_see_the_rest(inside: Inside, url: str) -> None:
+def test_of_a_long_conversation_the_end_is_shown_and_how_to_see_the_rest(
+    keepstate: Keepstate, url: str
+) -> None:
     with keepstate_open(url) as ks:
         ks.space("long").history.append(
             "messages", *({"role": "user", "content": f"n {n}"} for n in range(50))
         )
 
-    short = inside("show", "long").out
-    whole = inside("show", "long", "main", "messages").out
+    short = keepstate("show", "long").out
+    whole = keepstate("show", "long", "main", "messages").out
 
     assert "30 before these: keepstate show long main messages" in short
     assert "n 29" not in short
@@ -125,23 +127,23 @@ keepstate_open = keepstate.sync.open
         ("messages[2].meta.ms", 3),
     ],
 )
-def test_a_part_of_a_state_is_shown_by_its_path(inside: Inside, path: str, value: object) -> None:
-    told = inside("show", "run", "main#4", path, "--json").json()
+def test_a_part_of_a_state_is_shown_by_its_path(keepstate: Keepstate, path: str, value: object) -> None:
+    told = keepstate("show", "run", "main#4", path, "--json").json()
 
     assert (told["path"], told["value"], told["commit"]["number"]) == (path, value, 4)
 
 
-def test_one_message_is_shown_whole(inside: Inside) -> None:
-    shown = inside("show", "run", "main", "messages[0]")
+def test_one_message_is_shown_whole(keepstate: Keepstate) -> None:
+    shown = keepstate("show", "run", "main", "messages[0]")
 
     assert shown.out.splitlines()[1:] == ["user", "Hello,", "who are you?"]
 
 
-def test_a_state_of_any_ref_can_be_shown(inside: Inside) -> None:
-    first = inside("log", "run", "--json").lines()[-1]
+def test_a_state_of_any_ref_can_be_shown(keepstate: Keepstate) -> None:
+    first = keepstate("log", "run", "--json").lines()[-1]
 
     for ref in ("v1", "main~4", first["id"][:8], f"main@{first['created_at']}"):
-        assert inside("show", "run", ref, "--json").json()["commit"]["id"] == first["id"]
+        assert keepstate("show", "run", ref, "--json").json()["commit"]["id"] == first["id"]
 
 
 @pytest.mark.parametrize(
@@ -159,17 +161,17 @@ def test_a_state_of_any_ref_can_be_shown(inside: Inside) -> None:
     ],
 )
 def test_what_is_not_there_is_told_in_one_line(
-    inside: Inside, words: tuple[str, ...], code: int, says: str
+    keepstate: Keepstate, words: tuple[str, ...], code: int, says: str
 ) -> None:
-    ended = inside(*words)
+    ended = keepstate(*words)
 
     assert (ended.code, ended.out) == (code, "")
     assert says in ended.err
     assert len(ended.err.splitlines()) == 1
 
 
-def test_differences_show_path_before_and_after(inside: Inside) -> None:
-    told = inside("diff", "run", "main#3")
+def test_differences_show_path_before_and_after(keepstate: Keepstate) -> None:
+    told = keepstate("diff", "run", "main#3")
 
     assert told.out.splitlines() == [
         "-  ['a.b']      [1,2]",
@@ -179,20 +181,20 @@ def test_differences_show_path_before_and_after(inside: Inside) -> None:
     assert told.err == "3 differences from main#3 to main\n"
 
 
-def test_differences_of_long_texts_show_where_they_begin_to_differ(inside: Inside, url: str) -> None:
+def test_differences_of_long_texts_show_where_they_begin_to_differ(keepstate: Keepstate, url: str) -> None:
     with keepstate_open(url) as ks:
         for word in ("old", "new"):
             ks.space("text").history.commit({"text": "x" * 500 + word + "y" * 500})
 
-    line = inside("diff", "text", "main~1").out
+    line = keepstate("diff", "text", "main~1").out
 
     assert "xxxoldyyy" in line
     assert "xxxnewyyy" in line
     assert len(line) < 130
 
 
-def test_differences_as_json_have_values_and_steps(inside: Inside) -> None:
-    told = inside("diff", "run", "main#3", "main#5", "--json").lines()
+def test_differences_as_json_have_values_and_steps(keepstate: Keepstate) -> None:
+    told = keepstate("diff", "run", "main#3", "main#5", "--json").lines()
 
     assert [(one["kind"], one["path"], one["steps"]) for one in told] == [
         ("removed", "['a.b']", ["a.b"]),
@@ -203,24 +205,24 @@ def test_differences_as_json_have_values_and_steps(inside: Inside) -> None:
     assert told[2]["new"] == TALK[2]
 
 
-def test_no_difference_is_told(inside: Inside) -> None:
-    told = inside("diff", "run", "main", "main")
+def test_no_difference_is_told(keepstate: Keepstate) -> None:
+    told = keepstate("diff", "run", "main", "main")
 
     assert (told.code, told.out, told.err) == (0, "", "0 differences from main to main\n")
 
 
-def test_blame_names_who_gave_a_part_its_value(inside: Inside) -> None:
-    told = inside("blame", "run", "messages[1]", "--json").json()
-    line = inside("blame", "run", "plan.goal").out
+def test_blame_names_who_gave_a_part_its_value(keepstate: Keepstate) -> None:
+    told = keepstate("blame", "run", "messages[1]", "--json").json()
+    line = keepstate("blame", "run", "plan.goal").out
 
     assert (told["commit"]["number"], told["commit"]["author"], told["exact"]) == (3, "assistant", True)
     assert line.startswith("plan.goal  main#1  ")
     assert line.endswith('planner  "report"\n')
 
 
-def test_blame_goes_through_all_keys_or_all_items(inside: Inside) -> None:
-    keys = inside("blame", "run", "--json").lines()
-    items = inside("blame", "run", "messages", "--each", "--at", "main#3").out
+def test_blame_goes_through_all_keys_or_all_items(keepstate: Keepstate) -> None:
+    keys = keepstate("blame", "run", "--json").lines()
+    items = keepstate("blame", "run", "messages", "--each", "--at", "main#3").out
 
     assert {one["path"]: one["commit"]["number"] for one in keys} == {"plan": 5, "messages": 4}
     assert [line.split()[:2] for line in items.splitlines()] == [
@@ -228,7 +230,7 @@ def test_blame_goes_through_all_keys_or_all_items(inside: Inside) -> None:
     ]  # fmt: skip
 
 
-def test_objects_are_shown_without_their_classes(inside: Inside, url: str, tmp_path: Path) -> None:
+def test_objects_are_shown_without_their_classes(keepstate: Keepstate, url: str, tmp_path: Path) -> None:
     write = (
         "import keepstate, keepstate.sync, dataclasses, os\n"
         "@keepstate.register('order', version=2)\n"
@@ -240,9 +242,9 @@ def test_objects_are_shown_without_their_classes(inside: Inside, url: str, tmp_p
     )
     subprocess.run([COMMAND[0], "-c", write], env={"KEEPSTATE_URL": url}, check=True)
 
-    shown = inside("show", "shop", "--json")
-    part = inside("show", "shop", "main", "order")
-    differences = inside("diff", "shop", "main~1", "--json")
+    shown = keepstate("show", "shop", "--json")
+    part = keepstate("show", "shop", "main", "order")
+    differences = keepstate("diff", "shop", "main~1", "--json")
 
     assert shown.code == 0, shown.err
     assert shown.json()["value"]["order"] == {"@type": "order@2", "item": "milk"}
@@ -294,7 +296,7 @@ def test_colours_are_for_terminals_only(keepstate: Keepstate) -> None:
         assert "\x1b" not in keepstate(*words).out
 
 
-def test_control_characters_of_what_is_stored_do_nothing(inside: Inside, url: str) -> None:
+def test_control_characters_of_what_is_stored_do_nothing(keepstate: Keepstate, url: str) -> None:
     with keepstate_open(url) as ks:
         history = ks.space("bad").history
         history.append(
@@ -316,7 +318,7 @@ def test_control_characters_of_what_is_stored_do_nothing(inside: Inside, url: st
         ("diff", "bad", "main~1"),
         ("blame", "bad"),
     ):
-        ended = inside(*words)
+        ended = keepstate(*words)
 
         assert ended.code == 0, ended.err
         assert "\x1b" not in ended.out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import msgspec
 import pytest
 
 import keepstate.sync
-from tests.cli.conftest import Ended, Inside, Keepstate, Started
+from tests.cli.conftest import Ended, Keepstate, Started
 
 TALK = [
     {"role": "system", "content": "Help."},
@@ -67,22 +68,22 @@ def test_a_second_import_changes_nothing(keepstate: Keepstate, chats: Path, url:
     assert keepstate("log", "chats/a", "--json").out == before
 
 
-def test_a_file_that_has_grown_brings_what_is_new(inside: Inside, chats: Path, url: str) -> None:
-    inside("import", str(write(chats, {"id": "a", "messages": TALK[:2], "reward": 0})))
+def test_a_file_that_has_grown_brings_what_is_new(keepstate: Keepstate, chats: Path, url: str) -> None:
+    keepstate("import", str(write(chats, {"id": "a", "messages": TALK[:2], "reward": 0})))
 
-    ended = inside("import", str(write(chats, {"id": "a", "messages": TALK, "reward": 1})), "--json")
+    ended = keepstate("import", str(write(chats, {"id": "a", "messages": TALK, "reward": 1})), "--json")
 
     assert (ended.json()["added"], ended.json()["present"]) == (2, 2)
     assert stored(url, "chats/a") == TALK
-    assert inside("get", "chats/a", "conversation").json() == {"id": "a", "reward": 1}
+    assert keepstate("get", "chats/a", "conversation").json() == {"id": "a", "reward": 1}
 
 
-def test_what_was_said_since_is_left_alone(inside: Inside, chats: Path, url: str) -> None:
-    inside("import", str(write(chats, {"id": "a", "messages": TALK[:2]})))
+def test_what_was_said_since_is_left_alone(keepstate: Keepstate, chats: Path, url: str) -> None:
+    keepstate("import", str(write(chats, {"id": "a", "messages": TALK[:2]})))
     with keepstate_open(url) as ks:
         ks.space("chats/a").history.append("messages", {"role": "user", "content": "and more"})
 
-    ended = inside("import", chats.name, "--json")
+    ended = keepstate("import", chats.name, "--json")
 
     assert (ended.code, ended.json()["added"], ended.json()["present"]) == (0, 0, 2)
     assert len(stored(url, "chats/a")) == 3
@@ -93,15 +94,16 @@ keepstate_open = keepstate.sync.open
 
 @pytest.mark.parametrize("size", [10, 3_000], ids=["small", "large"])
 def test_another_conversation_in_the_same_place_is_an_error_that_names_it(
-    inside: Inside, chats: Path, url: str, size: int
+    keepstate: Keepstate, chats: Path, url: str, size: int
 ) -> None:
     long = {"role": "tool", "content": "x", "data": {f"k{n}": n for n in range(size)}}
     first = [TALK[0], long, TALK[1]]
-    inside("import", str(write(chats, {"id": "a", "messages": first})))
-    assert inside("import", chats.name).code == 0
+    keepstate("import", str(write(chats, {"id": "a", "messages": first})))
+    assert keepstate("import", chats.name).code == 0
     other = [TALK[0], long | {"data": {**long["data"], "k1": 7}}, TALK[1]]  # type: ignore[dict-item]
 
-    ended = inside("import", str(write(chats, {"id": "0", "messages": TALK}, {"id": "a", "messages": other})))
+    write(chats, {"id": "0", "messages": TALK}, {"id": "a", "messages": other})
+    ended = keepstate("import", str(chats))
 
     assert ended.code == 4
     assert f"{chats}, [1].messages[1] is not messages[1] of 'chats/a', which is there already" in ended.err
@@ -110,33 +112,45 @@ def test_another_conversation_in_the_same_place_is_an_error_that_names_it(
     assert stored(url, "chats/a") == first
 
 
-def test_a_message_of_other_types_is_another_one(inside: Inside, chats: Path) -> None:
-    inside("import", str(write(chats, {"messages": [{"role": "user", "n": 1}]})))
+def test_a_message_of_other_types_is_another_one(keepstate: Keepstate, chats: Path) -> None:
+    keepstate("import", str(write(chats, {"messages": [{"role": "user", "n": 1}]})))
 
-    assert inside("import", str(write(chats, {"messages": [{"role": "user", "n": True}]}))).code == 4
+    assert keepstate("import", str(write(chats, {"messages": [{"role": "user", "n": True}]}))).code == 4
 
 
 def test_conversations_of_one_id_are_told_and_can_be_named_by_their_places(
-    inside: Inside, chats: Path
+    keepstate: Keepstate, chats: Path
 ) -> None:
     write(chats, {"id": "a", "messages": TALK}, {"id": "a", "messages": TALK[1:]})
 
-    refused = inside("import", chats.name)
-    ended = inside("import", chats.name, "--by-index", "--space", "other")
+    refused = keepstate("import", chats.name)
+    ended = keepstate("import", chats.name, "--by-index", "--space", "other")
 
     assert refused.code == 4
     assert "--by-index if several conversations of the file have one id" in refused.err
     assert ended.code == 0
-    assert inside("spaces", "other").out.split() == ["other/0", "other/1"]
+    assert keepstate("spaces", "other").out.split() == ["other/0", "other/1"]
 
 
-def test_lines_come_from_a_pipe_too(keepstate: Keepstate, url: str) -> None:
+def test_lines_come_from_a_pipe_too(shell: Keepstate, url: str) -> None:
     text = "".join(json.dumps(message) + "\n" for message in TALK)
 
-    ended = keepstate("import", "-", "--space", "talk", stdin=text)
+    ended = shell("import", "-", "--space", "talk", stdin=text)
 
     assert ended.code == 0, ended.err
     assert stored(url, "talk") == TALK
+
+
+def test_what_to_see_next_can_be_pasted(keepstate: Keepstate, chats: Path, tmp_path: Path) -> None:
+    write(chats, {"id": "a talk", "messages": TALK}, {"id": "b", "messages": TALK})
+    other = f"file:///{tmp_path}/other.journal"
+
+    ended = keepstate("import", chats.name, "--space", "chat/", "--url", other)
+
+    spaces, log = [shlex.split(words) for words in ended.err.removeprefix("see: ").split("; ")]
+    assert spaces == ["keepstate", "spaces", "chat", "--url", other]
+    assert keepstate(*spaces[1:]).out.splitlines() == ["chat/a talk", "chat/b"]
+    assert len(keepstate(*log[1:]).out.splitlines()) == len(TALK)
 
 
 @pytest.mark.slow
@@ -185,55 +199,57 @@ def test_three_imports_of_one_file_at_once_bring_it_once(
     ],
 )
 def test_a_file_that_is_no_transcript_makes_no_store(
-    inside: Inside, chats: Path, tmp_path: Path, text: str | None, code: int, says: str
+    keepstate: Keepstate, chats: Path, tmp_path: Path, text: str | None, code: int, says: str
 ) -> None:
     if text is not None:
         chats.write_text(text)
 
-    ended = inside("import", chats.name)
+    ended = keepstate("import", chats.name)
 
     assert (ended.code, ended.out) == (code, "")
     assert says in ended.err
     assert not (tmp_path / "cli.db").exists()
 
 
-def test_what_stands_before_a_broken_line_is_kept_and_gone_on_from(inside: Inside, tmp_path: Path) -> None:
+def test_what_stands_before_a_broken_line_is_kept_and_gone_on_from(
+    keepstate: Keepstate, tmp_path: Path
+) -> None:
     path = tmp_path / "chats.jsonl"
     good = json.dumps({"messages": TALK})
     path.write_text(f"{good}\n{{broken\n")
 
-    broken = inside("import", path.name)
+    broken = keepstate("import", path.name)
     path.write_text(f"{good}\n{good}\n")
-    mended = inside("import", path.name, "--json")
+    mended = keepstate("import", path.name, "--json")
 
     assert broken.code == 2
     assert "chats.jsonl, line 2, column 2: expected JSON" in broken.err
     assert (mended.json()["added"], mended.json()["present"]) == (4, 4)
 
 
-def test_a_message_that_cannot_be_kept_is_named_by_its_place(inside: Inside, chats: Path) -> None:
+def test_a_message_that_cannot_be_kept_is_named_by_its_place(keepstate: Keepstate, chats: Path) -> None:
     write(chats, {"messages": [TALK[0], {"role": "\ud83d"}]})
 
-    ended = inside("import", chats.name)
+    ended = keepstate("import", chats.name)
 
     assert ended.code == 2
     assert "chats.json, [0].messages[1]: " in ended.err
 
 
-def test_an_id_that_names_no_space_is_told_by_its_place(inside: Inside, chats: Path) -> None:
+def test_an_id_that_names_no_space_is_told_by_its_place(keepstate: Keepstate, chats: Path) -> None:
     write(chats, {"id": "x" * 300, "messages": TALK})
 
-    ended = inside("import", chats.name)
+    ended = keepstate("import", chats.name)
 
     assert ended.code == 2
     assert "chats.json, [0].messages[0]: " in ended.err
-    assert inside("import", chats.name, "--by-index").code == 0
+    assert keepstate("import", chats.name, "--by-index").code == 0
 
 
-def test_half_a_character_in_a_text_is_kept(inside: Inside, chats: Path, url: str) -> None:
+def test_half_a_character_in_a_text_is_kept(keepstate: Keepstate, chats: Path, url: str) -> None:
     talk = [{"role": "user", "content": "half \ud83d"}]
 
-    ended = inside("import", str(write(chats, {"messages": talk})))
+    ended = keepstate("import", str(write(chats, {"messages": talk})))
 
     assert ended.code == 0, ended.err
     assert stored(url, "chats/0") == talk

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from keepstate import sync
-from tests.cli.conftest import Ended
-
-Inside = Callable[..., Ended]
+from tests.cli.conftest import Keepstate
 
 MODULE = """
 from keepstate import AgentStateMachine
@@ -29,8 +26,8 @@ def module(tmp_path: Path) -> None:
     (tmp_path / "drawn.py").write_text(MODULE)
 
 
-def test_a_class_and_an_object_are_drawn(inside: Inside) -> None:
-    by_class, by_object = inside("diagram", "drawn:Door"), inside("diagram", "drawn:door", "--json")
+def test_a_class_and_an_object_are_drawn(keepstate: Keepstate) -> None:
+    by_class, by_object = keepstate("diagram", "drawn:Door"), keepstate("diagram", "drawn:door", "--json")
 
     assert by_class.out.splitlines()[1:] == [
         "    [*] --> open",
@@ -40,16 +37,17 @@ def test_a_class_and_an_object_are_drawn(inside: Inside) -> None:
     assert by_object.json()["diagram"] == by_class.out.strip()
 
 
-def test_the_present_state_is_set_off(inside: Inside, url: str) -> None:
+def test_the_present_state_is_set_off(keepstate: Keepstate, url: str) -> None:
     with sync.open(url) as ks:
         states, table = ["open", "shut"], {("open", "push"): "shut"}
         sync.AgentStateMachine("front", persistence=ks, states=states, transitions=table).transition("push")
 
-    assert inside("diagram", "drawn:Door", "--id", "front").out.splitlines()[-1] == "    class shut current"
+    told = keepstate("diagram", "drawn:Door", "--id", "front")
+    assert told.out.splitlines()[-1] == "    class shut current"
 
 
 @pytest.mark.parametrize(
     "words", [("drawn",), ("nowhere:Door",), ("drawn:nothing",), ("drawn:door", "--id", "a")]
 )
-def test_what_is_no_machine_is_refused(words: tuple[str, ...], inside: Inside) -> None:
-    assert inside("diagram", *words).code == 2
+def test_what_is_no_machine_is_refused(words: tuple[str, ...], keepstate: Keepstate) -> None:
+    assert keepstate("diagram", *words).code == 2

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 import pytest
 
+from keepstate.cli.session import Session
 from tests.cli.conftest import Keepstate, Started
 
 
@@ -59,6 +61,32 @@ def test_a_task_that_is_not_dead_is_answered_with_the_command_that_lists_them(ke
 
     assert ended.code == 1
     assert "see: keepstate queue run dead" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "command"),
+    [
+        (("get", "a run", "x"), 'keepstate ls "a run"'),
+        (("queue", "a run", "--requeue", "x"), 'keepstate queue "a run" dead'),
+        (("export", "a run", "x.history"), "keepstate spaces"),
+    ],
+    ids=["get", "queue", "export"],
+)
+def test_a_command_to_be_pasted_names_the_store_if_the_environment_does_not(
+    keepstate: Keepstate, url: str, tmp_path: Path, words: Sequence[str], command: str
+) -> None:
+    other = f"sqlite:///{tmp_path}/other.db"
+    for place in (url, other):
+        keepstate("put", "run", "plan", "1", "--url", place)
+
+    assert keepstate(*words, "--url", url).err.endswith(f"see: {command}\n")
+    assert keepstate(*words, "--url", other).err.endswith(f"see: {command} --url {other}\n")
+
+
+def test_a_command_to_be_pasted_has_no_password() -> None:
+    session = Session(url="redis://ana:secret@127.0.0.1:1/0?retry_for_s=9")
+
+    assert session.command("ls", "run") == 'keepstate ls run --url "redis://ana@127.0.0.1:1/0?retry_for_s=9"'
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,18 @@ from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
 
-from keepstate.cli import branching, documents, events, exits, history, importing, keeping, machines, tasks, upkeep
+from keepstate.cli import (
+    branching,
+    documents,
+    events,
+    exits,
+    history,
+    importing,
+    keeping,
+    machines,
+    tasks,
+    upkeep,
+)
 from keepstate.cli.damage import repair
 from keepstate.cli.demo import demo
 from keepstate.cli.doctor import doctor

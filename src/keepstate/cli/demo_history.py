@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import shlex
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -11,7 +9,7 @@ from functools import partial
 from rich.text import Text
 
 from keepstate.cli import history
-from keepstate.cli.session import Session, shown
+from keepstate.cli.session import Session, quoted, shown
 from keepstate.engine.history.paths import shown as path_shown
 from keepstate.engine.space import Space
 from keepstate.errors import NotFoundError
@@ -73,14 +71,8 @@ async def tell(space: str, url: str, commits: int, killing: Killing | None) -> N
 
 
 async def _run(words: Sequence[str], command: Callable[..., Awaitable[int]], session: Session) -> None:
-    shown().print(Text(f"$ keepstate {' '.join(map(_quoted, words))}", "bold"), soft_wrap=True)
+    shown().print(Text(f"$ keepstate {' '.join(map(quoted, words))}", "bold"), soft_wrap=True)
     await partial(command, *words[1:])(session=session)
-
-
-def _quoted(word: str) -> str:
-    if re.fullmatch(r"\w[\w./#~@-]*", word):
-        return word
-    return shlex.quote(word) if re.search(r'["$`!\\]', word) else f'"{word}"'
 
 
 def _say(text: str) -> None:

@@ -61,9 +61,8 @@ async def get(space: str, key: str, *, session: Session = _PLAIN) -> int:
     async with session.opened() as ks:
         entry = await ks.space(space).documents.entry(key)
     if entry is None:
-        said().print(
-            f"keepstate: there is no document {key!r} in {space!r}; see: keepstate ls {space}", markup=False
-        )
+        see = session.command("ls", space)
+        said().print(plain(f"keepstate: there is no document {key!r} in {space!r}; see: {see}"))
         return exits.FAILED
     if session.json:
         write_json({"key": key, "version": entry.version, "created": entry.created, "value": entry.value})

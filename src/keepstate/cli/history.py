@@ -95,7 +95,7 @@ async def show(
         return exits.OK
     write_rows([commit_row(found.commit)])
     if path is None:
-        write_state(value, f"keepstate show {space} {ref}", full=full)
+        write_state(value, lambda path: session.command("show", space, ref, path), full=full)
     else:
         write_value(value, full=full)
     return exits.OK

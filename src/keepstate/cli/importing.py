@@ -77,6 +77,7 @@ async def import_(
     with _opened(file) as stream:
         if is_bundle(stream.peek()):
             return await _import_bundle(file, prefix, session)
+        prefix = prefix.rstrip("/") or prefix
         transcript = Transcript(file, stream, key=key, by_index=by_index)
         return await _import_transcript(transcript, prefix, session, None if file == _STDIN else _size(file))
 
@@ -286,4 +287,6 @@ def _show(importer: _Importer, seconds: float, session: Session) -> None:
         return
     done = f"{totals.added:,} brought in, {totals.present:,} there already"
     shown().print(plain(f"{_counted(totals)} in {seconds:.1f} s: {done}"))
-    said().print(f"see: keepstate spaces {importer.prefix}; keepstate log {importer.first}", markup=False)
+    if importer.first is not None:
+        see = session.command("spaces", importer.prefix), session.command("log", importer.first)
+        said().print(plain(f"see: {see[0]}; {see[1]}"))

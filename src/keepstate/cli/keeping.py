@@ -60,10 +60,12 @@ def _age(text: str) -> datetime | timedelta:
         moment = datetime.fromisoformat(text)
     except ValueError:
         moment = None
-    if moment is None or moment.tzinfo is None:
+    if moment is None:
         raise InvalidError(
-            f"--older-than {text} is no time; write 90s, 30m, 12h, 30d, 8w, or 2026-11-21T10:00:00+00:00"
+            f"--older-than {text} is no time; write 90s, 30m, 12h, 30d, 8w, or 2026-11-21T10:00:00Z"
         )
+    if moment.tzinfo is None:
+        raise InvalidError(f"--older-than {text} says no time zone; for UTC write {moment.isoformat()}Z")
     return moment
 
 
@@ -87,7 +89,7 @@ async def export(
     async with session.opened() as ks:
         history = ks.space(space).history
         if not [one async for one in history.branches()]:
-            raise NotFoundError(f"{space!r} has no history; see: keepstate spaces")
+            raise NotFoundError(f"{space!r} has no history; see: {session.command('spaces')}")
         commits = await history.export_bundle(file)
     if session.json:
         write_json({"file": str(file), "commits": commits, "bytes": file.stat().st_size})

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+import shlex
 import sys
 from collections.abc import AsyncGenerator, Iterable
 from contextlib import asynccontextmanager
@@ -62,6 +64,12 @@ class Session:
         async with Keepstate(source_of(url, "async"), read=read) as ks:
             yield ks
 
+    def command(self, *words: str) -> str:
+        """Returns a command that can be pasted: for the same store, its password left out."""
+        if self.url is not None and self.url != (os.environ.get(URL_VARIABLE) or DEFAULT_URL):
+            words = (*words, "--url", str(StoreUrl.parse(self.url)))
+        return " ".join(["keepstate", *map(quoted, words)])
+
     def load(self) -> None:
         """Imports the application's module, which registers its classes."""
         if self.app is None:
@@ -115,6 +123,13 @@ def shown() -> Console:
 def plain(text: str) -> Text:
     """Returns stored text for a table: its brackets are no markup, its control characters harmless."""
     return Text(visible(text))
+
+
+def quoted(word: str) -> str:
+    """Returns a word as a shell takes it."""
+    if re.fullmatch(r"\w[\w./:#~@-]*|--[a-z]+", word):
+        return word
+    return shlex.quote(word) if re.search(r'["$`!\\]', word) else f'"{word}"'
 
 
 def visible(text: str) -> str:

@@ -5,7 +5,7 @@ At a terminal a line is as wide as the window; elsewhere values are cut, and nev
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
 
@@ -93,12 +93,12 @@ def write_rows(rows: Sequence[Sequence[Text]], *, indent: str = "") -> None:
 # ---- values
 
 
-def write_state(state: Mapping[str, Any], more: str, *, full: bool) -> None:
+def write_state(state: Mapping[str, Any], more: Callable[[str], str], *, full: bool) -> None:
     """Prints a state: a line for each key, and conversations as such.
 
     Args:
         state: The state.
-        more: What shows all of a list that is cut.
+        more: Returns the command that shows all of a list that is cut, given its path.
         full: Cuts nothing.
     """
     rows: list[tuple[Text, Text]] = []
@@ -111,7 +111,8 @@ def write_state(state: Mapping[str, Any], more: str, *, full: bool) -> None:
             left = 0 if full else max(len(value) - _LATEST, 0)
             if left:
                 shown().print(
-                    Text(f"  … {left:,} before these: {more} {path_shown((key,))}", "dim"), soft_wrap=True
+                    Text(f"  … {left:,} before these: {visible(more(path_shown((key,))))}", "dim"),
+                    soft_wrap=True,
                 )
             write_messages(value, full=full, first=left)
         elif full:

@@ -42,7 +42,7 @@ async def queue(
     async with session.opened() as ks:
         tasks = ks.space(space).queue
         if requeue is not None:
-            await _requeue(tasks, requeue, space)
+            await _requeue(tasks, requeue, space, session)
         if state is None:
             counts = await tasks.counts()
             if session.json:
@@ -55,13 +55,12 @@ async def queue(
     return exits.OK
 
 
-async def _requeue(tasks: Queue, id: str, space: str) -> None:
+async def _requeue(tasks: Queue, id: str, space: str, session: Session) -> None:
     try:
         await tasks.requeue(id)
     except NotFoundError as error:
-        raise NotFoundError(
-            f"no dead task of {space!r} has the id {id!r}; see: keepstate queue {space} dead"
-        ) from error
+        see = session.command("queue", space, "dead")
+        raise NotFoundError(f"no dead task of {space!r} has the id {id!r}; see: {see}") from error
 
 
 def _show(found: Sequence[TaskInfo], session: Session) -> None:
