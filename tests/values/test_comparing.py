@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import copy
 import random
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from keepstate.errors import InvalidError
 from keepstate.values.codec import Codec
 from keepstate.values.comparing import compared
 from keepstate.values.merkle import Planted, shared
@@ -78,3 +81,81 @@ def test_what_is_shared_is_found_by_reading_what_differs(place: int) -> None:
 
     assert len(new.objects) - len(found) < 8
     assert objects.asked < 8
+
+
+MESSAGES = [{"role": "user", "n": n, "content": f"{n} " * 99} for n in range(2_000)]
+IN_PLACE: dict[str, Callable[[list[Any]], object]] = {
+    "pop": lambda messages: messages.pop(0),
+    "append": lambda messages: messages.append({"n": -1}),
+    "summary": lambda messages: messages.__setitem__(slice(0, 100), ["summary"]),
+    "one": lambda messages: messages.__setitem__(1_000, {"n": -1}),
+    "nothing": lambda messages: None,
+}
+
+
+@pytest.mark.parametrize("change", IN_PLACE.values(), ids=list(IN_PLACE))
+@pytest.mark.parametrize("is_nested", [False, True])
+def test_of_a_long_list_only_what_was_changed_is_planted(
+    change: Callable[[list[Any]], object], is_nested: bool
+) -> None:
+    after = list(MESSAGES)
+    change(after)
+    before: Any = [{"steps": MESSAGES, "done": False}] if is_nested else MESSAGES
+    now: Any = [{"steps": after, "done": False}] if is_nested else after
+    planted: list[object] = []
+
+    def plant(value: object) -> Planted:
+        planted.append(value)
+        return CODEC.plant(value)
+
+    compared(CODEC.canonical(before), CODEC.canonical(now), now, plant)
+
+    assert len(planted) <= 1
+    assert planted in ([], [{"n": -1}], ["summary"])
+
+
+def test_bytes_that_end_like_the_items_of_before_are_not_taken_for_them() -> None:
+    before = ["x" * 5_000, "a", "b", "c"]
+    looks_alike = CODEC.canonical(["a", "b", "c"])[1:]
+    after = ["x" * 5_000, b"y" * 20 + looks_alike]
+    objects = Objects()
+
+    made = rewritten(before, after, objects)
+
+    assert made.encoding == CODEC.plant(after).encoding
+
+
+@given(st.integers(0, 2**32))
+def test_a_long_encoding_is_that_of_the_whole(seed: int) -> None:
+    dice = random.Random(seed)
+    few = [a_value(dice, 2) for _ in range(5)]
+    value = {"items": few * 60, "map": {f"k{n}": few[n % 5] for n in range(dice.randrange(300))}, "few": few}
+
+    assert CODEC.canonical_long(value) == CODEC.canonical(value)
+    assert CODEC.canonical_long(value["items"]) == CODEC.canonical(value["items"])
+
+
+def written(write: Callable[[object], bytes], value: object) -> bytes | str:
+    """Returns the encoding of a value, or why there is none."""
+    try:
+        return write(value)
+    except InvalidError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize("odd", [bytearray(b"x"), {1: 2}, "\udc80", {"\udc80": 1}, 1 << 80, (1, [2])])
+@pytest.mark.parametrize("count", [3, 200])
+def test_what_is_lowered_is_lowered_in_a_long_value_too(odd: object, count: int) -> None:
+    lists, maps = [0] * count + [odd], {f"k{n}": n for n in range(count)} | {"odd": odd}
+
+    for value in (lists, maps, {"deep": maps}):
+        assert written(CODEC.canonical_long, value) == written(CODEC.canonical, value)
+
+
+@pytest.mark.parametrize("depth", range(248, 260))
+def test_a_long_value_may_be_as_deep_as_another(depth: int) -> None:
+    value: Any = 1
+    for _ in range(depth):
+        value = [value]
+
+    assert written(CODEC.canonical_long, {"few": [value]}) == written(CODEC.canonical, {"few": [value]})

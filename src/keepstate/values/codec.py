@@ -47,7 +47,8 @@ class Codec:
     def __init__(self, registry: Registry = CLASSES, *, reads_forms: bool = False) -> None:
         self._reads_forms = reads_forms
         self._registry, self._forms = registry, Reader()
-        self._write = Writer(registry).write
+        writer = Writer(registry)
+        self._write, self._write_long = writer.write, writer.write_long
         self._read = ObjectReader(registry, self._forms).read
         self._read_fitted = ObjectReader(registry, self._forms, fit_fields).read
         self._read_forms = Reader(FORM_READERS).read
@@ -87,6 +88,15 @@ class Codec:
             InvalidError: As `encode`.
         """
         return self._write(value)
+
+    def canonical_long(self, value: object) -> bytes:
+        """Returns the same as `canonical`, sooner if the value is long, and later if it is not.
+
+        Raises:
+            InvalidError: As `encode`.
+        """
+        long = self._write_long(value)
+        return self._write(value) if long is None else long
 
     def to_builtin(self, data: bytes) -> Any:
         """Returns the stored value with a dict, `{"@type": "profile@2", …}`, for each object of a class.

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-from keepstate.values.contents import fields, is_container, is_plain_list, split
+from keepstate.values.contents import fields, is_container, is_plain_list
 from keepstate.values.diff import aligned
 from keepstate.values.merkle import TREE_BYTES, Planted
 from keepstate.values.patch import Edits
+from keepstate.values.unlike import between
 
 Plant = Callable[[object], Planted]
 
@@ -34,7 +35,7 @@ def compared(old: bytes, new: bytes, value: Any, plant: Plant) -> Edits | Plante
     if len(old) > TREE_BYTES and len(new) > TREE_BYTES and is_container(old):
         kind = _kind(value)
         if kind is list and is_plain_list(old):
-            return _list_edits(split(old), split(new), value, plant)
+            return _list_edits(old, new, value, plant)
         if kind is dict and not is_plain_list(old):
             return dict_edits(fields(old), fields(new), value, plant)
     return plant(value)
@@ -53,16 +54,18 @@ def dict_edits(
     return edits
 
 
-def _list_edits(old: Sequence[bytes], new: Sequence[bytes], value: Sequence[Any], plant: Plant) -> Edits:
+def _list_edits(old: bytes, new: bytes, value: Sequence[Any], plant: Plant) -> Edits:
     edits = Edits()
-    for begin, end, new_begin, new_end in aligned(old, new):
+    head, was, now = between(old, new, len(value))
+    for begin, end, new_begin, new_end in aligned(was, now):
         if end - begin == new_end - new_begin:
-            for place, now in zip(range(begin, end), range(new_begin, new_end), strict=True):
-                _put(edits, place, compared(old[place], new[now], value[now], plant))
+            for place, new_place in zip(range(begin, end), range(new_begin, new_end), strict=True):
+                verdict = compared(was[place], now[new_place], value[head + new_place], plant)
+                _put(edits, head + place, verdict)
             continue
-        edits.removed.update(range(begin, end))
+        edits.removed.update(range(head + begin, head + end))
         if new_begin < new_end:
-            edits.inserted[begin] = [plant(value[now]) for now in range(new_begin, new_end)]
+            edits.inserted[head + begin] = [plant(value[head + place]) for place in range(new_begin, new_end)]
     return edits
 
 

@@ -114,9 +114,10 @@ def _as_array(encoding: bytes) -> bytes:
     """Returns a dict's encoding as that of a list of its keys and values."""
     first = encoding[0]
     if first < 0x90:
-        return b"\xdc" + (2 * (first & 0x0F)).to_bytes(2) + encoding[1:]
+        return b"".join((b"\xdc", (2 * (first & 0x0F)).to_bytes(2), memoryview(encoding)[1:]))
     head = 3 if first == 0xDE else 5
-    return b"\xdd" + (2 * int.from_bytes(encoding[1:head])).to_bytes(4) + encoding[head:]
+    count = 2 * int.from_bytes(encoding[1:head])
+    return b"".join((b"\xdd", count.to_bytes(4), memoryview(encoding)[head:]))
 
 
 def _item(raw: bytes, key: bytes = b"") -> Entry:

@@ -252,6 +252,13 @@ def array_head(count: int) -> bytes:
     return b"\xdc" + count.to_bytes(2) if count < 1 << 16 else b"\xdd" + count.to_bytes(4)
 
 
+def map_head(count: int) -> bytes:
+    """Returns what msgpack writes before the keys and values of a map."""
+    if count < 16:
+        return bytes((0x80 | count,))
+    return b"\xde" + count.to_bytes(2) if count < 1 << 16 else b"\xdf" + count.to_bytes(4)
+
+
 def _kind(value: object) -> Any:
     return type(value)
 

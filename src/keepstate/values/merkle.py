@@ -19,7 +19,7 @@ import ormsgpack
 
 from keepstate.errors import CorruptError
 from keepstate.values import mapping, sequence, types
-from keepstate.values.lowering import array_head
+from keepstate.values.lowering import array_head, map_head
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Style, item, read_children, refs_in
 from keepstate.values.refs import TAG, Fetching, Kind, Ref, name_of, unpack
 from keepstate.values.tree import child_ref, split_root
@@ -85,14 +85,8 @@ def compose(children: Sequence[bytes], keys: Sequence[bytes] | None = None) -> b
         return array_head(len(children)) + b"".join(children)
     body = b"".join([part for pair in zip(keys, children, strict=True) for part in pair])
     if all(key[0] in _TEXT for key in keys):
-        return _map_head(len(keys)) + body
+        return map_head(len(keys)) + body
     return ormsgpack.packb(ormsgpack.Ext(types.MAP, array_head(2 * len(keys)) + body))
-
-
-def _map_head(count: int) -> bytes:
-    if count < 16:
-        return bytes((0x80 | count,))
-    return b"\xde" + count.to_bytes(2) if count < 1 << 16 else b"\xdf" + count.to_bytes(4)
 
 
 # ---- objects as a value

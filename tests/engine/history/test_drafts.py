@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
+import keepstate
 from keepstate.engine.history.history import History
 from keepstate.errors import ConflictError, InvalidError, MergeConflictError, NotFoundError, NotLoadedError
 
@@ -213,3 +216,41 @@ async def test_what_is_changed_while_a_commit_is_under_way_belongs_to_the_next(h
 
     assert dict(await history.checkout()) == dict(draft)
     assert len((await history.checkout("main#2"))["l"]) == 301
+
+
+class Counted:
+    """How often the text of a message was asked for: once for each time that it was encoded."""
+
+    encoded = 0
+
+
+@keepstate.register("tests.drafts.Message")
+@dataclass
+class Message:
+    text: str
+
+    def __getattribute__(self, name: str) -> Any:
+        Counted.encoded += name == "text"
+        return object.__getattribute__(self, name)
+
+
+IN_PLACE: dict[str, Callable[[list[Any]], object]] = {
+    "pop": lambda messages: messages.pop(0),
+    "append": lambda messages: messages.append(Message("new")),
+    "summary": lambda messages: messages.__setitem__(slice(0, 100), [Message("summary")]),
+    "nothing": lambda messages: None,
+}
+
+
+@pytest.mark.parametrize("change", IN_PLACE.values(), ids=list(IN_PLACE))
+async def test_a_commit_encodes_each_item_of_a_long_list_once(
+    history: History, change: Callable[[list[Any]], object]
+) -> None:
+    await history.commit({"messages": [Message(f"{n} " * 50) for n in range(1_000)]})
+    draft = await history.begin()
+    for _ in range(2):
+        change(draft["messages"])
+        Counted.encoded = 0
+        await draft.commit()
+
+        assert Counted.encoded <= len(draft["messages"]) + 3

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from keepstate.engine.documents import MISSING
 from keepstate.engine.history.bringing import brought
@@ -23,6 +23,9 @@ from keepstate.values.diff import unlike_keys
 from keepstate.values.merkle import Planted, gather
 from keepstate.values.patch import Edits, edited
 from keepstate.values.refs import Fetching, together
+
+_LONG_BYTES: Final = 64 << 10
+"""What was so large before is encoded as what is long."""
 
 
 class Draft(Loaded, MutableMapping[str, Any]):
@@ -115,7 +118,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
             InvalidError: A value would not come back equal; its path is named. Nothing was committed.
         """
         order = admit_order(self._scope, self.branch, message, author, on_conflict, rules)
-        encodings = {key: encoded(key, value, self._codec) for key, value in self._state.values.items()}
+        encodings = self._encodings()
         # Told before anything is waited for: what is changed meanwhile belongs to the next commit.
         edits, gone = self._edits(encodings), [canonical(key) for key in self._state.gone]
 
@@ -131,6 +134,12 @@ class Draft(Loaded, MutableMapping[str, Any]):
         self._go_on(outcome, encodings, others)
         self.base = commit_of(outcome.id, outcome.record, outcome.number, self.branch)
         return self.base
+
+    def _encodings(self) -> dict[str, bytes]:
+        codec, long = self._codec, {key for key, base in self._bases.items() if len(base) > _LONG_BYTES}
+        return {
+            key: encoded(key, value, codec, is_long=key in long) for key, value in self._state.values.items()
+        }
 
     def _edits(self, encodings: dict[str, bytes]) -> Edits:
         """Returns what was changed, but for what was removed."""
@@ -193,7 +202,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
             self._bases[key] = self._codec.canonical(state.values[key])
 
     def _keep(self, loaded: dict[str, Any]) -> None:
-        self._bases |= {key: self._codec.canonical(value) for key, value in loaded.items()}
+        self._bases |= {key: self._codec.canonical_long(value) for key, value in loaded.items()}
 
 
 def edited_state(root: bytes, edits: Edits, gone: Sequence[bytes]) -> Fetching[Planted]:
@@ -204,10 +213,17 @@ def edited_state(root: bytes, edits: Edits, gone: Sequence[bytes]) -> Fetching[P
     return (yield from edited(root, edits))
 
 
-def encoded(key: str, value: Any, codec: Codec = STATES) -> bytes:
-    """Returns the encoding of a key's value; what cannot be stored is named by its whole path."""
+def encoded(key: str, value: Any, codec: Codec = STATES, *, is_long: bool = False) -> bytes:
+    """Returns the encoding of a key's value; what cannot be stored is named by its whole path.
+
+    Args:
+        key: The key.
+        value: The value.
+        codec: What encodes it.
+        is_long: Whether it is likely to be long.
+    """
     try:
-        return codec.canonical(value)
+        return codec.canonical_long(value) if is_long else codec.canonical(value)
     except InvalidError:
         codec.canonical({key: value})  # names the whole path
         raise

@@ -56,7 +56,7 @@ class Working(Draft):
             MergeConflictError: Both sides changed the same, and no rule decides.
             InvalidError: A value would not come back equal; its path is named. Nothing was written.
         """
-        encodings = {key: encoded(key, value, self._codec) for key, value in self._state.values.items()}
+        encodings = self._encodings()
         edits, gone = self._edits(encodings), self._gone()
         base, before = self._state.id, self.base.id if self.base else None
 
