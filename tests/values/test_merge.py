@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from keepstate.errors import InvalidError
 from keepstate.values.codec import Codec, canonical
 from keepstate.values.merge import Merged, merge
-from keepstate.values.merge_rules import ABSENT, Pattern, Rule, Rules
+from keepstate.values.merge_rules import Pattern, Rule, Rules
 from keepstate.values.merkle import gather
+from keepstate.values.missing import MISSING
 from tests.values.edits import a_value, changed
 from tests.values.fetching import Objects
 
@@ -171,10 +172,10 @@ def test_a_function_sees_what_is_absent_and_may_leave_nothing() -> None:
 
     def drop(*sides: object) -> object:
         seen.extend(sides)
-        return ABSENT
+        return MISSING
 
     assert both({"a": 1, "b": 1}, {"a": 2, "b": 1}, {"b": 1}, {(): drop}) == {"b": 1}
-    assert seen == [1, 2, ABSENT]
+    assert seen == [1, 2, MISSING]
 
 
 @pytest.mark.parametrize(

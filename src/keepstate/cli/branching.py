@@ -11,6 +11,7 @@ from keepstate.cli import exits
 from keepstate.cli.paths import path_of
 from keepstate.cli.session import Session, plain, said, shown, text_of, write_json
 from keepstate.cli.showing import commit_row, shortened, styled, write_rows
+from keepstate.engine.documents import MISSING
 from keepstate.engine.history.commits import Commit
 from keepstate.engine.history.history import History
 from keepstate.engine.history.merging import MergeConflict
@@ -166,12 +167,14 @@ def _write_conflicts(conflicts: Sequence[MergeConflict], into: str, source: str,
         sides = {"base": conflict.base, "ours": conflict.ours, "theirs": conflict.theirs}
         if session.json:
             authors = {"our_author": conflict.our_author, "their_author": conflict.their_author}
-            write_json({"path": path_shown(conflict.path), **sides, **authors, "reason": conflict.reason})
+            there = {name: value for name, value in sides.items() if value is not MISSING}
+            write_json({"path": path_shown(conflict.path), **there, **authors, "reason": conflict.reason})
             continue
         names = ("before", _side(into, conflict.our_author), _side(source, conflict.their_author))
         said().print(styled(path_shown(conflict.path), "bold red"), plain(f"({conflict.reason})"))
         for name, value in zip(names, sides.values(), strict=True):
-            said().print(plain(f"  {name:<{max(map(len, names))}}  {shortened(text_of(value), _SHOWN)}"))
+            text = "(nothing)" if value is MISSING else shortened(text_of(value), _SHOWN)
+            said().print(plain(f"  {name:<{max(map(len, names))}}  {text}"))
 
     if conflicts and not session.json:
         example = path_shown(conflicts[0].path)

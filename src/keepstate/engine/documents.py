@@ -6,8 +6,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, 
 from dataclasses import dataclass
 from typing import Any, Final, Generic, TypeVar, overload
 
-import msgspec
-
 from keepstate.engine import layout
 from keepstate.engine.admission import admit_revision, admit_type
 from keepstate.engine.document_record import DocumentRecord, read_record, write_record
@@ -21,20 +19,14 @@ from keepstate.engine.updating import changed, in_turn
 from keepstate.engine.watch import Watch
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.stores.protocol import Entry
+from keepstate.values import missing
 
 T = TypeVar("T")
 
 
-class Missing(msgspec.Struct, frozen=True):
-    """The type of `MISSING`."""
-
-    def __repr__(self) -> str:
-        return "MISSING"
-
-
-MISSING: Final = Missing()
+Missing = missing.Missing
+MISSING: Final = missing.MISSING
 """Says that no default was given; None is a value."""
-
 Patch = Mapping[str, Any]
 Change = Callable[[Any], Any]
 

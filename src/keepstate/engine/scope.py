@@ -340,8 +340,13 @@ def refuse_coroutine_function(function: Callable[..., Any]) -> None:
     """Raises `InvalidError` for what is no plain function."""
     if not callable(function):
         raise InvalidError(f"{function!r} cannot be called; give a function")
-    if inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__):
+    if is_coroutine_function(function):
         raise InvalidError(f"{function!r} is a coroutine function; in blocking use give a plain function")
+
+
+def is_coroutine_function(function: Callable[..., Any]) -> bool:
+    """Whether what is called must be awaited; also of an object that can be called."""
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 async def called(function: Callable[..., Any], *args: Any) -> Any:

@@ -16,7 +16,7 @@ from keepstate.sync.loading import Loaded
 class Checkout(Loaded[engine.Checkout], Mapping[str, Any]):
     """The state of one commit: a read-only mapping over what of it is loaded.
 
-    What it gives are copies, the same one each time; changing one changes nothing stored.
+    What it gives are copies, a new one each time: changing one changes nothing that anybody else reads here.
 
     Attributes:
         commit: The commit.
@@ -28,7 +28,9 @@ class Checkout(Loaded[engine.Checkout], Mapping[str, Any]):
         return self._inner.commit
 
     def __getitem__(self, key: str | tuple[Any, ...]) -> Any:
-        """Returns the value of a key; with a tuple, what that path leads to.
+        """Returns a copy of the value of a key; with a tuple, of what that path leads to.
+
+        To walk a long list take it once, or iterate over it: each `checkout["list"]` is another one.
 
         Raises:
             NotFoundError: There is none.
@@ -49,3 +51,23 @@ class Checkout(Loaded[engine.Checkout], Mapping[str, Any]):
     def __delitem__(self, key: str) -> None:
         """Raises: a commit never changes."""
         del self._inner[key]
+
+    def update(self, *args: object, **kwargs: object) -> None:
+        """Raises: a commit never changes."""
+        self._inner.update(*args, **kwargs)
+
+    def setdefault(self, key: str, default: object = None) -> None:
+        """Raises: a commit never changes."""
+        self._inner.setdefault(key, default)
+
+    def pop(self, key: str, default: object = None) -> None:
+        """Raises: a commit never changes."""
+        self._inner.pop(key, default)
+
+    def popitem(self) -> None:
+        """Raises: a commit never changes."""
+        self._inner.popitem()
+
+    def clear(self) -> None:
+        """Raises: a commit never changes."""
+        self._inner.clear()

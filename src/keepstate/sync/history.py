@@ -166,8 +166,9 @@ class History(Upkeep[engine.History]):
             source: The commit to merge.
             into: The branch that gets a commit of two parents; nothing is done if it has all of it.
             rules: What to do where both changed the same, by path: `refuse` (the default), `ours`, `theirs`,
-                `counter`, `maximum`, `minimum`, `append`, `union`, `last_writer`, or a function of base,
-                ours and theirs. A path is as elsewhere, None in it stands for any step; `()` is for all.
+                `counter`, `maximum`, `minimum`, `append`, `union`, `last_writer`, or a plain function of
+                base, ours and theirs, `MISSING` where there is nothing, which may return that as well. A path
+                is as elsewhere, None in it stands for any step; `()` is for all.
             message: What for; it says what was merged if it is not given.
             author: Who commits.
 

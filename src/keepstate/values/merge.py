@@ -17,8 +17,9 @@ import msgspec
 from keepstate.errors import InvalidError
 from keepstate.values.contents import Contents, is_container, open_contents, whole
 from keepstate.values.diff import Block, Path, Step, unlike, unlike_keys
-from keepstate.values.merge_rules import ABSENT, MergeConflict, Rules, decide
+from keepstate.values.merge_rules import MergeConflict, Rules, decide
 from keepstate.values.merkle import Planted, compose, gather
+from keepstate.values.missing import MISSING
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry
 from keepstate.values.patch import Edits, edited
 from keepstate.values.refs import Fetching, together
@@ -116,9 +117,11 @@ class _Merging:
         try:
             merged = decide(
                 rule,
-                *(ABSENT if one is None else self._values.assemble(one, objects) for one in sides),
+                *(MISSING if one is None else self._values.assemble(one, objects) for one in sides),
             )
-            return _REMOVED if merged is ABSENT else self._values.plant(merged)
+            if merged is MISSING:
+                return None if ours is None else _REMOVED
+            return self._values.plant(merged)
         except InvalidError as error:
             self.conflicts.append(MergeConflict(path, base, ours, theirs, str(error)))
             return None

@@ -15,27 +15,15 @@ import msgspec
 
 from keepstate.errors import InvalidError
 from keepstate.values.diff import Path, Step
+from keepstate.values.missing import MISSING
 
 RuleName: TypeAlias = Literal[
     "refuse", "ours", "theirs", "counter", "maximum", "minimum", "append", "union", "last_writer"
 ]
 Rule: TypeAlias = RuleName | Callable[[Any, Any, Any], Any]
-"""A name, or a function of base, ours and theirs, `ABSENT` where there is nothing, to the merged value."""
+"""A name, or a function of base, ours and theirs to the merged value; `MISSING` is nothing, on either way."""
 Pattern: TypeAlias = tuple[Step | None, ...]
 """A path; None stands for any one step."""
-
-
-class Absent:
-    """What a rule is given where a side has nothing, and returns to leave nothing."""
-
-    def __repr__(self) -> str:
-        return "ABSENT"
-
-    def __bool__(self) -> bool:
-        return False
-
-
-ABSENT: Final = Absent()
 
 
 class MergeConflict(msgspec.Struct, frozen=True):
@@ -112,7 +100,7 @@ def decide(rule: Rule, base: Any, ours: Any, theirs: Any) -> Any:
 
 def _counter(base: Any, ours: Any, theirs: Any) -> Any:
     # One side took the counter away: there is nothing left to count on.
-    numbers = [0 if base is ABSENT else base, ours, theirs]
+    numbers = [0 if base is MISSING else base, ours, theirs]
     if any(isinstance(number, bool) or not isinstance(number, Number) for number in numbers):
         raise InvalidError("a counter must be a number on both sides")
     try:
@@ -123,7 +111,7 @@ def _counter(base: Any, ours: Any, theirs: Any) -> Any:
 
 def _most(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
     def decided(base: Any, ours: Any, theirs: Any) -> Any:
-        if ours is ABSENT or theirs is ABSENT:
+        if ours is MISSING or theirs is MISSING:
             raise InvalidError("one side removed it")
         try:
             return choose(ours, theirs)
@@ -135,7 +123,7 @@ def _most(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
 
 def _union(base: Any, ours: Any, theirs: Any) -> Any:
     """Returns what either side has, without what either removed."""
-    before: Any = frozenset[Any]() if base is ABSENT else base
+    before: Any = frozenset[Any]() if base is MISSING else base
     if not all(isinstance(members, set | frozenset) for members in (before, ours, theirs)):
         raise InvalidError("a union needs sets or lists on both sides")
     return type(ours)((ours | theirs) - ((before - ours) | (before - theirs)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -172,12 +173,60 @@ async def test_a_checkout_is_read_only_and_says_so(history: History) -> None:
     await history.commit({"list": [1]})
     checkout = await history.checkout()
     checkout["list"].append(2)
+    changes: tuple[Callable[[], Any], ...] = (
+        lambda: checkout.__setitem__("n", 1),
+        lambda: checkout.__delitem__("list"),
+        lambda: checkout.update(n=1),
+        lambda: checkout.setdefault("n", 1),
+        lambda: checkout.pop("list"),
+        checkout.popitem,
+        checkout.clear,
+    )
 
-    with pytest.raises(InvalidError, match="begin"):
-        checkout["n"] = 1
-    with pytest.raises(InvalidError, match="begin"):
-        del checkout["list"]
+    for change in changes:
+        with pytest.raises(InvalidError, match="begin"):
+            change()
     assert (await history.checkout())["list"] == [1]
+
+
+async def test_a_checkout_that_is_shared_shows_everybody_the_same(history: History) -> None:
+    await history.commit({"list": [{"n": n} for n in range(500)], "dict": {"in": [1]}, "late": [1], "n": 1})
+    checkout = await history.checkout(load=["list", "dict", "n"])
+    checkout["list"].append(2)
+    checkout["dict", "in"].append(2)
+    checkout["dict"]["in"].append(2)
+    checkout["list", 0]["n"] = "changed"
+    dict(checkout["list", 3]).clear()
+    await checkout.load("late")
+    checkout["late"].append(2)
+
+    assert checkout["list"] == [{"n": n} for n in range(500)]
+    assert checkout["list", 0] == {"n": 0}
+    assert (checkout["dict"], checkout["dict", "in"], checkout["dict", "in", 0]) == ({"in": [1]}, [1], 1)
+    assert (checkout["late"], checkout["n"]) == ([1], 1)
+
+
+async def test_an_item_that_cannot_be_appended_is_named(history: History) -> None:
+    with pytest.raises(InvalidError, match=r"item 1 of what is appended to a\.list .*: x: .*not registered"):
+        await history.append(("a", "list"), 1, {"x": object()})
+
+
+async def test_who_looks_beyond_the_first_commit_hears_how_many_there_are(history: History) -> None:
+    await history.commit({"a": 1})
+
+    with pytest.raises(NotFoundError, match="line of 1 commits"):
+        await history.find("main~1")
+    with pytest.raises(NotFoundError, match="at least 4 digits"):
+        await history.find((await history.find()).id[:3])
+    with pytest.raises(InvalidError, match="for UTC write 2026-11-21T11:09:00Z"):
+        await history.find("main@2026-11-21T11:09")
+
+
+async def test_an_order_of_keys_is_told_in_words(history: History) -> None:
+    await history.commit({"a": 1, "b": 1})
+    await history.commit({"b": 1, "a": 1})
+
+    assert [str(difference) for difference in await history.diff("main~1", "main")] == ["~ . (order of keys)"]
 
 
 @pytest.mark.parametrize("state", [[1], {1: 2}, None])

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from keepstate.engine.documents import MISSING
 from keepstate.engine.history.history import History
 from keepstate.errors import InvalidError, MergeConflictError, NotFoundError
 from tests.engine.conftest import Turned
@@ -94,6 +95,42 @@ async def test_a_rule_for_a_place_of_a_list_or_a_number_as_key_holds_for_both(hi
     await history.merge("side", rules={("a", 0): "theirs", ("b", 0): "theirs"})
 
     assert dict(await history.checkout()) == {"a": [3], "b": {0: 3}}
+
+
+async def test_a_side_that_removed_is_told_from_one_that_has_none(history: History) -> None:
+    await sides(history, {"k": None, "w": 1}, {"w": None}, {"k": 2, "w": 2})
+
+    with pytest.raises(
+        MergeConflictError, match=r"2 places of 'run/1': k: .*None, MISSING, 2\); w: "
+    ) as caught:
+        await history.merge("side")
+
+    told = [(conflict.base, conflict.ours, conflict.theirs) for conflict in caught.value.conflicts]
+    assert told == [(None, MISSING, 2), (1, None, 2)]
+
+
+async def test_a_rule_is_given_what_is_missing_and_can_leave_nothing(history: History) -> None:
+    await sides(history, {"a": None, "b": 1}, {"b": 2}, {"a": 3, "b": 3})
+    seen: list[Any] = []
+
+    def rule(*values: Any) -> Any:
+        seen.append(values)
+        return MISSING
+
+    await history.merge("side", rules={(): rule})
+
+    assert seen == [(None, MISSING, 3), (1, 2, 3)]
+    assert dict(await history.checkout()) == {}
+
+
+async def test_a_rule_that_must_be_awaited_is_refused(history: History) -> None:
+    await sides(history, {"a": 1}, {"a": 2}, {"a": 3})
+
+    async def rule(base: Any, ours: Any, theirs: Any) -> Any:
+        return base
+
+    with pytest.raises(InvalidError, match="'a' is a coroutine function"):
+        await history.merge("side", rules={"a": rule})
 
 
 async def test_of_several_last_commons_none_is_forgotten(history: History) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from datetime import timedelta
 from typing import Any
 
@@ -102,6 +103,12 @@ async def test_a_sound_history_has_no_problems_and_a_size(history: History) -> N
 
 
 @pytest.mark.slow
+async def test_the_size_counts_what_is_too_large_for_one_entry(history: History) -> None:
+    await history.commit({"image": random.Random(0).randbytes(3 << 20)})
+
+    assert 3 << 20 < (await history.stats()).size_bytes < 4 << 20
+
+
 async def test_any_flipped_bit_is_found(history: History) -> None:
     await history.commit({"messages": LONG, "big": "x" * 5_000, "keys": {str(n): n for n in range(900)}})
     await history.append("messages", "new")
@@ -156,8 +163,10 @@ async def test_pruning_keeps_the_last_and_what_is_tagged(history: History) -> No
         with pytest.raises(PrunedError):
             await history.checkout(gone)
     assert (await history.find("main~3")).number == 5
-    with pytest.raises(NotFoundError):
+    with pytest.raises(PrunedError):
         await history.checkout("main~4")
+    with pytest.raises(NotFoundError):
+        await history.checkout("main~20")
     assert (await history.verify()).problems == ()
 
 
@@ -178,6 +187,24 @@ async def test_after_pruning_life_goes_on(history: History) -> None:
     assert blame.is_exact is False
     assert (await history.verify()).problems == ()
     assert (await history.stats()).commits == len([c async for c in history.log()])
+
+
+async def test_what_was_pruned_is_said_to_be(history: History) -> None:
+    for number in range(5):
+        await history.commit({"n": number})
+    draft = await history.begin("main")
+    draft["mine"] = 1
+    await history.commit({"n": 5})
+    await history.commit({"n": 6})
+    await history.prune(keep_last=2)
+
+    for gone in ("main~2", "main~6", "main#1"):
+        with pytest.raises(PrunedError, match="was pruned"):
+            await history.find(gone)
+    with pytest.raises(NotFoundError, match="line of 7 commits"):
+        await history.find("main~7")
+    with pytest.raises(PrunedError, match="begin again"):
+        await draft.commit(on_conflict="merge")
 
 
 async def test_pruning_by_age_and_without_tags(turned: Turned) -> None:
@@ -236,7 +263,7 @@ async def test_a_line_ends_where_only_what_was_merged_into_it_is_kept(history: H
     assert (await history.append("messages", "new")).number == 4
     with pytest.raises(PrunedError):
         await history.checkout("main#2")
-    with pytest.raises(NotFoundError):
+    with pytest.raises(PrunedError):
         await history.checkout("main~2")
 
 

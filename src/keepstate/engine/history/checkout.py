@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Final
 
 from keepstate.engine.documents import MISSING
 from keepstate.engine.history.commits import Commit
@@ -12,11 +12,13 @@ from keepstate.engine.history.paths import shown, steps_of
 from keepstate.engine.scope import Scope
 from keepstate.errors import InvalidError, NotFoundError
 
+_PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes})
+
 
 class Checkout(Loaded, Mapping[str, Any]):
     """The state of one commit: a read-only mapping over what of it is loaded.
 
-    What it gives are copies, the same one each time; changing one changes nothing stored.
+    What it gives are copies, a new one each time: changing one changes nothing that anybody else reads here.
 
     Attributes:
         commit: The commit.
@@ -25,12 +27,18 @@ class Checkout(Loaded, Mapping[str, Any]):
     def __init__(self, scope: Scope, state: State, commit: Commit) -> None:
         super().__init__(scope, state)
         self.commit: Commit = commit
+        self._unseen = set(state.values)
+        """Keys whose value was made and given to nobody."""
+        self._own: dict[str, Any] = {}
+        """Values that only paths lead into; they are given to nobody."""
 
     def __repr__(self) -> str:
         return f"<Checkout of {self.commit.id[:10]} in {self._scope.name!r}>"
 
     def __getitem__(self, key: str | tuple[Any, ...]) -> Any:
-        """Returns the value of a key; with a tuple, what that path leads to.
+        """Returns a copy of the value of a key; with a tuple, of what that path leads to.
+
+        To walk a long list take it once, or iterate over it: each `checkout["list"]` is another one.
 
         Raises:
             NotFoundError: There is none.
@@ -40,7 +48,27 @@ class Checkout(Loaded, Mapping[str, Any]):
         value = self._loaded(first)
         if value is MISSING:
             raise missing(first)
-        return value if not steps else _inside(value, first, steps)
+        if not steps:
+            return self._taken(first, value)
+        if first not in self._own:
+            self._own[first] = self._taken(first, value)
+        inner = _inside(self._own[first], first, steps)
+        if type(inner) in _PLAIN:
+            return inner
+        states = self._scope.home.states
+        return states.assemble(states.canonical(inner), {})
+
+    def _taken(self, key: str, value: Any) -> Any:
+        if type(value) in _PLAIN:
+            return value
+        try:
+            self._unseen.remove(key)  # by one thread only
+        except KeyError:
+            return self._state.again(key)
+        return value
+
+    def _keep(self, loaded: dict[str, Any]) -> None:
+        self._unseen |= loaded.keys()
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._all())
@@ -53,6 +81,26 @@ class Checkout(Loaded, Mapping[str, Any]):
         raise self._read_only()
 
     def __delitem__(self, key: str) -> None:
+        """Raises: a commit never changes."""
+        raise self._read_only()
+
+    def update(self, *args: object, **kwargs: object) -> None:
+        """Raises: a commit never changes."""
+        raise self._read_only()
+
+    def setdefault(self, key: str, default: object = None) -> None:
+        """Raises: a commit never changes."""
+        raise self._read_only()
+
+    def pop(self, key: str, default: object = None) -> None:
+        """Raises: a commit never changes."""
+        raise self._read_only()
+
+    def popitem(self) -> None:
+        """Raises: a commit never changes."""
+        raise self._read_only()
+
+    def clear(self) -> None:
         """Raises: a commit never changes."""
         raise self._read_only()
 

@@ -73,7 +73,8 @@ class Difference:
 
     def __str__(self) -> str:
         sign = {"added": "+", "removed": "-"}.get(self.kind, "~")
-        return f"{sign} {shown(self.path)}"
+        order = " (order of keys)" if self.kind == "reordered" else ""
+        return f"{sign} {shown(self.path)}{order}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +127,7 @@ class HistoryStats:
         tags: How many tags.
         commits: How many commits are kept, those that nothing leads to included.
         objects: How many objects their states share.
-        size_bytes: Of commits and objects as they are stored, but for parts of objects over 1 MiB.
+        size_bytes: Of commits and objects as they are stored, names included.
     """
 
     branches: int

@@ -16,8 +16,8 @@ from keepstate.engine.history.merging import MergeRules, merged
 from keepstate.engine.history.paths import patterns
 from keepstate.engine.history.record import NONCE_BYTES, CommitRecord
 from keepstate.engine.history.revisions import Found, held
-from keepstate.engine.scope import Scope
-from keepstate.errors import ConflictError, InvalidError, NotFoundError
+from keepstate.engine.scope import Scope, is_coroutine_function
+from keepstate.errors import ConflictError, InvalidError, NotFoundError, PrunedError
 from keepstate.values.merge_rules import Rules
 from keepstate.values.merkle import Planted
 
@@ -64,10 +64,18 @@ def admit_order(
         raise InvalidError(f"`on_conflict` is {on_conflict!r}; it is 'raise' or 'merge'")
     if rules is not None and not isinstance(rules, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidError(f"`rules` is {rules!r}; give a dict of paths and rules")
-    Rules(patterns(rules))
+    admit_rules(rules)
     who = scope.author if author is None else admit_author(author)
     nonce = scope.clock.random_bytes(NONCE_BYTES)
     return Order(admit_ref_name("branch", branch), who, text, nonce, on_conflict, rules)
+
+
+def admit_rules(rules: MergeRules | None) -> None:
+    """Raises `InvalidError` for a rule that is none, or that nobody would wait for."""
+    Rules(patterns(rules))
+    for path, rule in (rules or {}).items():
+        if callable(rule) and is_coroutine_function(rule):
+            raise InvalidError(f"the merge rule for {path!r} is a coroutine function; give a plain function")
 
 
 class Outcome(msgspec.Struct, frozen=True):
@@ -102,7 +110,7 @@ async def commit_onto(ledger: Ledger, order: Order, base: bytes | None, state: P
     if base is not None:
         before = await ledger.record(base)
         if not await is_ancestor(ledger, base, head.commit):
-            await held(ledger, Found(base, before, None, None, False))
+            await _held(ledger, Found(base, before, None, None, False))
     own, record = await ledger.write(
         state.encoding,
         state.objects,
@@ -113,6 +121,16 @@ async def commit_onto(ledger: Ledger, order: Order, base: bytes | None, state: P
     )
     made = await merged(ledger, head.commit, own, order.rules)
     return await join(ledger, order, head, (own, record), Planted(made.encoding, made.objects))
+
+
+async def _held(ledger: Ledger, found: Found) -> None:
+    try:
+        await held(ledger, found)
+    except NotFoundError as error:
+        raise PrunedError(
+            f"commit {found.id.hex()[:10]}, which this state was made from, was pruned or squashed away: "
+            "nothing can be merged with it; begin again"
+        ) from error
 
 
 async def put_onto(ledger: Ledger, order: Order, head: Head | None, state: Planted) -> Outcome:

@@ -33,7 +33,7 @@ from keepstate.engine.history.heads import MAIN, Head, admit_ref_name
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.loading import Load, State, admit_load
 from keepstate.engine.history.merging import MergeRules, merged, reverted
-from keepstate.engine.history.paths import Path, steps_of
+from keepstate.engine.history.paths import Path, Steps, shown, steps_of
 from keepstate.engine.history.record import EMPTY_STATE
 from keepstate.engine.history.revisions import Revision, find_commit, held
 from keepstate.engine.history.sharing import brought_in, taken_out
@@ -134,7 +134,7 @@ class History(Upkeep):
         """
         order = admit_order(self._scope, branch, message, author)
         steps = steps_of(path)
-        new = [self._scope.home.states.plant(item) for item in items]
+        new = [_planted(self._scope, steps, place, item) for place, item in enumerate(items)]
 
         async def work(ledger: Ledger) -> Outcome:
             base = await self._base(ledger, order.branch, None)
@@ -183,7 +183,7 @@ class History(Upkeep):
 
         async def work(ledger: Ledger) -> Checkout:
             found = await find_commit(ledger, ref)
-            state = State(self._scope, self._records, found.id, found.record.root)
+            state = State(self._scope, self._records, found.id, found.record.root, is_shared=True)
             await state.load(ledger, load)
             return Checkout(self._scope, state, found.told())
 
@@ -269,8 +269,9 @@ class History(Upkeep):
             source: The commit to merge.
             into: The branch that gets a commit of two parents; nothing is done if it has all of it.
             rules: What to do where both changed the same, by path: `refuse` (the default), `ours`, `theirs`,
-                `counter`, `maximum`, `minimum`, `append`, `union`, `last_writer`, or a function of base,
-                ours and theirs. A path is as elsewhere, None in it stands for any step; `()` is for all.
+                `counter`, `maximum`, `minimum`, `append`, `union`, `last_writer`, or a plain function of
+                base, ours and theirs, `MISSING` where there is nothing, which may return that as well. A path
+                is as elsewhere, None in it stands for any step; `()` is for all.
             message: What for; it says what was merged if it is not given.
             author: Who commits.
 
@@ -444,6 +445,15 @@ class History(Upkeep):
             return existed
 
         return await self._run(work)
+
+
+def _planted(scope: Scope, steps: Steps, place: int, item: object) -> Planted:
+    try:
+        return scope.home.states.plant(item)
+    except InvalidError as error:
+        raise InvalidError(
+            f"item {place} of what is appended to {shown(steps)} cannot be stored: {error}", path=error.path
+        ) from error
 
 
 def _admitted(state: Mapping[Any, Any]) -> dict[str, Any]:

@@ -45,10 +45,15 @@ class State:
         records: Commits that are remembered.
         id: The commit; None for a state without any.
         root: The state's encoding.
+        is_shared: Whether `again` is to make any loaded value anew.
     """
 
-    def __init__(self, scope: Scope, records: Records, id: bytes | None, root: bytes) -> None:
+    def __init__(
+        self, scope: Scope, records: Records, id: bytes | None, root: bytes, *, is_shared: bool = False
+    ) -> None:
         self._scope, self._records, self.id, self.root = scope, records, id, root
+        self._is_shared = is_shared
+        self._sources: dict[str, tuple[bytes, dict[bytes, bytes]]] = {}
         self.values: dict[str, Any] = {}
         self.gone: set[str] = set()
         """Keys that were removed, and are not to be loaded."""
@@ -79,6 +84,9 @@ class State:
             key: ledger.states.assemble(encoding, objects)
             for (key, _), encoding in zip(fresh, encodings, strict=True)
         }
+        if self._is_shared:
+            for (key, _), encoding in zip(fresh, encodings, strict=True):
+                self._sources[key] = encoding, objects
         if load is True:
             self.is_whole = True
             order = [key for key, _ in entries if key not in self.gone]
@@ -88,6 +96,10 @@ class State:
         else:
             self.values.update(loaded)
         return loaded
+
+    def again(self, key: str) -> Any:
+        """Returns a new copy of a loaded value, whatever has become of the one before."""
+        return self._scope.home.states.assemble(*self._sources[key])
 
     def _entries(self, load: Load) -> Fetching[list[tuple[str, Entry]]]:
         contents = yield from open_contents(self.root)

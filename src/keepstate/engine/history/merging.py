@@ -15,11 +15,13 @@ from keepstate.values import merge_rules
 from keepstate.values.merge import Merged, merge
 from keepstate.values.merge_rules import Rule, Rules
 from keepstate.values.merkle import Planted, gather
+from keepstate.values.missing import MISSING
 
 MergeRules = Mapping[Any, Rule]
 """Rules by path; None in one stands for any step, and `()` is for all that no other rule is for."""
 
 _SHOWN: Final = 3
+_SHOWN_CHARS: Final = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,9 +30,10 @@ class MergeConflict:
 
     Attributes:
         path: Where, in ours.
-        base: The value that both began with, None for none.
-        ours: The value of the branch that is merged into; of a list, the items that stand against theirs.
-        theirs: The value of what is merged.
+        base: The value that both began with, `MISSING` for none.
+        ours: The value of the branch that is merged into, `MISSING` if it was removed; of a list, the items
+            that stand against theirs.
+        theirs: The value of what is merged, or `MISSING`.
         our_author: Who made our last commit.
         their_author: Who made theirs.
         reason: Why no rule decided.
@@ -45,7 +48,13 @@ class MergeConflict:
     reason: str
 
     def __str__(self) -> str:
-        return f"{shown(self.path)}: {self.reason}"
+        sides = ", ".join(_brief(side) for side in (self.base, self.ours, self.theirs))
+        return f"{shown(self.path)}: {self.reason} (base, ours, theirs: {sides})"
+
+
+def _brief(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
 async def merged(
@@ -84,8 +93,9 @@ async def _error(
 ) -> MergeConflictError:
     told = [await _told(ledger, conflict, ours, theirs) for conflict in conflicts]
     places = "; ".join(map(str, told[:_SHOWN])) + ("; …" if len(told) > _SHOWN else "")
+    count = f"{len(told)} places" if len(told) > 1 else "one place"
     return MergeConflictError(
-        f"both sides changed {len(told)} places of {ledger.unit.space!r}: {places}; "
+        f"both sides changed {count} of {ledger.unit.name!r}: {places}; "
         "give rules for them, or change one side",
         space=ledger.unit.space,
         conflicts=tuple(told),
@@ -97,7 +107,9 @@ async def _told(
 ) -> MergeConflict:
     sides = (conflict.base, conflict.ours, conflict.theirs)
     objects = await ledger.serve(gather([side for side in sides if side is not None]))
-    base, mine, others = (decoded_or_none(side, objects, ledger.states) for side in sides)
+    base, mine, others = (
+        MISSING if side is None else decoded_or_none(side, objects, ledger.states) for side in sides
+    )
     path = steps_shown(conflict.path)
     return MergeConflict(path, base, mine, others, ours.author, theirs.author, conflict.reason)
 

@@ -31,6 +31,7 @@ Revision: TypeAlias = str | Commit | Branch | Tag | datetime
 
 _FORM: Final = re.compile(r"([^~#@]+)(?:~(\d{1,9})?|#(\d{1,9})|@(.+))?", re.DOTALL)
 _ID: Final = re.compile(r"[0-9a-f]{4,40}")
+_SHORT_ID: Final = re.compile(r"[0-9a-f]{1,3}")
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -112,7 +113,8 @@ async def _named(ledger: Ledger, name: str) -> Found:
             return Found(head.commit, await ledger.record(head.commit), head.number, branch, True)
     if _ID.fullmatch(name):
         return await _by_id(ledger, name)
-    raise NotFoundError(f"there is no branch, tag or commit {name!r} in {ledger.unit.space!r}")
+    short = " (the beginning of an id has at least 4 digits)" if _SHORT_ID.fullmatch(name) else ""
+    raise NotFoundError(f"there is no branch, tag or commit {name!r} in {ledger.unit.name!r}{short}")
 
 
 async def _by_id(ledger: Ledger, text: str) -> Found:
@@ -154,11 +156,15 @@ async def _line(ledger: Ledger, found: Found) -> AsyncIterator[Found]:
 
 
 async def _before(ledger: Ledger, found: Found, steps: int, revision: object) -> Found:
+    left = steps
     async for before in _line(ledger, found):
-        if steps == 0:
+        if left == 0:
             return before
-        steps -= 1
-    raise NotFoundError(f"{revision!r} is outside of its line of commits")
+        left -= 1
+    number = await number_of(ledger, found)
+    if steps < number:
+        raise PrunedError(f"{revision!r} of {ledger.unit.name!r} was pruned")
+    raise NotFoundError(f"{revision!r} is outside of its line of {number} commits")
 
 
 async def _numbered(ledger: Ledger, found: Found, wanted: int, revision: object) -> Found:
@@ -185,6 +191,9 @@ async def _at_time(ledger: Ledger, found: Found, moment: datetime) -> Found:
 
 def _time(text: str) -> datetime:
     try:
-        return datetime.fromisoformat(text)
+        moment = datetime.fromisoformat(text)
     except ValueError as error:
-        raise InvalidError(f"{text!r} is no time; write it as 2026-11-21T10:00:00+00:00") from error
+        raise InvalidError(f"{text!r} is no time; write it as 2026-11-21T10:00:00Z") from error
+    if moment.tzinfo is None:
+        raise InvalidError(f"{text!r} says no time zone; for UTC write {moment.isoformat()}Z")
+    return moment

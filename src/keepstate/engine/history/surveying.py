@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from keepstate.engine import layout
+from keepstate.engine.describing import describe
 from keepstate.engine.history.ancestry import depth
 from keepstate.engine.history.commits import HistoryStats, Verified
 from keepstate.engine.history.heads import heads
 from keepstate.engine.history.ledger import Ledger, Records
+from keepstate.engine.large_values import manifest_of
 from keepstate.engine.unit import Unit
 from keepstate.errors import CorruptError
-from keepstate.stores.protocol import Store
+from keepstate.stores.protocol import Entry, Store
 from keepstate.values.merkle import admit_object, reach
 
 
@@ -24,12 +26,17 @@ async def survey(store: Store, space: str) -> HistoryStats:
             page = await store.scan(space, part, after=after)
             counts[part] += len(page.entries)
             if part in (layout.COMMITS, layout.STATES):
-                size_bytes += sum(len(entry.key) + len(entry.value) for entry in page.entries)
+                size_bytes += sum(map(_size_bytes, page.entries))
             after = page.next
             if after is None:
                 break
     branches, tags, commits, objects = counts.values()
     return HistoryStats(branches, tags, commits, objects, size_bytes)
+
+
+def _size_bytes(entry: Entry) -> int:
+    manifest = manifest_of(entry.value, describe(entry.key))
+    return len(entry.key) + len(entry.value) + (manifest.size_bytes if manifest else 0)
 
 
 async def verify(unit: Unit) -> Verified:

@@ -1,0 +1,18 @@
+"""What stands where there is nothing: None is a value."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+
+class Missing(msgspec.Struct, frozen=True):
+    """The type of `MISSING`."""
+
+    def __repr__(self) -> str:
+        return "MISSING"
+
+
+MISSING: Final = Missing()
+"""Says that there is no value: None is one."""
