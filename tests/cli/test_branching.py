@@ -161,6 +161,7 @@ def test_commits_are_let_go_of_by_age(keepstate: Keepstate, age: str, left: int)
         (("prune", "run"), 2, "needs --keep-last N or --older-than 30d"),
         (("prune", "run", "--older-than", "soon"), 2, "--older-than soon is no time"),
         (("prune", "run", "--older-than", "2026-11-21"), 2, "for UTC write 2026-11-21T00:00:00Z"),
+        (("rollback", "run", "--to", "main@2026-11-21T11:09"), 2, "for UTC write 2026-11-21T11:09:00Z"),
         (("prune", "run", "--keep-last", "0"), 2, "`keep_last` is 0"),
         (("export", "nobody", "x.history"), 1, "'nobody' has no history"),
         (("export", "run", "no/such/folder"), 2, "there is no folder no/such"),
