@@ -75,6 +75,9 @@ class Draft(Loaded[engine.Draft], MutableMapping[str, Any]):
     ) -> Commit:
         """Commits the state, and returns the commit that the branch is on now; the draft goes on from there.
 
+        Each call makes a commit, also if nothing was changed: the moment was asked for. Calls at once take
+        turns.
+
         Args:
             message: What for; at most 64 KiB of UTF-8.
             author: Who commits, if not the author of the space.

@@ -254,3 +254,24 @@ async def test_a_commit_encodes_each_item_of_a_long_list_once(
         await draft.commit()
 
         assert Counted.encoded <= len(draft["messages"]) + 3
+
+
+async def test_one_draft_committed_by_two_at_once_makes_two_commits(everywhere: History) -> None:
+    draft = await everywhere.begin()
+    draft["list"] = [1]
+    first = asyncio.create_task(draft.commit("one"))
+    await asyncio.sleep(0)
+    draft["list"].append(2)
+    await asyncio.gather(first, draft.commit("two"))
+
+    assert [commit.message async for commit in everywhere.log()] == ["two", "one"]
+    assert dict(await everywhere.checkout()) == dict(draft) == {"list": [1, 2]}
+
+
+async def test_a_commit_that_changes_nothing_is_a_moment_too(history: History) -> None:
+    await history.commit({"a": 1})
+    draft = await history.begin()
+    made = await draft.commit("looked around")
+
+    assert (made.number, made.message) == (2, "looked around")
+    assert dict(await history.checkout()) == {"a": 1}

@@ -8,12 +8,13 @@ from typing import Any, Final
 from keepstate.engine.documents import MISSING
 from keepstate.engine.history.bringing import brought
 from keepstate.engine.history.commits import Commit, commit_of
-from keepstate.engine.history.committing import OnConflict, Outcome, admit_order, commit_onto
+from keepstate.engine.history.committing import OnConflict, Order, Outcome, admit_order, commit_onto
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.loading import Loaded, State, missing
 from keepstate.engine.history.merging import MergeRules
 from keepstate.engine.history.paths import CODEC
 from keepstate.engine.scope import ATTEMPTS, Scope
+from keepstate.engine.turns import Turns
 from keepstate.engine.unit import Unit
 from keepstate.errors import InvalidError
 from keepstate.values.codec import STATES, Codec, canonical
@@ -48,6 +49,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
         # What each loaded value was encoded as when it was loaded or committed.
         self._bases: dict[str, bytes] = {}
         self._codec = scope.home.states
+        self._turns = Turns(scope.runner)
         self._keep(state.values)
 
     def __repr__(self) -> str:
@@ -105,6 +107,9 @@ class Draft(Loaded, MutableMapping[str, Any]):
     ) -> Commit:
         """Commits the state, and returns the commit that the branch is on now; the draft goes on from there.
 
+        Each call makes a commit, also if nothing was changed: the moment was asked for. Calls at once take
+        turns.
+
         Args:
             message: What for; at most 64 KiB of UTF-8.
             author: Who commits, if not the author of the space.
@@ -118,6 +123,9 @@ class Draft(Loaded, MutableMapping[str, Any]):
             InvalidError: A value would not come back equal; its path is named. Nothing was committed.
         """
         order = admit_order(self._scope, self.branch, message, author, on_conflict, rules)
+        return await self._turns.run(lambda: self._commit(order))
+
+    async def _commit(self, order: Order) -> Commit:
         encodings = self._encodings()
         # Told before anything is waited for: what is changed meanwhile belongs to the next commit.
         edits, gone = self._edits(encodings), [canonical(key) for key in self._state.gone]
@@ -128,7 +136,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
             outcome = await commit_onto(ledger, order, self._state.id, state)
             return outcome, await self._merged(ledger, outcome)
 
-        attempts = ATTEMPTS if on_conflict == "merge" else 1
+        attempts = ATTEMPTS if order.on_conflict == "merge" else 1
         (outcome, others), _ = await self._scope.run(work, attempts=attempts)
         self._scope.unless_applied(self._standing())
         self._go_on(outcome, encodings, others)
