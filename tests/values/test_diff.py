@@ -104,6 +104,32 @@ def test_lists_with_nothing_in_common_are_not_aligned_for_ever() -> None:
     assert [*aligned(old, new)] == [(5, 5_000, 5, 5_000)]
 
 
+def test_a_window_that_has_moved_over_a_long_list_differs_at_its_ends() -> None:
+    old = [f"message {n}" for n in range(10_000)]
+    new = [*old[2:], "one more"]
+
+    assert [*aligned(old, new)] == [(0, 2, 0, 0), (10_000, 10_000, 9_998, 9_999)]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_long_lists_are_aligned_so_that_the_parts_lead_from_one_to_the_other(seed: int) -> None:
+    dice = random.Random(seed)
+    old = [dice.randrange(4_000) for _ in range(3_000)]
+    new = dice.sample(old, 3_000) if seed % 2 else old.copy()
+    for _ in range(40):
+        place = dice.randrange(len(new))
+        new[place : place + dice.randrange(3)] = [dice.randrange(4_000) for _ in range(dice.randrange(3))]
+
+    parts = [*aligned(old, new)]
+
+    put_together = old.copy()
+    for a, b, c, d in reversed(parts):
+        put_together[a:b] = new[c:d]
+    assert put_together == new
+    if not seed % 2:
+        assert sum(d - c for _, _, c, d in parts) < 200
+
+
 def test_an_edit_deep_in_a_large_state_makes_a_path_and_no_more() -> None:
     objects = Objects()
     encoding = planted({"runs": [{"messages": MESSAGES} for _ in range(3)]}, objects)

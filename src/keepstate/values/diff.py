@@ -9,6 +9,8 @@ as many items stand against as many others, they are compared one by one.
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from difflib import SequenceMatcher
 from itertools import accumulate
@@ -28,8 +30,8 @@ Path: TypeAlias = tuple[Step, ...]
 Kind: TypeAlias = Literal["added", "removed", "changed", "reordered"]
 
 _ALIGNED: Final = 4_000_000
-"""Pairs of items that are looked at to align what two lists do not share at their ends; with more they are
-taken for replaced."""
+"""Pairs of items that are looked at to align what two lists do not share at their ends; where there are more,
+they are first taken apart at items that stand once in each."""
 
 
 class Change(msgspec.Struct, frozen=True):
@@ -229,8 +231,51 @@ def aligned(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[
     tail = next((n for n in range(least - head) if old[-1 - n] != new[-1 - n]), least - head)
     middle, new_middle = old[head : len(old) - tail], new[head : len(new) - tail]
     if len(middle) * len(new_middle) > _ALIGNED:
-        yield head, len(old) - tail, head, len(new) - tail
+        parts = _between_anchors(middle, new_middle)
+    else:
+        codes = SequenceMatcher(None, middle, new_middle, autojunk=False).get_opcodes()
+        parts = (part for what, *part in codes if what != "equal")
+    for a, b, c, d in parts:
+        yield head + a, head + b, head + c, head + d
+
+
+def _between_anchors(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
+    """Aligns long lists by what stands once in each of them, and then what is between.
+
+    As Bram Cohen's patience diff does: the anchors are a longest increasing subsequence of the places. That is
+    n log n however the lists differ; a moved window of a list, whose ends both change, has no other way.
+    """
+    told, new_told = Counter(old), Counter(new)
+    places = {item: place for place, item in enumerate(new) if new_told[item] == 1}
+    once = ((place, places[item]) for place, item in enumerate(old) if told[item] == 1 and item in places)
+    anchors = _longest_rising([*once])
+    if not anchors:
+        yield 0, len(old), 0, len(new)
         return
-    for what, a, b, c, d in SequenceMatcher(None, middle, new_middle, autojunk=False).get_opcodes():
-        if what != "equal":
-            yield head + a, head + b, head + c, head + d
+    begin = new_begin = 0
+    for end, new_end in [*anchors, (len(old), len(new))]:
+        if end > begin or new_end > new_begin:
+            for a, b, c, d in aligned(old[begin:end], new[new_begin:new_end]):
+                yield begin + a, begin + b, new_begin + c, new_begin + d
+        begin, new_begin = end + 1, new_end + 1
+
+
+def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Returns as many of these pairs, which rise by their first, as rise by their second as well."""
+    least_ends: list[int] = []
+    last: list[int] = []
+    before: list[int] = []
+    for number, (_, place) in enumerate(pairs):
+        length = bisect_left(least_ends, place)
+        before.append(last[length - 1] if length else -1)
+        if length == len(last):
+            least_ends.append(place)
+            last.append(number)
+        else:
+            least_ends[length], last[length] = place, number
+    rising: list[tuple[int, int]] = []
+    number = last[-1] if last else -1
+    while number >= 0:
+        rising.append(pairs[number])
+        number = before[number]
+    return rising[::-1]
