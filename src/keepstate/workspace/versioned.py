@@ -48,7 +48,8 @@ class Versioned(MutableMapping[str, Any]):
         author: Who commits; tasks commit as their agent.
         on_conflict: What commits do, those of tasks too, if somebody else has committed to the branch: raise,
             or merge.
-        rules: How to merge then, by path; see `History.merge`.
+        rules: How to merge then, by path; see `History.merge`. `ours` is what the branch has by then, and
+            `theirs` what is being committed onto it.
         pickle: What stores objects of classes that nobody registered. What only this process can have written
             needs none.
     """
