@@ -98,6 +98,20 @@ def test_a_conflict_shows_each_place_with_both_sides_and_ends_with_4(keepstate: 
     ]
 
 
+def test_a_side_that_removed_is_shown_as_nothing(keepstate: Keepstate, url: str) -> None:
+    with keepstate_open(url) as ks:
+        history = ks.space("run").history
+        history.branch("try")
+        history.commit({"plan": None}, author="writer")
+        history.commit({"plan": None, "n": 7}, branch="try", author="critic")
+
+    ended = keepstate("merge", "run", "try")
+    (told,) = keepstate("merge", "run", "try", "--json").lines()
+
+    assert ended.err.splitlines()[2] == "  main by writer  (nothing)"
+    assert (told["base"], "ours" in told, told["theirs"]) == (3, False, 7)
+
+
 @pytest.mark.parametrize(
     ("rule", "n"), [("n=counter", 9), ("n=theirs", 7), ("maximum", 7), ("*=ours", 5), ("[*]=minimum", 5)]
 )
