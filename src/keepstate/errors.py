@@ -185,7 +185,8 @@ class MissingExtraError(KeepstateError, ImportError):
 class StateError(KeepstateError):
     """A typed state key was declared or used wrongly, or what is stored is no value of it.
 
-    `state_key` is its name, `path` the part of the value at fault, `stored_version` the version that wrote it.
+    `state_key` is its name, `path` the part of the value at fault, `stored_version` the version that wrote
+    it.
     """
 
     code = "state"

@@ -234,7 +234,7 @@ def aligned(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[
         parts = _between_anchors(middle, new_middle)
     else:
         codes = SequenceMatcher(None, middle, new_middle, autojunk=False).get_opcodes()
-        parts = (part for what, *part in codes if what != "equal")
+        parts = ((a, b, c, d) for what, a, b, c, d in codes if what != "equal")
     for a, b, c, d in parts:
         yield head + a, head + b, head + c, head + d
 
@@ -242,8 +242,8 @@ def aligned(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[
 def _between_anchors(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
     """Aligns long lists by what stands once in each of them, and then what is between.
 
-    As Bram Cohen's patience diff does: the anchors are a longest increasing subsequence of the places. That is
-    n log n however the lists differ; a moved window of a list, whose ends both change, has no other way.
+    As Bram Cohen's patience diff does: the anchors are a longest increasing subsequence of the places. That
+    is n log n however the lists differ. A window that moves over a list changes both of its ends.
     """
     told, new_told = Counter(old), Counter(new)
     places = {item: place for place, item in enumerate(new) if new_told[item] == 1}

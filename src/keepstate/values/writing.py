@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from itertools import chain, islice
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import ormsgpack
 
@@ -33,8 +33,9 @@ _OPTIONS: Final = (
 )
 _FLATTENED: Final = frozenset({bytearray, memoryview})
 """Types that ormsgpack takes for bytes without asking."""
-_GROUPS: Final = frozenset({list, dict})
-_DICTS: Final = frozenset({dict})
+_GROUPS: Final[frozenset[type]] = frozenset({list, dict})
+_DICTS: Final[frozenset[type]] = frozenset({dict})
+_VALUES: Final[Any] = cast("Any", dict).values
 _LEAVES: Final = frozenset({str, int, float, bool, bytes, type(None)})
 _OTHER_NAN: Final = re.compile(rb"\xcb(?:\x7f(?!\xf0\0{6}|\xf8\0{6})|\xff(?!\xf0\0{6}))[\xf0-\xff]")
 """A NaN of other bits than Python's own; some text matches too, and is only written more slowly."""
@@ -93,13 +94,13 @@ class Writer:
         Raises:
             TypeError: It is to be encoded as a whole.
         """
-        kind = type(value)
+        kind = cast("Any", type(value))
         if (kind is not list and kind is not dict) or (len(value) > _FEW and len(value) <= _PART):
             yield self._part(value, depth)
         elif len(value) > _PART:
             yield array_head(len(value)) if kind is list else map_head(len(value))
             items = iter(value if kind is list else value.items())
-            while some := kind(islice(items, _PART)):
+            while some := cast("Any", kind(islice(items, _PART))):
                 yield self._part(some, depth)[1 if len(some) < 16 else 3 :]
         elif depth == _FEW_DEEP:
             yield self._part(value, depth)
@@ -178,8 +179,8 @@ def _holds_flattened(value: object) -> bool:
             return True
         if not kinds & _GROUPS:
             return False
-        if kinds == _DICTS:
-            level = list(chain.from_iterable(map(dict.values, level)))
+        if kinds <= _DICTS:
+            level = list(chain.from_iterable(map(_VALUES, level)))
             continue
         groups: list[Any] = [
             group.values() if type(group) is dict else group for group in level if type(group) in _GROUPS

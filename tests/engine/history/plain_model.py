@@ -206,7 +206,8 @@ def _value(
             merged[key] = _value(joined, (*path, key), inner, rules, later)
         return {key: value for key, value in merged.items() if value is not ABSENT}
     if _same(theirs, base) or _same(ours, base):
-        joined.has_holes = True  # only the order of keys was changed: a change of a small dict, none of a tree
+        # Only the order of keys was changed, which is a change of a small dict and none of a tree.
+        joined.has_holes = True
         return HOLE
     return _decided(joined, path, sides, rule, later)
 

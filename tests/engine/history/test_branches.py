@@ -32,6 +32,16 @@ async def test_a_branch_from_an_earlier_commit_counts_from_there(history: Histor
     assert (branch.number, commit.number) == (2, 3)
 
 
+async def test_a_name_never_hides_a_commit(history: History) -> None:
+    first = await history.commit({"n": 1})
+    await history.commit({"n": 2})
+    for name in (history.tag, history.branch):
+        with pytest.raises(InvalidError, match="how the id of a commit looks"):
+            await name(first.id, "main")
+
+    assert (await history.checkout(first.id))["n"] == 1
+
+
 async def test_a_tag_stays(history: History) -> None:
     first = await history.commit({"n": 1})
     await history.tag("v1")

@@ -223,7 +223,9 @@ async def test_pruning_by_age_and_without_tags(turned: Turned) -> None:
     assert [c.number async for c in history.log()] == [6, 5]
 
 
-@pytest.mark.parametrize("arguments", [{}, {"keep_last": 0}, {"older_than": 3}])
+@pytest.mark.parametrize(
+    "arguments", [{}, {"keep_last": 0}, {"older_than": 3}, {"older_than": timedelta(-1)}]
+)
 async def test_pruning_says_what_is_kept(history: History, arguments: Any) -> None:
     await history.commit({})
 

@@ -41,7 +41,14 @@ def admit_ref_name(what: str, name: object) -> str:
             f"`{what}` is {text[:40]!r}; it has 1 to {NAME_BYTES} bytes, "
             "none of ~ # @ and no control characters"
         )
+    if is_whole_id(text):
+        raise InvalidError(f"`{what}` is {text!r}, which is how the id of a commit looks; name it otherwise")
     return text
+
+
+def is_whole_id(text: str) -> bool:
+    """Whether this stands for the one commit of this id, and for nothing else."""
+    return len(text) == 2 * DIGEST_SIZE and all(letter in "0123456789abcdef" for letter in text)
 
 
 async def read_head(unit: Unit, part: bytes, name: str) -> Head | None:

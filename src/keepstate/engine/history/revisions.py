@@ -21,7 +21,7 @@ import msgspec
 from keepstate.engine import layout
 from keepstate.engine.history.ancestry import depth, first_parents, is_ancestor
 from keepstate.engine.history.commits import Branch, Commit, Tag, commit_of, milliseconds_of
-from keepstate.engine.history.heads import MAIN, heads, read_head
+from keepstate.engine.history.heads import MAIN, heads, is_whole_id, read_head
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.record import CommitRecord
 from keepstate.errors import InvalidError, NotFoundError, PrunedError
@@ -107,6 +107,8 @@ async def number_of(ledger: Ledger, found: Found) -> int:
 
 
 async def _named(ledger: Ledger, name: str) -> Found:
+    if is_whole_id(name):
+        return await _by_id(ledger, name)
     for part, branch in ((layout.BRANCHES, name), (layout.TAGS, None)):
         head = await read_head(ledger.unit, part, name)
         if head is not None:

@@ -167,6 +167,8 @@ class Upkeep:
 
 async def _since(ledger: Ledger, older_than: datetime | timedelta) -> int:
     if isinstance(older_than, timedelta):
+        if older_than < timedelta():
+            raise InvalidError(f"`older_than` is {older_than}; give a time that has passed, not one to come")
         return await ledger.unit.now_ms() - older_than // timedelta(milliseconds=1)
     admit_instance("older_than", older_than, datetime, timedelta)
     if older_than.tzinfo is None:

@@ -21,8 +21,7 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
     Attributes:
         auto_recover: Whether `run` recovers an agent that fails.
         max_recovery_attempts: How often, before it is given up.
-        backoff_s: How long to wait before the second attempt; before each later one twice as long, up to 5
-            minutes.
+        backoff_s: How long to wait before the second attempt, and twice as long before each later one.
     """
 
     def __init__(
@@ -55,7 +54,7 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
 
     @property
     def backoff_s(self) -> float:
-        """How long to wait before the second attempt; before each later one twice as long, up to 5 minutes."""
+        """How long to wait before the second attempt, and twice as long before each later one."""
         return self._inner.backoff_s
 
     def register(self, agent: Recoverable) -> None:

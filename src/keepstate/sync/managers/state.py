@@ -170,9 +170,9 @@ class StateManager(Manager[managers.StateManager]):
     def subscribe(self, pattern: str, callback: StateCallback) -> None:
         """Calls a function with each change of keys that fit a pattern: key, old value, new value.
 
-        It begins with the next call of this manager that asks the store, before that call's own work. Calls of one
-        callback come one after the other; with shards, in order for each key. What a callback raises is
-        logged, and harms nobody.
+        It begins with the next call of this manager that asks the store, before that call's own work. Calls
+        of one callback come one after the other; with shards, in order for each key. What a callback raises
+        is logged, and harms nobody.
 
         Args:
             pattern: As for `list_keys`.

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, ClassVar
 
-from keepstate.engine.events import ANY, Event, Expected
+from keepstate.engine.event_record import ANY, Event, Expected
 from keepstate.errors import StoreUnavailableError
 from keepstate.testing.simulation.workloads.workload import Workload
 from keepstate.testing.simulation.world import MAIN, Actor, Fate
