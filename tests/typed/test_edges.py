@@ -25,6 +25,7 @@ from keepstate import (
     ProfileKey,
     StateError,
     StateKey,
+    StateMap,
     StateScope,
     Store,
     sync,
@@ -123,6 +124,42 @@ async def test_an_update_that_apply_changes_is_whole_again_when_it_is_tried_agai
 
         assert sorted(states[0].read(Log) or []) == [0, 1, 2, 3]
         assert [next(iter(batch)).update for batch in batches] == [[0], [1], [2], [3]]
+
+
+async def test_a_default_that_is_one_object_is_given_to_each_as_a_copy() -> None:
+    shared: list[str] = []
+
+    class Log(StateKey[list[str], str]):
+        KEY = "log"
+
+        @classmethod
+        def default(cls) -> list[str]:
+            return shared
+
+        @classmethod
+        def apply(cls, value: list[str], update: str) -> list[str]:
+            value.append(update)
+            return value
+
+    class Words(ProfileKey[list[str]]):
+        KEY = "words"
+
+        @classmethod
+        def default(cls) -> list[str]:
+            return shared
+
+    def added(words: list[str]) -> list[str]:
+        words.append("w")
+        return words
+
+    async with KeyedState(keys=[Log]) as alice, KeyedState(keys=[Log]) as bob, ProfileAccess() as access:
+        await alice.commit(MutationBatch().update(Log, "a"))
+        await bob.commit(MutationBatch().update(Log, "b"))
+        StateMap().get_or_insert_default(Log).append("m")
+        (await access.read(Words, "alice")).append("r")
+        assert await access.update(Words, "alice", added) == ["w"]
+
+        assert (alice.read(Log), bob.read(Log), shared) == (["a"], ["b"], [])
 
 
 async def test_a_document_that_holds_no_such_record_is_damage() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from keepstate.errors import StateConflictError, StateError
 from keepstate.typed.batch import MutationBatch
-from keepstate.typed.kept import Kept, copied, kept, value_of
+from keepstate.typed.kept import Kept, copied, fresh, kept, value_of
 from keepstate.typed.key import AnyKey
 from keepstate.typed.layout import slot_of
 from keepstate.typed.options import Registered
@@ -51,7 +51,7 @@ class Applying:
 
     def _now(self, slot: str, key: AnyKey, found: Found) -> Any:
         stored = self._stored(slot, found)
-        return key.default() if stored is None else value_of(key, stored)
+        return fresh(key) if stored is None else value_of(key, stored)
 
     def _stored(self, slot: str, found: Found) -> Kept | None:
         return found.slots.get(slot) if slot in self.stored else self._unstored.get(slot)

@@ -66,6 +66,16 @@ def value_of(key: type[TypedKey[Value]], stored: Kept) -> Value:
     return opened(key, stored.raw, stored.version)
 
 
+def fresh(key: type[TypedKey[Value]]) -> Value:
+    """Returns the default of a key, as a copy of the caller's own.
+
+    Raises:
+        StateError: It cannot be copied.
+    """
+    value: Value = copied(key.default(), f"the default of {key.KEY!r}")
+    return value
+
+
 def copied(thing: Any, what: str) -> Any:
     """Returns a copy that shares nothing that can change.
 

@@ -26,7 +26,7 @@ class PersistedState:
         revision: The revision that it was exported at.
         extensions: The values by name of key.
         versions: The versions of the keys' classes that made them; 1 for what is not named.
-        run_scoped: The names of unregistered keys whose values live as long as a run.
+        run_scoped: The names of keys whose values live as long as a run; a registered key knows that itself.
     """
 
     revision: int
@@ -52,7 +52,7 @@ def exported(
         versions.pop(name, None)
         if stored.version != 1:
             versions[name] = stored.version
-        if known is None and slot.startswith(RUN_SLOTS):
+        if slot.startswith(RUN_SLOTS):
             run_scoped.append(name)
         elif name in run_scoped:
             run_scoped.remove(name)

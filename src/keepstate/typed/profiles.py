@@ -19,7 +19,7 @@ from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError, StateError
 from keepstate.stores.protocol import Store
 from keepstate.typed.home import Home
-from keepstate.typed.kept import kept
+from keepstate.typed.kept import fresh, kept
 from keepstate.typed.key import ProfileKey, is_key, opened
 from keepstate.typed.layout import profile_prefix
 from keepstate.typed.reads import Reads
@@ -123,7 +123,7 @@ class ProfileAccess:
             StateError: What is stored no longer validates; names the path and the stored version.
         """
         found = await self.entry(profile_key, key, agent=agent, scope=scope)
-        return profile_key.default() if found is None else found.value
+        return fresh(profile_key) if found is None else found.value
 
     async def entry(
         self,
@@ -249,9 +249,7 @@ class ProfileAccess:
 
         async def changed(stored: Any) -> Any:
             record = None if stored is None else read_record(ValueRecord, name, stored)
-            old = (
-                profile_key.default() if record is None else opened(profile_key, record.value, record.version)
-            )
+            old = fresh(profile_key) if record is None else opened(profile_key, record.value, record.version)
             new: Any = await called(function, old)
             if new is None and profile_key.default() is not None:
                 raise StateError(

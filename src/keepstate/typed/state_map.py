@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, cast
 
 from keepstate.errors import StateError
-from keepstate.typed.kept import Kept, copied, kept, value_of
+from keepstate.typed.kept import Kept, copied, fresh, kept, value_of
 from keepstate.typed.key import AnyKey, ReadableKey, StateKey
 
 V = TypeVar("V")
@@ -61,7 +61,7 @@ class StateMap:
     def get_or_insert_default(self, key: type[StateKey[V, Any]]) -> V:
         """Returns the value itself, to be changed in place; a key without one gets its default first."""
         if key not in self._values:
-            self._values[key] = key.default()
+            self._values[key] = fresh(key)
         value: V = self._values[key]
         return value
 

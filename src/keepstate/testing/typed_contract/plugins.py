@@ -102,6 +102,24 @@ class PluginContract(TypedStage):
         assert without.export_persisted().extensions == {"notes": ["a"], "visits": 1}
         assert (await self.state()).read(Notes) == ["a"]
 
+    async def test_a_run_scoped_value_is_restored_without_its_plugin_and_is_there_for_it(
+        self,
+    ) -> None:
+        class Drafts:
+            def register(self, registrar: PluginRegistrar) -> None:
+                registrar.register_key(Draft)
+
+        whole = await self.state()
+        await whole.commit(update(Draft, "d").update(Visits, 1))
+        without = await self.state(keys=[Visits], space=self.handle().space("elsewhere"))
+
+        await without.restore_persisted(whole.export_persisted())
+
+        assert without.export_persisted() == whole.export_persisted()
+        await without.install_plugin(Drafts())
+        assert without.read(Draft) == "d"
+        assert without.export_persisted() == whole.export_persisted()
+
     async def test_two_plugins_with_one_key_are_refused_and_both_named(self) -> None:
         state = await self.state(keys=[], plugins=[Diary()])
 
