@@ -187,13 +187,25 @@ class Manager:
             lease: Applies only while it is held.
             attempts: How often to call it at the most.
         """
+        answer = await self._applied(folder, work, message=message, lease=lease, attempts=attempts)
+        await self._wrote()
+        return answer
+
+    async def _applied(
+        self,
+        folder: Folder,
+        work: Callable[[Folder], Awaitable[T]],
+        *,
+        message: str = "",
+        lease: Lease | None = None,
+        attempts: int = 1_000,
+    ) -> T:
+        """Does the same, and nothing of what is due after a write."""
 
         async def on(tx: Transaction) -> T:
             return await work(folder.on(tx.by(folder.space.author, message=message or None)))
 
-        answer = await together(folder.space, on, lease=lease, message=message, attempts=attempts)
-        await self._wrote()
-        return answer
+        return await together(folder.space, on, lease=lease, message=message, attempts=attempts)
 
     async def _forget(self, folder: Folder, branches: Sequence[str] = ()) -> bool:
         """Removes all of a subject, and returns whether there was something.

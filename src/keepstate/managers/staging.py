@@ -7,6 +7,7 @@ from typing import Any, Final, cast
 
 import msgspec
 
+from keepstate._runner import Lock
 from keepstate.engine.documents import MISSING, Documents
 from keepstate.errors import InvalidError
 from keepstate.values import codec
@@ -62,6 +63,7 @@ class Staging:
 
     def __init__(self) -> None:
         self.keys: dict[str, Staged] = {}
+        self._lock = Lock()
 
     def put(self, key: str, value: object, ttl_s: float | None) -> None:
         """Stages a value: a copy, as it would be stored.
@@ -69,11 +71,14 @@ class Staging:
         Raises:
             InvalidError: It would not come back equal.
         """
-        self.keys[key] = Staged(codec.encode(value), ttl_s=ttl_s)
+        staged = Staged(codec.encode(value), ttl_s=ttl_s)
+        with self._lock:
+            self.keys[key] = staged
 
     def delete(self, key: str) -> None:
         """Stages that nothing is there."""
-        self.keys[key] = Staged(MISSING)
+        with self._lock:
+            self.keys[key] = Staged(MISSING)
 
     def with_change(self, key: str, change: Change, first: object, ttl_s: float | None) -> Staged:
         """Returns what a key becomes by a change to what is there, staged or stored; it is not staged yet."""
@@ -81,11 +86,17 @@ class Staging:
         first_bytes = staged.first if staged.changes else codec.encode(first)
         return Staged(staged.value, (*staged.changes, change), first_bytes, staged.ttl_s)
 
+    def change(self, key: str, change: Change, first: object, ttl_s: float | None) -> None:
+        """Stages a change to what is there."""
+        with self._lock:
+            self.keys[key] = self.with_change(key, change, first, ttl_s)
+
     def flushed(self, done: Mapping[str, Staged]) -> None:
-        """Forgets what was stored, but for what was written again meanwhile."""
-        for key, staged in done.items():
-            if self.keys.get(key) is staged:
-                del self.keys[key]
+        """Forgets what was stored, but for what was saved or deleted meanwhile."""
+        with self._lock:
+            for key, staged in done.items():
+                if self.keys.get(key) is staged:
+                    del self.keys[key]
 
 
 async def store(documents: Documents, key: str, staged: Staged) -> None:

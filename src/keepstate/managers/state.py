@@ -6,6 +6,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
+from functools import partial
 from heapq import merge
 from os import PathLike
 from typing import Any, ClassVar, Self, cast
@@ -20,6 +21,7 @@ from keepstate.engine.once import entered_once
 from keepstate.engine.scope import refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
+from keepstate.engine.turns import Turns
 from keepstate.errors import ClosedError, InvalidError, StorageError
 from keepstate.managers.ages import note_time, remove_old
 from keepstate.managers.backends import Backend
@@ -93,15 +95,16 @@ class StateManager(Manager):
         self._staging = Staging()
         self._sweep_s = self.config.save_interval
         self._due_s = self._clock.monotonic_s() + self._sweep_s
-        self._subscriptions = Subscriptions(self._runner)
+        self._subscriptions, self._turns = Subscriptions(self._runner), Turns(self._runner)
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what another process makes the same manager of; what is staged and told of stays here."""
-        return {**super().__getstate__(), "_staging": Staging(), "_subscriptions": None}
+        return {**super().__getstate__(), "_staging": None, "_subscriptions": None, "_turns": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._subscriptions = Subscriptions(self._runner)
+        self._staging = Staging()
+        self._subscriptions, self._turns = Subscriptions(self._runner), Turns(self._runner)
 
     # ---- one key
 
@@ -127,8 +130,13 @@ class StateManager(Manager):
     async def get(self, key: str, default: Any = None) -> Any:
         """Returns a copy of a value, or the default if there is none."""
         folder = await self._begun(key)
+        if key in self._staging.keys:
+            return await self._turns.run(lambda: self._get(folder, key, default))
+        return await folder.space.documents.get(folder.name(key), default)
+
+    async def _get(self, folder: Folder, key: str, default: Any) -> Any:
         staged = self._staging.keys.get(key)
-        if staged is None:
+        if staged is None:  # it was flushed before this call's turn
             return await folder.space.documents.get(folder.name(key), default)
         value = await self._as_staged(folder, key, staged)
         return default if value is MISSING else value
@@ -160,7 +168,8 @@ class StateManager(Manager):
         folder = await self._begun(key)
         first: object = dict[str, Any]() if default is MISSING else default
         if self._stages:
-            return await self._stage_change(folder, admit_text("key", key), patch, first)
+            admit_text("key", key)
+            return await self._turns.run(lambda: self._stage_change(folder, key, patch, first))
         folder = folder.by(f"update {key}")
         if self.config.ttl is None:
             value = await folder.space.documents.update(folder.name(key), patch, default=first)
@@ -186,7 +195,7 @@ class StateManager(Manager):
         value = await self._as_staged(
             folder, key, self._staging.with_change(key, change, first, self.config.ttl)
         )
-        self._staging.keys[key] = self._staging.with_change(key, change, first, self.config.ttl)
+        self._staging.change(key, change, first, self.config.ttl)
         return value
 
     async def delete(self, key: str) -> bool:
@@ -239,7 +248,7 @@ class StateManager(Manager):
             limits.admit_count("limit", limit)
         glob = compiled(pattern)
         await self._begun()
-        staged = {key: each for key, each in self._staging.keys.items() if glob.matches(key)}
+        staged = {key: each for key, each in list(self._staging.keys.items()) if glob.matches(key)}
         wanted = None if limit is None else limit + len(staged)
         found = merge(
             *[await self._stored_keys(folder, pattern, wanted) for folder in self._shards], key=_order
@@ -295,11 +304,22 @@ class StateManager(Manager):
         return await self._flush()
 
     async def _flush(self, keys: list[str] | None = None) -> int:
-        staged = {key: each for key, each in self._staging.keys.items() if keys is None or key in keys}
+        """Stores what is staged of some keys, or of all; in turns, so that nothing is stored twice."""
+        staged, stored = [key for key in list(self._staging.keys) if keys is None or key in keys], 0
         for folder in self._shards:
             own = [key for key in staged if self._shard_of(key) is folder]
             for begin in range(0, len(own), _FLUSHED_AT_ONCE):
-                await self._store(folder, {key: staged[key] for key in own[begin : begin + _FLUSHED_AT_ONCE]})
+                page = own[begin : begin + _FLUSHED_AT_ONCE]
+                stored += await self._turns.run(partial(self._flush_page, folder, page))
+        if stored:
+            await self._wrote()
+        return stored
+
+    async def _flush_page(self, folder: Folder, keys: list[str]) -> int:
+        present = {key: self._staging.keys.get(key) for key in keys}
+        staged = {key: each for key, each in present.items() if each is not None}
+        if staged:
+            await self._store(folder, staged)
         return len(staged)
 
     async def _store(self, folder: Folder, staged: dict[str, Staged]) -> None:
@@ -308,7 +328,7 @@ class StateManager(Manager):
                 await store(inside.space.documents, inside.name(key), each)
 
         try:
-            await self._together(folder, work, message=f"save {len(staged)} staged keys")
+            await self._applied(folder, work, message=f"save {len(staged)} staged keys")
         except (StorageError, ClosedError):
             raise
         except Exception as error:

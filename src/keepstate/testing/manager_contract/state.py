@@ -236,6 +236,51 @@ class StateContract(ManagerStage):
 
         assert await state.flush() == 0
 
+    async def test_staged_updates_are_applied_once_however_many_flush(self) -> None:
+        state, other = self.state(auto_save=False), self.state()
+        seen: list[int] = []
+
+        async def count() -> None:
+            seen.extend([await state.update("n", lambda old: old + 1, default=0) for _ in range(10)])
+
+        async def flush() -> None:
+            for _ in range(10):
+                await state.flush()
+
+        async def read() -> None:
+            for _ in range(10):
+                assert await state.get("n", 0) <= 20
+
+        await self.together(count(), flush(), count(), flush(), read())
+        await state.flush()
+
+        assert sorted(seen) == list(range(1, 21)) and await other.get("n") == 20
+
+    async def test_a_staged_update_is_applied_once_by_transactions_that_begin_at_once(self) -> None:
+        state, other = self.state(auto_save=False), self.state()
+        await state.update("n", lambda old: old + 1, default=0)
+
+        async def begin() -> None:
+            async with state.transaction() as inside:
+                await inside.get("other")
+
+        await self.together(begin(), begin(), state.flush())
+
+        assert await other.get("n") == 1
+
+    async def test_what_is_saved_while_a_flush_is_at_work_is_stored_by_the_next(self) -> None:
+        state, other = self.state(auto_save=False), self.state()
+        await state.save("k", 0)
+
+        async def save() -> None:
+            for number in range(1, 11):
+                await state.save("k", number)
+
+        await self.together(*(state.flush() for _ in range(5)), save())
+        await state.flush()
+
+        assert await other.get("k") == 10
+
     async def test_close_flushes(self) -> None:
         state, other = self.state(auto_save=False), self.state()
         await state.save("k", 1)
