@@ -141,12 +141,12 @@ class OrchestrationStateManager(Manager):
             kept: TeamState | None = await team.space.documents.get(team.name("team"))
             if kept is None:
                 return None
-            agents = {agent.agent_id: agent for agent in await team_tasks.agents_of(team)}
-            return replace(
-                kept, agents=agents, task_queue=await team_tasks.queue_of(team, self._runner.colour)
-            )
+            found = replace(kept, agents={each.agent_id: each for each in await team_tasks.agents_of(team)})
+            if not tasks:
+                return found
+            return replace(found, task_queue=await team_tasks.queue_of(team, self._runner.colour))
 
-        return await self._recent.get(team_id, "team", read)
+        return await self._recent.get(team_id, "team" if tasks else "team alone", read)
 
     async def list_teams(self) -> list[str]:
         """Returns the ids of all teams."""

@@ -59,6 +59,13 @@ class TeamContract(ManagerStage):
         assert len(found.task_queue.in_progress) == len(found.task_queue.completed) == 0
         assert await teams.list_teams() == ["t"]
 
+    async def test_a_team_is_read_without_its_tasks_where_none_are_wanted(self) -> None:
+        teams = await self.formed({"id": "1"}, sync_interval=60)
+        alone, whole = await teams.get_team("t", tasks=False), await teams.get_team("t")
+
+        assert alone is not None and whole is not None and alone.agents == whole.agents == team().agents
+        assert len(alone.task_queue.pending) == 0 and len(whole.task_queue.pending) == 1
+
     async def test_a_team_is_created_once_and_begins_with_pending_tasks_only(self) -> None:
         teams = await self.formed({"id": "1"})
 
