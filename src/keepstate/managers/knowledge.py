@@ -246,9 +246,10 @@ class KnowledgeStateManager(Manager):
 
         async def work(base: Folder) -> None:
             had_failed = await base.space.documents.delete(base.name("failed", document_id))
-            await _count(
-                base, processed=1, failed=-int(had_failed), embeddings=embeddings, size_bytes=size_bytes
-            )
+            progress = await _progress(base)
+            # A run that began anew may count none, while the document was still listed.
+            fewer = min(int(had_failed), progress.failed_documents if progress else 0)
+            await _count(base, processed=1, failed=-fewer, embeddings=embeddings, size_bytes=size_bytes)
 
         await self._together(self._folder(knowledge_base_id), work)
 

@@ -187,6 +187,16 @@ class KnowledgeContract(ManagerStage):
         assert found == IndexingProgress("kb", IN_PROGRESS, 0, 2, 0, embeddings=5, size_bytes=10)
         assert await bases.get_failed_documents("kb") == []
 
+    async def test_a_failed_document_is_indexed_also_where_a_run_began_anew_and_counts_none(self) -> None:
+        bases = self.bases()
+        await bases.fail_document("kb", "a", "timeout")
+        await bases.update_indexing_progress(IndexingProgress("kb", IN_PROGRESS, total_documents=10))
+        await bases.complete_document("kb", "a", embeddings=4)
+
+        found = await bases.get_indexing_progress("kb")
+        assert found == IndexingProgress("kb", IN_PROGRESS, 10, 1, 0, embeddings=4)
+        assert await bases.get_failed_documents("kb") == []
+
     async def test_failed_documents_are_handed_out_to_one_at_a_time(self) -> None:
         bases = [self.bases() for _ in range(3)]
         for number in range(12):
