@@ -207,8 +207,9 @@ class SpeechStateManager(Manager):
     async def update_conversation_state(self, conversation_state: VoiceConversationState) -> None:
         """Says how a conversation stands as a whole, with what is heard and said if that is in it.
 
-        Turns that have come since are added to the transcript; where an earlier turn differs it is replaced
-        as a whole, and its history keeps what it was. To add a turn alone, `add_turn` costs less.
+        Turns that it has more are added to the transcript. Where it has only the first ones, or none, others
+        have added turns since: they stay, and so does a higher `turn_count`. Where a turn differs the
+        transcript is replaced, and its history keeps what it was. To add a turn alone, `add_turn` costs less.
 
         Raises:
             TransitionError: The session has ended, or what is heard cannot follow what was.
@@ -230,9 +231,12 @@ class SpeechStateManager(Manager):
                 await _put_stt(speech, state.stt_state)
             if state.tts_state is not None:
                 await _put_tts(speech, state.tts_state)
-            kept = replace(state, stt_state=None, tts_state=None, transcript=[])
+            count = state.turn_count
+            if not await _write_turns(speech, state.transcript):
+                (before,) = await _read(speech, "conversation")
+                count = max(count, before.turn_count if before else 0)
+            kept = replace(state, stt_state=None, tts_state=None, transcript=[], turn_count=count)
             await speech.space.documents.put(speech.name("conversation"), kept)
-            await _write_turns(speech, state.transcript)
 
         await self._together(self._folder(state.session_id), work)
 
@@ -378,13 +382,14 @@ async def _turns(speech: Folder) -> list[dict[str, Any]]:
     return turns
 
 
-async def _write_turns(speech: Folder, turns: Sequence[Mapping[str, Any]]) -> None:
-    """Lets the transcript be these turns."""
+async def _write_turns(speech: Folder, turns: Sequence[Mapping[str, Any]]) -> bool:
+    """Lets the transcript be these turns, and returns True; False if it goes on behind them and stays."""
     known, branch = await _turns(speech), speech.label(_TRANSCRIPT)
     now = [dict(turn) for turn in turns]
-    if now == known:
-        return
+    if now == known[: len(now)]:
+        return len(now) == len(known)
     if known and now[: len(known)] == known:
         await speech.space.history.append(_TURNS, *now[len(known) :], branch=branch, message="go on")
-        return
+        return True
     await speech.space.history.commit({_TURNS: now}, branch=branch, message="replace" if known else "begin")
+    return True

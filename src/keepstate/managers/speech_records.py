@@ -158,7 +158,7 @@ class VoiceConversationState:
         current_speaker: Whose turn it is.
         stt_state: What is heard; None leaves what is kept.
         tts_state: What is said; None leaves what is kept.
-        transcript: The turns, in order.
+        transcript: The turns, in order; none leaves what is kept.
         metadata: Whatever the application wants to keep with it.
     """
 

@@ -141,8 +141,9 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
     def update_conversation_state(self, conversation_state: VoiceConversationState) -> None:
         """Says how a conversation stands as a whole, with what is heard and said if that is in it.
 
-        Turns that have come since are added to the transcript; where an earlier turn differs it is replaced
-        as a whole, and its history keeps what it was. To add a turn alone, `add_turn` costs less.
+        Turns that it has more are added to the transcript. Where it has only the first ones, or none, others
+        have added turns since: they stay, and so does a higher `turn_count`. Where a turn differs the
+        transcript is replaced, and its history keeps what it was. To add a turn alone, `add_turn` costs less.
 
         Raises:
             TransitionError: The session has ended, or what is heard cannot follow what was.

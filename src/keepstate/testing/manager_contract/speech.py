@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -180,6 +181,19 @@ class SpeechContract(ManagerStage):
         history, branch = folder.space.history, folder.label("transcript")
         moments = [(await history.checkout(each))["turns"] async for each in history.log(branch)]
         assert [len(turns) for turns in moments] == [2, 1, 3, 2, 1]
+
+    async def test_a_state_that_was_read_before_turns_came_takes_none_away(self) -> None:
+        speech = await self.begun()
+        await speech.add_turn("s", "user", "Hello")
+        old = await speech.get_conversation_state("s")
+        await speech.add_turn("s", "assistant", "Hi!")
+        assert old is not None
+        await speech.update_conversation_state(replace(old, metadata={"mood": "good"}))
+        await speech.update_conversation_state(VoiceConversationState("s", current_speaker="user"))
+
+        found = await speech.get_conversation_state("s")
+        assert found is not None and (found.turn_count, found.current_speaker) == (2, "user")
+        assert [turn["content"] for turn in found.transcript] == ["Hello", "Hi!"]
 
     async def test_turns_of_many_at_once_are_all_kept(self) -> None:
         await self.begun()
