@@ -123,7 +123,7 @@ class WorkflowCheckpoint:
         checkpoint_id: Names it; the same name again replaces it.
         step: The step that it stands behind.
         state: What the application needs to go on.
-        context: What the workflow's context is set to when it resumes.
+        context: What the workflow's context is set to when it resumes; None is what it is when saved.
         timestamp: When, as the application says; no order follows from it.
         saved_at: When it was saved, by the store's clock; None before.
     """
@@ -132,7 +132,7 @@ class WorkflowCheckpoint:
     checkpoint_id: str
     step: int
     state: Any = None
-    context: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    context: Mapping[str, Any] | None = None
     timestamp: datetime | None = None
     saved_at: datetime | None = field(default=None, compare=False)
 

@@ -234,9 +234,12 @@ class WorkflowStateManager(Manager):
         folder = self._folder(checkpoint.workflow_id)
 
         async def work(inside: Folder) -> Moment:
-            _there(await _found(inside), checkpoint.workflow_id)
+            now = _there(await _found(inside), checkpoint.workflow_id)
+            context = now.state.context if checkpoint.context is None else checkpoint.context
             return await Moments(inside, _CHECKPOINT).add(
-                checkpoint, id=checkpoint.checkpoint_id, message=f"checkpoint {checkpoint.checkpoint_id}"
+                replace(checkpoint, context=context),
+                id=checkpoint.checkpoint_id,
+                message=f"checkpoint {checkpoint.checkpoint_id}",
             )
 
         message = f"checkpoint {checkpoint.checkpoint_id}"
@@ -301,7 +304,7 @@ class WorkflowStateManager(Manager):
             state,
             status=status,
             current_step=checkpoint.step,
-            context=checkpoint.context,
+            context=state.context if checkpoint.context is None else checkpoint.context,
             error=None,
             steps_completed=len(done),
         )

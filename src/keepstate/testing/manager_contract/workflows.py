@@ -267,6 +267,21 @@ class WorkflowContract(ManagerStage):
         assert (state.status, state.steps_completed) == (COMPLETED, 6)
         assert [step.result for step in await workflows.list_steps("w")][1:3] == ["first 2", "second 3"]
 
+    async def test_a_checkpoint_without_a_context_keeps_that_of_the_workflow(self) -> None:
+        workflows = await self.created(6, checkpoint_interval=None)
+        await workflows.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="as it is", step=1))
+        await workflows.checkpoint(
+            WorkflowCheckpoint(workflow_id="w", checkpoint_id="none", step=1, context={})
+        )
+        await workflows.update_context("w", {"topic": "other"})
+        contexts: list[Any] = []
+        for id in ("as it is", "none"):
+            await workflows.resume_from("w", id)
+            state = await workflows.get("w")
+            contexts.append(None if state is None else state.context)
+
+        assert contexts == [{"topic": "AI"}, {}]
+
     async def test_going_back_twice_forgets_what_was_done_between(self) -> None:
         workflows = await self.created(6, checkpoint_interval=None)
         for step in (1, 3):
