@@ -80,7 +80,7 @@ def test_defaults_are_those_of_the_specification() -> None:
 
         async with KeyedState(plugins=[Plain()]) as state:
             await state.commit(state.begin_mutation().update(Counter, 1))
-            assert state.export_persisted() == PersistedState(1, {"counter": 1})  # persistent
+            assert state.export_persisted() == PersistedState(1, {"counter": 1}, run_scoped=["counter"])
             await state.clear_run_scoped()
             assert state.read(Counter) is None  # for a run
             await state.commit(state.begin_mutation().update(Counter, 1))

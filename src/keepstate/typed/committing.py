@@ -57,10 +57,13 @@ class Applying:
         return found.slots.get(slot) if slot in self.stored else self._unstored.get(slot)
 
     def _moved(self, base: int, found: Found) -> str | None:
-        """Returns an exclusive key of the batch that is not as it was at its base, if there is one."""
+        """Returns an exclusive key of the batch that is not as it was at its base, if there is one.
+
+        A value of a revision that the state has not come to was written before an earlier state was restored.
+        """
         for name in sorted(self._batch.exclusive_keys()):
             stored = self._stored(_slot(self._touched[name]), found)
-            if (found.head.removed if stored is None else stored.revision) > base:
+            if base < (found.head.removed if stored is None else stored.revision) <= found.head.revision:
                 return name
         return None
 

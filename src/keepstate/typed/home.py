@@ -84,7 +84,10 @@ class Home:
         if not admit_text("thread_id", thread_id):
             raise InvalidError("`thread_id` is empty; give the thread's id")
         name = admit_space("thread_id", f"thread/{thread_id}", "")
-        return self.place(name), Names() if self.passed is None else Names.shared(thread_id)
+        given = (
+            self.passed.space if isinstance(self.passed, Transaction) else self.passed and self.passed.name
+        )
+        return self.place(name), Names() if given in (None, name) else Names.shared(thread_id)
 
     async def close(self) -> None:
         """Lets go of a store that was opened here."""

@@ -9,9 +9,10 @@ messages                      the stream of the thread's messages
 profile/OWNER/KEY             what is kept of an agent or a scope
 ```
 
-In a space that was passed all names of a thread begin with `thread/THREAD/`. What stands last, KEY or RUN, is
-written as it is; in what is followed by more `%` and `/` are written `%25` and `%2F`, so that each name
-belongs to one thread and key only. In memory values are named by their slot, `thread/KEY` or `run/KEY`.
+In a space that was passed all names of a thread begin with `thread/THREAD/`, unless it is the thread's own,
+which is called just that. What stands last, KEY or RUN, is written as it is; in what is followed by more `%`
+and `/` are written `%25` and `%2F`, so that each name belongs to one thread and key only. In memory values
+are named by their slot, `thread/KEY` or `run/KEY`.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from keepstate.typed.home import Home
 from keepstate.typed.hooks import CommitEvent, CommitHook, Hooks
 from keepstate.typed.key import AnyKey, ReadableKey, StateKey
 from keepstate.typed.layout import RUN_SLOTS, Names, key_in, slot_of
+from keepstate.typed.memory import Memory
 from keepstate.typed.past import changed_between, memory_at
 from keepstate.typed.persisted import PersistedState, Unknown, exported, restored
 from keepstate.typed.registry import Keys, Plugin, Registry, plugin_name
@@ -44,7 +45,8 @@ class KeyedState:
         thread_id: Whose state it is; it stands in the space `thread/<thread_id>`.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
             `space` the state is in memory that nobody else sees.
-        space: Instead: a space, or a transaction whose batch all commits join.
+        space: Instead: a space, or a transaction whose batch all commits join; of `thread/<thread_id>`, it is
+            the same state, and in another space one of its own.
         run_id: The run whose run-scoped values it has.
         keys: Keys to register at once.
         plugins: Plugins to install at once.
@@ -304,11 +306,21 @@ class KeyedState:
 
         async def work() -> Done:
             await self._thread.refresh()
-            gone = dict.fromkeys(self._thread.memory.slots.keys() - slots.keys())
+            while (done := await attempt(self._thread.memory)).change is None:
+                pass  # others have committed: the memory has that now, and what they added goes too
+            return done
+
+        async def attempt(memory: Memory) -> Done:
+            gone = dict.fromkeys(memory.slots.keys() - slots.keys())
             whole = {**gone, **slots}
             stored = [slot for slot in whole if not self._is_unstored(slot)]
             change = Change(whole, stored, restart=(state.revision, lineage))
-            return await self._thread.change(stored, lambda _: change)
+
+            def compute(found: Found) -> Change | None:
+                is_whole = (found.head.revision, found.head.lineage) == (memory.revision, memory.lineage)
+                return change if is_whole else None
+
+            return await self._thread.change(stored, compute)
 
         await self._thread.in_turn(work)
 

@@ -40,7 +40,8 @@ class KeyedState(Twin[typed.KeyedState]):
         thread_id: Whose state it is; it stands in the space `thread/<thread_id>`.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
             `space` the state is in memory that nobody else sees.
-        space: Instead: a space, or a transaction whose batch all commits join.
+        space: Instead: a space, or a transaction whose batch all commits join; of `thread/<thread_id>`, it is
+            the same state, and in another space one of its own.
         run_id: The run whose run-scoped values it has.
         keys: Keys to register at once.
         plugins: Plugins to install at once.

@@ -257,6 +257,18 @@ class BatchContract(TypedStage):
         assert (state.revision, state.read(Visits), state.read(Plan)) == (2, 2, "a")
         assert await space.revision() == 1
 
+    async def test_the_space_of_a_thread_holds_the_state_of_that_thread(self) -> None:
+        state, space = await self.state(), self.handle().space("thread/t")
+        await state.commit(update(Visits, 1))
+        async with space.transaction() as tx:
+            inside = await self.state(space=tx)
+            assert inside.read(Visits) == 1
+            await inside.commit(update(Visits, 1))
+            await tx.documents.put("beside", True)
+
+        assert (await state.refresh(), state.read(Visits)) == (2, 2)
+        assert (await self.state(space=space)).read(Visits) == 2
+
     async def test_of_a_transaction_that_fails_nothing_is_kept_in_memory_either(self) -> None:
         space = self.handle().space("shared")
         states: list[KeyedState] = []

@@ -122,6 +122,43 @@ class WholeStateContract(TypedStage):
         assert await other.refresh() == 1
         assert (other.read(Visits), other.read(Plan)) == (100, None)
 
+    async def test_what_is_committed_beside_a_restore_is_replaced_too(self) -> None:
+        state, other = await self.state(), await self.state()
+        await state.commit(update(Visits, 1))
+        whole = state.export_persisted()
+        await state.commit(update(Visits, 1))
+        refresh = state._thread.refresh
+
+        async def outrun() -> None:
+            await refresh()
+            await other.commit(update(Plan, "late"))
+
+        state._thread.refresh = outrun  # type: ignore[method-assign]
+
+        await state.restore_persisted(whole)
+
+        assert (state.read(Visits), state.read(Plan)) == (1, None)
+        fresh = await self.state()
+        assert fresh.export_persisted() == whole
+        assert await fresh.commit(fresh.begin_mutation().update(Plan, "next")) == 2
+
+    async def test_what_a_restore_to_an_earlier_revision_does_not_reach_can_be_changed(self) -> None:
+        state, run = await self.state(), self.run()
+        await state.commit(update(Visits, 1))
+        whole = state.export_persisted()
+        await run.start_run("t", "r")
+        for text in ("a", "b", "c"):
+            await run.commit(update(Draft, text))
+
+        await state.restore_persisted(whole)
+
+        await run.state.refresh()
+        late = run.state.begin_mutation().update(Draft, "late")
+        await run.commit(run.state.begin_mutation().update(Draft, "d"))
+        with pytest.raises(StateConflictError, match="'draft'"):
+            await run.commit(late)
+        assert (run.read(Draft), run.read(Visits)) == ("d", 1)
+
     # ---- older versions
 
     async def test_a_value_of_an_older_version_is_upgraded_when_it_is_read_and_changed(self) -> None:
