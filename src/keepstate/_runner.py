@@ -24,6 +24,7 @@ from keepstate.errors import ClosedError, InvalidError
 T = TypeVar("T")
 Colour = Literal["async", "blocking"]
 Lock = threading.Lock
+Cancelled = asyncio.CancelledError
 """For state that threads share. Never held across an await."""
 
 _STOP_TIMEOUT_S = 5.0
@@ -281,6 +282,15 @@ class TaskRunner:
             self.bind()
         assert self._loop is not None
         return self._loop
+
+
+def is_cancelled() -> bool:
+    """Returns whether the present task was asked to end; a thread never is."""
+    try:
+        task = asyncio.current_task()
+    except RuntimeError:
+        return False
+    return task is not None and task.cancelling() > 0
 
 
 def runner_of(colour: Colour) -> Runner:

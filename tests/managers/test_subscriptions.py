@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,44 @@ async def test_a_callback_that_drains_is_refused(caplog: pytest.LogCaptureFixtur
             await state.drain()
 
     assert len(refused) == 1 and "failed" in caplog.text
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError, ValueError])
+async def test_a_callback_whose_own_task_was_cancelled_is_told_what_comes_later(
+    error: type[BaseException], caplog: pytest.LogCaptureFixture
+) -> None:
+    told: list[str] = []
+
+    async def fail(key: str, old: Any, new: Any) -> None:
+        told.append(key)
+        raise error
+
+    async with StateManager(StateConfig(backend=f"memory://cancelled-{error.__name__}")) as state:
+        state.subscribe("*", fail)
+        for key in ("a", "b"):
+            await state.save(key, 1)
+            await asyncio.wait_for(state.drain(), 5)
+
+    assert told == ["a", "b"] and "the callback of a subscription" in caplog.text
+
+
+async def test_a_close_that_cannot_store_all_says_what_is_lost_and_ends_subscriptions() -> None:
+    config = StateConfig(backend="memory://lost")
+    told: Told = []
+    async with StateManager(config) as other:
+        state = StateManager(replace(config, auto_save=False))
+        state.subscribe("*", into(told))
+        await state.update("bad", {"a": 1})
+        await state.save("good", 1)
+        await other.save("bad", "no dict")
+        with pytest.raises(InvalidError) as raised:
+            await state.close()
+        told.clear()
+        await other.save("later", 1)
+
+        assert await other.get("good") == 1 and "'bad', which" in "".join(raised.value.__notes__)
+        running = [task.get_name() for task in asyncio.all_tasks()]
+        assert told == [] and not [name for name in running if "subscription" in name]
 
 
 async def test_each_callback_gets_values_of_its_own() -> None:

@@ -36,6 +36,7 @@ from keepstate.stores.protocol import Store
 from keepstate.values import codec, limits
 
 _FLUSHED_AT_ONCE = 300
+_NAMED = 10
 
 
 class StateManager(Manager):
@@ -333,7 +334,7 @@ class StateManager(Manager):
             raise
         except Exception as error:
             if len(staged) == 1:
-                error.add_note(f"the staged key {next(iter(staged))!r} was not stored, and stays staged")
+                error.add_note(f"the staged key {next(iter(staged))!r} was not stored")
                 raise
             await self._store_apart(folder, staged)
             return
@@ -405,10 +406,27 @@ class StateManager(Manager):
         return self
 
     async def close(self) -> None:
-        """Stores what was staged, ends subscriptions, and lets go of the store."""
+        """Stores what was staged, ends subscriptions, and lets go of the store.
+
+        Where something staged cannot be stored it raises what `flush` does, with a note of the keys that are
+        lost: it is closed all the same. Call `flush` before, to mend them.
+        """
         try:
             if self._staging.keys:
                 await self._flush()
+        except Exception as error:
+            keys = list(self._staging.keys)
+            more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
+            names = ", ".join(repr(key) for key in keys[:_NAMED])
+            error.add_note(
+                f"closed without {names}{more}, which were staged; what fails in a `flush` before stays so"
+            )
+            raise
+        finally:
+            await self._let_go()
+
+    async def _let_go(self) -> None:
+        try:
             await self._subscriptions.close()
         finally:
             await super().close()

@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
-from keepstate._runner import Lock, Promise, Runner, Signal, Work
+from keepstate._runner import Cancelled, Lock, Promise, Runner, Signal, Work, is_cancelled
 from keepstate.engine.glob import compiled, escaped
 from keepstate.engine.scope import called
 from keepstate.engine.space import Space
@@ -159,6 +159,13 @@ class _Follower:
             raise failure
 
     async def _follow(self, signal: Signal) -> None:
+        try:
+            await self._go_on(signal)
+        finally:  # whatever ended it, nobody waits for it any more
+            self._is_ending = True
+            self._reached(None)
+
+    async def _go_on(self, signal: Signal) -> None:
         while not self._is_ending:
             try:
                 await self._tell_all()
@@ -179,7 +186,6 @@ class _Follower:
                     _log.warning("a subscription to %r has ended: %s", self._pattern, error)
                     self._failure = error
                 self._is_ending = True
-        self._reached(None)
 
     async def _tell_all(self) -> None:
         async with self._space.documents.watch(self._pattern, after=self._done) as watch:
@@ -199,6 +205,10 @@ class _Follower:
         token = _is_inside.set(True)
         try:
             await called(self._callback, change.key[len(self._prefix) :], change.old, change.new)
+        except Cancelled:  # what the callback waited for was, unless this work itself is
+            if is_cancelled():
+                raise
+            _log.exception("the callback of a subscription to %r was cancelled", self._pattern)
         except Exception:  # noqa: BLE001 - the caller's own function, whose failure is logged
             _log.exception("the callback of a subscription to %r failed", self._pattern)
         finally:

@@ -198,7 +198,11 @@ class StateManager(Manager[managers.StateManager]):
         return self
 
     def close(self) -> None:
-        """Stores what was staged, ends subscriptions, and lets go of the store."""
+        """Stores what was staged, ends subscriptions, and lets go of the store.
+
+        Where something staged cannot be stored it raises what `flush` does, with a note of the keys that are
+        lost: it is closed all the same. Call `flush` before, to mend them.
+        """
         finish(self._inner.close())
 
     def cleanup(self, *, older_than: timedelta) -> int:
