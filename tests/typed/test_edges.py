@@ -162,6 +162,35 @@ async def test_a_default_that_is_one_object_is_given_to_each_as_a_copy() -> None
         assert (alice.read(Log), bob.read(Log), shared) == (["a"], ["b"], [])
 
 
+async def test_tasks_that_read_in_tasks_of_their_own_lose_no_update_to_one_another() -> None:
+    class Count(ProfileKey[int]):
+        KEY = "count"
+
+    async with ProfileAccess() as access:
+        await access.write(Count, "a", 0)
+        have_read = asyncio.Barrier(3)
+
+        async def add() -> int:
+            refused = 0
+            for step in range(4):
+                while True:
+                    count = await asyncio.wait_for(access.read(Count, "a"), 5)
+                    if (step, refused) == (0, 0):
+                        await have_read.wait()
+                    try:
+                        await access.write(Count, "a", count + 1)
+                        break
+                    except ConflictError:
+                        refused += 1
+                        assert refused < 100
+            return refused
+
+        refused = await asyncio.gather(add(), add(), add())
+
+        assert await access.read(Count, "a") == 12
+        assert any(refused)
+
+
 async def test_a_document_that_holds_no_such_record_is_damage() -> None:
     async with keepstate.open("memory://") as ks:
         await ks.space("thread/t").documents.put("typed/thread/visits", {"value": 1})

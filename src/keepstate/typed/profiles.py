@@ -16,7 +16,7 @@ from keepstate.engine.scope import called, refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import InvalidError, StateError
+from keepstate.errors import ConflictError, InvalidError, StateError
 from keepstate.stores.protocol import Store
 from keepstate.typed.home import Home
 from keepstate.typed.kept import fresh, kept
@@ -196,11 +196,14 @@ class ProfileAccess:
         owner = owner_of(key, agent, scope)
         if expected_version is None:
             expected_version = self._read.expected(owner, profile_key.KEY)
-        version = await self._place(owner).documents.put(
-            _name(owner, profile_key),
-            kept_record(kept(profile_key, value)),
-            expected_version=expected_version,
-        )
+        record = kept_record(kept(profile_key, value))
+        try:
+            version = await self._place(owner).documents.put(
+                _name(owner, profile_key), record, expected_version=expected_version
+            )
+        except ConflictError:
+            self._read.refused(owner, profile_key.KEY)
+            raise
         if version:
             self._read.wrote(owner, profile_key.KEY, version)
         return version
@@ -271,11 +274,35 @@ class ProfileAccess:
         *,
         agent: str | None = None,
         scope: StateScope | None = None,
+        expected_version: int | None = None,
     ) -> bool:
-        """Removes a value, and returns whether there was one; see `read`."""
+        """Removes a value, and returns whether there was one; what was read only as it was, as `write` does.
+
+        Raises:
+            ConflictError: Somebody else has changed it; nothing was removed.
+        """
         owner = owner_of(key, agent, scope)
+        name = _name(owner, profile_key)
+        expected = expected_version
+        if expected is None:
+            expected = self._read.expected(owner, profile_key.KEY)
+
+        async def work(tx: Transaction) -> tuple[bool, int]:
+            if expected is None:
+                return await tx.documents.delete(name), 0
+            stored = await tx.documents.entry(name)
+            actual = 0 if stored is None else stored.version
+            return actual == expected and await tx.documents.delete(name), actual
+
+        existed, actual = await together(self._place(owner), work)
+        if expected is not None and actual != expected:
+            self._read.refused(owner, profile_key.KEY)
+            raise ConflictError(
+                f"{name!r} has version {actual}, not {expected}; nothing was removed: read it again",
+                actual=actual,
+            )
         self._read.forget(owner, profile_key.KEY)
-        return await self._place(owner).documents.delete(_name(owner, profile_key))
+        return existed
 
     # ---- all that somebody has
 
@@ -294,7 +321,12 @@ class ProfileAccess:
                 if (entry := await tx.documents.entry(name)) is not None
             ]
 
-        return await together(self._place(owner), work)
+        place = self._place(owner)
+        found = await together(place, work)
+        if isinstance(place, Space):
+            for each in found:
+                self._read.read(owner, each.key, each.version)
+        return found
 
     def _told(self, key: str, name: str, stored: DocumentEntry[Any]) -> ProfileEntry[Any]:
         record, known = read_record(ValueRecord, name, stored.value), self._keys.get(key)

@@ -195,9 +195,16 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         *,
         agent: str | None = None,
         scope: StateScope | None = None,
+        expected_version: int | None = None,
     ) -> bool:
-        """Removes a value, and returns whether there was one; see `read`."""
-        return finish(self._inner.delete(profile_key, key, agent=agent, scope=scope))
+        """Removes a value, and returns whether there was one; what was read only as it was, as `write` does.
+
+        Raises:
+            ConflictError: Somebody else has changed it; nothing was removed.
+        """
+        return finish(
+            self._inner.delete(profile_key, key, agent=agent, scope=scope, expected_version=expected_version)
+        )
 
     def list(
         self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None

@@ -126,6 +126,22 @@ class ProfileContract(TypedStage):
 
         assert await self.profiles().read(Score, "alice") == 6
 
+    async def test_what_was_listed_or_is_deleted_counts_as_read(self) -> None:
+        access, other = self.profiles(keys=[Score]), self.profiles()
+        await other.write(Score, "alice", 1)
+        (listed,) = await access.list("alice")
+        await other.update(Score, "alice", lambda score: score + 1)
+
+        with pytest.raises(ConflictError):
+            await access.write(Score, "alice", listed.value + 10)
+        with pytest.raises(ConflictError):
+            await access.delete(Score, "alice")
+        with pytest.raises(ConflictError):
+            await self.profiles().delete(Score, "alice", expected_version=listed.version)
+
+        assert await access.read(Score, "alice") == 2
+        assert await access.delete(Score, "alice") is True
+
     async def test_an_expected_version_is_demanded(self) -> None:
         access = self.profiles()
         version = await access.write(Score, "alice", 1, expected_version=0)

@@ -127,13 +127,13 @@ class WholeStateContract(TypedStage):
         await state.commit(update(Visits, 1))
         whole = state.export_persisted()
         await state.commit(update(Visits, 1))
-        refresh = state._thread.refresh
+        refresh = state._thread.refresh  # pyright: ignore[reportPrivateUsage]
 
         async def outrun() -> None:
             await refresh()
             await other.commit(update(Plan, "late"))
 
-        state._thread.refresh = outrun  # type: ignore[method-assign]
+        state._thread.refresh = outrun  # type: ignore[method-assign]  # pyright: ignore[reportPrivateUsage]
 
         await state.restore_persisted(whole)
 
