@@ -185,15 +185,17 @@ class ToolExecutions(ToolEffects):
     # ---- cleaning up
 
     async def _clean(self, folder: Folder, before: datetime) -> int:
-        """Removes executions that are over, with their retries, and effects of which the end is known."""
+        """Removes executions that are over, with their retries, and effects that were certainly not done.
+
+        One that was done stays: its name must never let it be done again.
+        """
         removed = 0
         async for _, execution in folder.values("log"):
             if execution.completed_at is not None and execution.completed_at < before:
                 removed += await self._together(folder, _removal(execution.execution_id, before))
         async for name, kept in folder.values("effect"):
             effect = kept["value"]
-            known = effect.status in (EffectStatus.DONE, EffectStatus.NOT_DONE)
-            if known and effect.ended_at < before:
+            if effect.status is EffectStatus.NOT_DONE and effect.ended_at < before:
                 removed += await folder.space.documents.delete(folder.name("effect", name))
         return removed
 

@@ -319,6 +319,7 @@ class ToolContract(EffectContract):
         await tools.fail_execution("failed", "no")
         await tools.schedule_retry("failed", "no")
         await tools.perform_effect("done", lambda: 1)
+        await tools.refute_effect(await tools.begin_effect("failed"), "no")
         await tools.begin_effect("on")
         kept = await tools.cleanup(older_than=timedelta(hours=1))
         await self.pass_time(20)
@@ -327,6 +328,7 @@ class ToolContract(EffectContract):
         assert (kept, removed) == (0, 3)
         assert [each.execution_id for each in await tools.get_execution_history("search")] == ["on"]
         assert await tools.get_effect("on") is not None and await tools.get_pending_retries() == []
+        assert await tools.perform_effect("done", lambda: 2) == 1 and await tools.get_effect("failed") is None
         assert (await tools.get_tool_stats("search")).total_executions == 3
 
     # ---- a plain model
