@@ -18,6 +18,7 @@ from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keepstate.managers.backends import Backend
 from keepstate.managers.manager import Manager
 from keepstate.managers.moments import Moment, Moments, admit_id
+from keepstate.managers.parameters import sameness
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_record
 from keepstate.managers.workflow_records import (
@@ -453,7 +454,7 @@ def _is_complete(state: WorkflowState) -> bool:
 
 
 def _is_repeated(known: StepState, step: StepState) -> bool:
-    return known.status == step.status and known.result == step.result
+    return known.status == step.status and sameness(known.result) == sameness(step.result)
 
 
 def _admit_in(state: WorkflowState, step: StepState) -> None:

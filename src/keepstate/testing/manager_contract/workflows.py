@@ -267,6 +267,15 @@ class WorkflowContract(ManagerStage):
         assert (state.status, state.steps_completed) == (COMPLETED, 6)
         assert [step.result for step in await workflows.list_steps("w")][1:3] == ["first 2", "second 3"]
 
+    async def test_a_repeated_result_is_the_same_where_it_is_stored_the_same(self) -> None:
+        workflows = await self.created(6, checkpoint_interval=None)
+        await workflows.update_step("w", done(1, float("nan")))
+        await workflows.update_step("w", done(1, float("nan")))
+        await workflows.update_step("w", done(2, True))
+
+        with pytest.raises(TransitionError, match="another result"):
+            await workflows.update_step("w", done(2, 1))
+
     async def test_a_checkpoint_without_a_context_keeps_that_of_the_workflow(self) -> None:
         workflows = await self.created(6, checkpoint_interval=None)
         await workflows.checkpoint(WorkflowCheckpoint(workflow_id="w", checkpoint_id="as it is", step=1))
