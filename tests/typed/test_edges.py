@@ -324,6 +324,30 @@ async def test_a_cancelled_step_commits_nothing() -> None:
         await run.step(lambda ctx: MutationBatch().update(Evens, 2))
 
 
+async def test_a_step_that_is_cancelled_once_it_was_applied_is_counted() -> None:
+    ks = keepstate.open("memory://")
+    async with ks, AgentRun(persistence=ks, keys=KEYS) as run:
+        await run.start_run("t", "r")
+        applied = asyncio.Event()
+
+        async def hangs(event: CommitEvent) -> None:
+            if not applied.is_set():
+                applied.set()
+                await asyncio.sleep(60)
+
+        run.state.add_hook(hangs)
+        step = asyncio.create_task(run.step(lambda ctx: MutationBatch().update(Visits, 1), messages=["a"]))
+        await applied.wait()
+        step.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await step
+
+        await run.step(lambda ctx: MutationBatch().update(Visits, 1), messages=["b"])
+
+        assert (run.read(Visits), run.record.steps, run.record.messages) == (2, 2, 2)
+        assert len(await run.messages()) == 2
+
+
 async def test_scopes_are_text() -> None:
     class Locale(ProfileKey[str]):
         KEY = "locale"

@@ -39,6 +39,7 @@ class HeldRun:
         lease: Keeps other processes from doing it.
         turns: Lets commits in one by one, for each counts on in the record.
         renewing: What renews the lease beside the caller.
+        is_unsure: Whether the last commit was interrupted, so that it may be applied and not counted here.
     """
 
     place: Space
@@ -48,6 +49,7 @@ class HeldRun:
     lease: Lease
     turns: Turns
     renewing: Work | None = field(default=None)
+    is_unsure: bool = field(default=False)
 
     async def commit(
         self,
@@ -77,26 +79,32 @@ class HeldRun:
         pending: Sequence[str],
         status: Literal["running", "finished", "failed"],
     ) -> None:
-        record = replace(
-            self.record,
-            status=status,
-            steps=self.record.steps + begins,
-            pending=list(pending),
-            messages=self.record.messages + len(messages),
-        )
+        def counted(before: RunRecord) -> RunRecord:
+            return replace(
+                before,
+                status=status,
+                steps=before.steps + begins,
+                pending=list(pending),
+                messages=before.messages + len(messages),
+            )
+
+        record, name = counted(self.record), self.names.run(self.record.run_id)
+        was_unsure, self.is_unsure = self.is_unsure, True
 
         async def beside(tx: Transaction, head: Head) -> None:
             nonlocal record
+            if was_unsure and (stored := await tx.documents.entry(name)) is not None:
+                record = counted(read_record(RunRecord, name, stored.value))
             for begin in range(0, len(messages), _MESSAGES_BY_APPEND):
                 await tx.events.append(
                     *messages[begin : begin + _MESSAGES_BY_APPEND], stream=self.names.messages
                 )
             record = replace(record, revision=head.revision)
-            await tx.documents.put(self.names.run(record.run_id), plain(record))
+            await tx.documents.put(name, plain(record))
 
         message = f"run {record.run_id}: " + (f"step {record.steps}" if status == "running" else status)
         await self.state._commit(batch, beside=beside, message=message)  # pyright: ignore[reportPrivateUsage]
-        self.record = record
+        self.record, self.is_unsure = record, False
 
     async def renew(self, signal: Signal) -> None:
         """Renews the lease until it is told to end, or another process has the run."""
