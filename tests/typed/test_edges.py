@@ -19,6 +19,7 @@ from keepstate import (
     InvalidError,
     KeyedState,
     KeyScope,
+    MaximumKey,
     MutationBatch,
     PersistedState,
     ProfileAccess,
@@ -346,6 +347,18 @@ async def test_a_step_that_is_cancelled_once_it_was_applied_is_counted() -> None
 
         assert (run.read(Visits), run.record.steps, run.record.messages) == (2, 2, 2)
         assert len(await run.messages()) == 2
+
+
+async def test_a_maximum_refuses_what_no_number_is_higher_than() -> None:
+    class Top(MaximumKey[float]):
+        KEY = "top"
+
+    async with KeyedState(keys=[Top]) as state:
+        with pytest.raises(StateError, match="NaN"):
+            await state.commit(MutationBatch().update(Top, 1.0).update(Top, float("nan")))
+        await state.commit(MutationBatch().update(Top, 2.0))
+
+        assert state.read(Top) == 2.0
 
 
 async def test_scopes_are_text() -> None:

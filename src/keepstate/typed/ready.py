@@ -80,7 +80,13 @@ class MaximumKey(StateKey[Number | None, Number], Generic[Number]):
 
     @classmethod
     def apply(cls, value: Number | None, update: Number) -> Number | None:
-        """Returns the higher of both."""
+        """Returns the higher of both.
+
+        Raises:
+            StateError: The update is NaN, which is neither higher nor lower than another number.
+        """
+        if update != update:  # NaN alone is not itself
+            raise StateError(f"{cls.KEY!r} is updated with NaN; give a number", state_key=cls.KEY)
         return update if value is None else max(value, update)
 
 
