@@ -203,7 +203,11 @@ class StateManager(Manager):
         """Removes a value, and returns whether there was one."""
         folder = await self._begun(key)
         if self._stages:
-            existed = await self.get(key, MISSING) is not MISSING
+            staged = self._staging.keys.get(key)  # not computed: what cannot be, can be deleted
+            if staged is None:
+                existed = await folder.space.documents.get(folder.name(key), MISSING) is not MISSING
+            else:
+                existed = not staged.is_deleted
             self._staging.delete(admit_text("key", key))
             return existed
         existed = await folder.by(f"delete {key}").space.documents.delete(folder.name(key))

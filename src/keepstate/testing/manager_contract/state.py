@@ -229,6 +229,14 @@ class StateContract(ManagerStage):
         await other.delete("bad")
         assert await state.flush() == 1 and await other.get("bad") == {"a": 1}
 
+    async def test_a_staged_key_that_cannot_be_stored_can_be_deleted(self) -> None:
+        state, other = self.state(auto_save=False), self.state()
+        await state.update("bad", {"a": 1})
+        await other.save("bad", "no dict")
+
+        assert [await state.delete("bad"), await state.delete("bad")] == [True, False]
+        assert await state.flush() == 1 and await other.get("bad") is None
+
     async def test_a_staged_change_that_raises_is_not_staged(self) -> None:
         state = self.state(auto_save=False)
         with pytest.raises(ZeroDivisionError):
