@@ -183,6 +183,7 @@ def twin_of(cls: ast.ClassDef, package: str) -> str:
     bases = [*(f"{parent}[{inner}]" for parent in parents or ["Twin"]), *generic]
     lines.append(f"class {cls.name}({', '.join(bases)}):")
     lines += [*docstring(cls.name, ast.get_docstring(cls)), ""]
+    lines += [f"    {name} = {package}.{cls.name}.{name}" for name in constants_of(cls)]
     if cls.name in MADE:
         lines += making(cls, f"{package}.{cls.name}")
     for name, meaning in attributes_of(cls):
@@ -191,6 +192,19 @@ def twin_of(cls: ast.ClassDef, package: str) -> str:
         if isinstance(node, Function) and is_offered(cls.name, node.name) and not is_needless(cls, node):
             lines += method(cls, node)
     return "\n".join(lines)
+
+
+def constants_of(cls: ast.ClassDef) -> list[str]:
+    """Returns the public names that the class gives to all its objects."""
+    return [
+        node.target.id
+        for node in cls.body
+        if isinstance(node, ast.AnnAssign)
+        and isinstance(node.target, ast.Name)
+        and node.target.id.isupper()
+        and not node.target.id.startswith("_")
+        and ast.unparse(node.annotation).startswith("ClassVar")
+    ]
 
 
 def is_parent(name: str) -> bool:

@@ -37,6 +37,8 @@ NO_CLAIM = ("1", None, 1, ("t", 1), Claim("t", "1"), Claim(1, 1))  # type: ignor
 NO_REF = (1, None, b"a", ["main"], "", "main~x", "main@noon", "ma#in")
 NO_LOAD = (1, None, "a", b"a", [1], [()])
 NO_LEASE = ("1", 1, True)
+NO_AFTER = (1, b"a", ["a"], "", "a" * 513)
+NO_FLAG = (1, None, "yes")
 
 
 @dataclass(frozen=True)
@@ -97,6 +99,9 @@ CALLS: dict[str, Call] = {
     ),
     "Documents.keys(pattern)": Call(lambda space, x: space.documents.keys(x), NO_PATTERN),
     "Documents.items(pattern)": Call(lambda space, x: space.documents.items(x), NO_PATTERN),
+    "Documents.keys(after)": Call(lambda space, x: space.documents.keys(after=x), NO_AFTER),
+    "Documents.items(after)": Call(lambda space, x: space.documents.items(after=x), NO_AFTER),
+    "Documents.entries(keys)": Call(lambda space, x: space.documents.entries("there", x), NO_NAME),
     "Documents.watch(pattern)": Call(lambda space, x: space.documents.watch(x), NO_PATTERN),
     "Documents.watch(after)": Call(lambda space, x: space.documents.watch(after=x), NO_REVISION),
     "Documents.watch(timeout_s)": Call(lambda space, x: space.documents.watch(timeout_s=x), NO_WAIT),
@@ -208,6 +213,17 @@ CALLS: dict[str, Call] = {
     "Queue.release(task)": Call(lambda space, x: space.queue.release(x), NO_CLAIM),
     "Queue.list(state)": Call(lambda space, x: space.queue.list(x), ("lost", 1, None, [])),
     "Queue.list(after)": Call(lambda space, x: space.queue.list("ready", after=x), (1, b"a", "", "zz", "é")),
+    "Queue.list(payloads)": Call(lambda space, x: space.queue.list("ready", payloads=x), NO_FLAG),
+    "Queue.get(payload)": Call(lambda space, x: space.queue.get("a", payload=x), NO_FLAG),
+    "Queue.remove(id)": Call(lambda space, x: space.queue.remove(x), (*NO_TASK_ID, None)),
+    "Queue.standings(prefix)": Call(lambda space, x: space.queue.standings(x), (1, None, b"a", ["a"])),
+    "Queue.standings(newest)": Call(
+        lambda space, x: space.queue.standings(newest=x), tuple(x for x in NO_COUNT if x != 0)
+    ),
+    "Queue.standings(payloads)": Call(lambda space, x: space.queue.standings(payloads=x), NO_FLAG),
+    "Queue.take(id)": Call(lambda space, x: space.queue.take(x, "w", lease_s=1), (*NO_TASK_ID, None)),
+    "Queue.take(worker)": Call(lambda space, x: space.queue.take("a", x, lease_s=1), (*NO_TEXT, "")),
+    "Queue.take(lease_s)": Call(lambda space, x: space.queue.take("a", "w", lease_s=x), NO_LENGTH),
     "Queue.list(limit)": Call(lambda space, x: space.queue.list("ready", limit=x), NO_COUNT),
     "Queue.dead(after)": Call(lambda space, x: space.queue.dead(after=x), (1, b"a", "", "zz", "é")),
     "Queue.dead(limit)": Call(lambda space, x: space.queue.dead(limit=x), NO_COUNT),

@@ -20,8 +20,10 @@ class Caller:
 
     def __init__(self, ks: Keepstate, number: int, dice: random.Random) -> None:
         self._documents = ks.space(f"cancelled/{number % 3}").documents
+        self._documents_are_here = not ks.url.startswith(("redis", "postgresql"))
         self._name, self._dice = f"caller-{number}", dice
         self.applied = self.tried = self.cancelled = 0
+        self.may_come_late: set[int] = set()
 
     async def run(self) -> None:
         usual_s = 0.002
@@ -34,6 +36,8 @@ class Caller:
                 usual_s *= 0.8
             except TimeoutError:
                 self.cancelled += 1
+                if not self._documents_are_here:
+                    self.may_come_late.add(number)
                 usual_s *= 1.2
             try:
                 async with asyncio.timeout(self._dice.random() * usual_s):
@@ -47,7 +51,8 @@ class Caller:
             return
         assert found["by"] == self._name
         assert isinstance(found["number"], int)
-        assert self.applied <= found["number"] <= self.tried
+        # What was given up while a server worked on it may come late, after what was written since.
+        assert self.applied <= found["number"] <= self.tried or found["number"] in self.may_come_late
 
     async def check_at_last(self) -> None:
         self.check(await self._documents.get(self._name))

@@ -8,7 +8,7 @@ from heapq import nlargest
 from typing import Any
 
 from keepstate.engine import layout, tasks
-from keepstate.engine.admission import admit_text
+from keepstate.engine.admission import admit_flag, admit_text
 from keepstate.engine.counting import name_tasks
 from keepstate.engine.describing import describe
 from keepstate.engine.document_record import decoded
@@ -40,6 +40,7 @@ async def listed(
     scope: Scope, state: TaskState, *, after: bytes | None, limit: int, payloads: bool
 ) -> list[TaskInfo]:
     """Returns tasks of a state in the order of its index, behind a key of it."""
+    admit_flag("payloads", payloads)
     found: list[TaskInfo] = []
     async for page in _pages(scope, layout.INDEXES[state], after, limit):
         for info in await read_tasks(scope, page, payloads=payloads):
@@ -143,6 +144,7 @@ async def standings(
     scope: Scope, *, prefix: str = "", newest: int, payloads: bool
 ) -> dict[TaskState, Standing]:
     """Returns how many tasks whose ids start so stand where, and the newest of each state."""
+    admit_flag("payloads", payloads)
     found: dict[TaskState, Standing] = {}
     for state, coming in (await _coming(scope)).items():
         ours = [each for each in coming if each[2].startswith(prefix)]

@@ -16,7 +16,7 @@ from uuid import UUID
 import msgspec
 
 from keepstate.engine import layout, tasks
-from keepstate.engine.admission import admit_instance, admit_name, admit_text
+from keepstate.engine.admission import admit_flag, admit_instance, admit_name, admit_text
 from keepstate.engine.claiming import Claims, Match, Wish
 from keepstate.engine.counting import count_tasks
 from keepstate.engine.listing import Standing, cursor_in, listed, read_tasks, record_of, standings
@@ -398,7 +398,7 @@ class Queue:
         Raises:
             CompactedError: More was written meanwhile than the log keeps.
         """
-        if newest:
+        if newest != 0 or type(newest) is not int:
             limits.admit_count("newest", newest)
         return await standings(
             self._scope, prefix=admit_text("prefix", prefix), newest=newest, payloads=payloads
@@ -427,7 +427,8 @@ class Queue:
 
     async def get(self, id: str, *, payload: bool = False) -> TaskInfo | None:
         """Returns one task, or None if there is none of this id; on request with what it is about."""
-        return (await read_tasks(self._scope, {id: b""}, payloads=payload))[0]
+        tasks.task_key(id)
+        return (await read_tasks(self._scope, {id: b""}, payloads=admit_flag("payload", payload)))[0]
 
     async def requeue(self, id: str) -> None:
         """Makes a dead task ready again, with all its attempts.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from copy import deepcopy
 from typing import Any, Final
 
 from keepstate.engine.documents import MISSING
@@ -53,10 +54,7 @@ class Checkout(Loaded, Mapping[str, Any]):
         if first not in self._own:
             self._own[first] = self._taken(first, value)
         inner = _inside(self._own[first], first, steps)
-        if type(inner) in _PLAIN:
-            return inner
-        states = self._scope.home.states
-        return states.assemble(states.canonical(inner), {})
+        return inner if type(inner) in _PLAIN else deepcopy(inner)
 
     def _taken(self, key: str, value: Any) -> Any:
         if type(value) in _PLAIN:

@@ -45,6 +45,11 @@ class AgentStateMachine(Twin[sessions.AgentStateMachine]):
         id: Which machine.
     """
 
+    STATES = sessions.AgentStateMachine.STATES
+    TRANSITIONS = sessions.AgentStateMachine.TRANSITIONS
+    WAITING = sessions.AgentStateMachine.WAITING
+    WORK = sessions.AgentStateMachine.WORK
+
     def __init__(
         self,
         id: str | None = None,
