@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from keepstate.values.codec import canonical
 from tests.engine.history.states import unlike
 
 State = dict[str, Any]
@@ -170,11 +171,16 @@ def at(state: Any, path: tuple[Any, ...]) -> Any:
 
 @dataclass
 class Joined:
-    """What a merge comes to: a state, with holes perhaps, and what must be told as a conflict."""
+    """What a merge comes to: a state, with holes perhaps, and what must be told as a conflict.
+
+    It is open where only the order of a dict's keys was changed: that is a change of a small dict, and none
+    of a large one.
+    """
 
     state: Any
     conflicts: list[tuple[Any, ...]]
     has_holes: bool = False
+    is_open: bool = False
 
 
 def join(
@@ -193,9 +199,11 @@ def _value(
     base, ours, theirs = sides
     rule = rules.get(path[0], rules[""]) if path else rules[""]
     # Equal steps of a counter are two; one may stand below the whole state.
-    if _equal(theirs, base) or (path and rule != "counter" and _equal(ours, theirs)):
+    if any(_same(*pair) and not _equal(*pair) for pair in ((base, ours), (base, theirs), (ours, theirs))):
+        joined.is_open = True
+    if _same(theirs, base) or (path and rule != "counter" and _same(ours, theirs)):
         return ours
-    if _equal(ours, base):
+    if _same(ours, base):
         return theirs
     if isinstance(ours, dict) and isinstance(theirs, dict) and (base is ABSENT or isinstance(base, dict)):
         before: dict[Any, Any] = {} if isinstance(base, Absent) else base
@@ -205,10 +213,6 @@ def _value(
             inner = before.get(key, ABSENT), ours.get(key, ABSENT), theirs.get(key, ABSENT)
             merged[key] = _value(joined, (*path, key), inner, rules, later)
         return {key: value for key, value in merged.items() if value is not ABSENT}
-    if _same(theirs, base) or _same(ours, base):
-        # Only the order of keys was changed, which is a change of a small dict and none of a tree.
-        joined.has_holes = True
-        return HOLE
     return _decided(joined, path, sides, rule, later)
 
 
@@ -244,7 +248,8 @@ def _decided(
 
 
 def _equal(one: Any, other: Any) -> bool:
-    return one is other or unlike(one, other, ordered=True) is None
+    present = one is not ABSENT and other is not ABSENT
+    return one is other or (present and canonical(one) == canonical(other))
 
 
 def _same(one: Any, other: Any) -> bool:
