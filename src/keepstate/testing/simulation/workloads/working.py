@@ -76,7 +76,10 @@ class Working(Workload):
         assert self._put.get(task.id) is not Fate.REFUSED, f"{task} was refused when it was put"
         assert task.id not in self._completed, f"{task} was completed, and claimed again"
         assert (task.id, task.token) not in self._claims, f"{task} was claimed twice under {task.token}"
+        later = any(id == task.id and token > task.token for id, token in self._claims)
         self._claims.add((task.id, task.token))
+        if later:
+            return  # it was told so late that the next holder was told before
         until_ms = self._held_until_ms.get(task.id, 0)
         assert self._now_ms() >= until_ms, f"{task} was claimed while it was held until {until_ms}"
         self._held_until_ms[task.id] = asked_ms + int(_LEASE_S * 1000)
