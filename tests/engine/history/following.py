@@ -276,8 +276,7 @@ class Follower(Looker):
         if len(bases) > 1:
             return None
         base = self.model.moments[next(iter(bases))].state if bases else {}
-        joined = join(base, head.state, theirs, other=rule, ours_is_later=later)
-        return None if joined.is_open else joined
+        return join(base, head.state, theirs, other=rule, ours_is_later=later)
 
     def _refused(self, error: MergeConflictError, expected: Joined | None) -> None:
         self.done["conflicts"] += 1

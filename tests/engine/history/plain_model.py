@@ -171,11 +171,7 @@ def at(state: Any, path: tuple[Any, ...]) -> Any:
 
 @dataclass
 class Joined:
-    """What a merge comes to: a state, with holes perhaps, and what must be told as a conflict.
-
-    It is open where only the order of a dict's keys was changed: that is a change of a small dict, and none
-    of a large one.
-    """
+    """What a merge comes to: a state, with holes perhaps, and what must be told as a conflict."""
 
     state: Any
     conflicts: list[tuple[Any, ...]]
@@ -186,11 +182,15 @@ class Joined:
 def join(
     base: State, ours: State, theirs: State, *, other: str = "refuse", ours_is_later: bool = True,
     rules: Mapping[str, Any] = RULES,
-) -> Joined:  # fmt: skip
-    """Merges two states; `other` is the rule of what has none."""
+) -> Joined | None:  # fmt: skip
+    """Merges two states; `other` is the rule of what has none.
+
+    None where only the order of a dict's keys was changed: that is a change of a small dict, and none of a
+    large one.
+    """
     joined = Joined(None, [])
     joined.state = _value(joined, (), (base, ours, theirs), {**rules, "": other}, ours_is_later)
-    return joined
+    return None if joined.is_open else joined
 
 
 def _value(
