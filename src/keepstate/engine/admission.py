@@ -9,6 +9,7 @@ from __future__ import annotations
 from os import PathLike, fspath
 from typing import Any, Final
 
+from keepstate._runner import Colour
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import LAST_REVISION
 from keepstate.values import limits
@@ -80,6 +81,28 @@ def admit_instance(what: str, given: object, *kinds: type) -> None:
     if not isinstance(given, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise InvalidError(f"`{what}` is {_shown(given)}; give a {wanted}")
+
+
+def admit_place(what: str, given: Any, colour: Colour, *kinds: type) -> Any:
+    """Returns a space, a transaction or a handle that was passed to what is used in a colour.
+
+    Raises:
+        InvalidError: It is none of these, or of the other colour.
+    """
+    refuse_twin(what, given)
+    admit_instance(what, given, *kinds)
+    if given.runner.colour != colour:
+        right = "keepstate" if given.runner.colour == "async" else "keepstate.sync"
+        raise InvalidError(f"{given!r} is {given.runner.colour}; hand it to a class of {right}")
+    return given
+
+
+def refuse_twin(what: str, given: object) -> None:
+    """Raises `InvalidError` for a blocking twin, which holds what it drives as `_inner`."""
+    if hasattr(given, "_inner"):
+        raise InvalidError(
+            f"`{what}` is a blocking {type(given).__name__}; hand it to a class of keepstate.sync"
+        )
 
 
 def admit_type(wanted: Any) -> None:

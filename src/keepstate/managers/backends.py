@@ -12,7 +12,7 @@ from os import PathLike
 from typing import Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
-from keepstate.engine.admission import admit_instance, admit_text
+from keepstate.engine.admission import admit_path, admit_text
 from keepstate.errors import InvalidError
 from keepstate.values import limits
 
@@ -54,7 +54,7 @@ class FileBackend:
     compression: bool = True
 
     def __post_init__(self) -> None:
-        _admit_path("base_path", self.base_path)
+        admit_path("base_path", self.base_path)
         if self.format not in ("json", "msgpack"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`format` is {self.format!r}; it is 'json' or 'msgpack'")
         if self.compression is not True:
@@ -79,7 +79,7 @@ class SQLiteBackend:
     durability: Literal["full", "normal"] = "full"
 
     def __post_init__(self) -> None:
-        _admit_path("path", self.path)
+        admit_path("path", self.path)
         if self.durability not in ("full", "normal"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`durability` is {self.durability!r}; it is 'full' or 'normal'")
 
@@ -216,7 +216,7 @@ def _of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
 
 def _of_journal(path: str | PathLike[str]) -> str:
     """Returns the URL of a journal; one whose name ends in `.json` is kept as JSON."""
-    name = _admit_path("file_path", path)
+    name = admit_path("file_path", path)
     return _of_file("file", name, {"format": "json"} if name.endswith(".json") else {})
 
 
@@ -240,11 +240,6 @@ def _refuse_beside(given: Mapping[str, object], beside: str, *, allowed: tuple[s
         raise InvalidError(f"`{needless[0]}` has no effect beside {beside}; it goes with {wanted}")
     if len(given) > 1:
         raise InvalidError(f"{' and '.join(f'`{name}`' for name in given)} are two places; give one of them")
-
-
-def _admit_path(what: str, path: object) -> str:
-    admit_instance(what, path, str, PathLike)
-    return admit_text(what, os.fspath(path))  # type: ignore[call-overload]
 
 
 def _admit_scheme(what: str, url: object, schemes: tuple[str, ...]) -> str:

@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from keepstate._clock import Clock
 from keepstate._runner import Colour, Runner
+from keepstate.engine.admission import admit_place, refuse_twin
 from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
@@ -107,24 +108,16 @@ class Place:
         if space is not None:
             if (persistence, url, redis_url, file_path) != (None, None, None, None):
                 raise InvalidError("`space` says where to keep things already; give nothing beside it")
-            self.space = self._admitted(space, "space", Space, Transaction)
+            self.space = admit_place("space", space, colour, Space, Transaction)
         elif isinstance(persistence, Keepstate):
-            self._handle = self._admitted(persistence, "persistence", Keepstate)
+            self._handle = admit_place("persistence", persistence, colour, Keepstate)
         elif persistence is None or isinstance(persistence, str | Backend):
             text = url_of(persistence, url=url, redis_url=redis_url, file_path=file_path)
             self._handle, self._is_own = Keepstate(OpenStore(text, colour, makes_folder=True)), True
         else:
             url_of("memory", url=url, redis_url=redis_url, file_path=file_path)
-            self._handle = Keepstate(source_of(_not_blocking(persistence, "persistence"), colour))
-
-    def _admitted(self, given: Any, what: str, *kinds: type) -> Any:
-        if not isinstance(_not_blocking(given, what), kinds):
-            wanted = " or ".join(kind.__name__ for kind in kinds)
-            raise InvalidError(f"`{what}` is {given!r}; give a {wanted}")
-        if given.runner.colour != self.colour:
-            right = "keepstate" if given.runner.colour == "async" else "keepstate.sync"
-            raise InvalidError(f"{given!r} is {given.runner.colour}; hand it to the manager of {right}")
-        return given
+            refuse_twin("persistence", persistence)
+            self._handle = Keepstate(source_of(persistence, colour))
 
     def __repr__(self) -> str:
         return repr(self._parts)
@@ -245,11 +238,3 @@ class Place:
     def __getstate__(self) -> dict[str, Any]:
         """Returns what is sent; what arrives has a handle of its own, and closes it."""
         return {**self.__dict__, "_folders": OrderedDict(), "_is_own": True}
-
-
-def _not_blocking(given: Any, what: str) -> Any:
-    """Returns what was given, unless it is a blocking twin."""
-    if hasattr(given, "_inner"):
-        kind = type(given).__name__
-        raise InvalidError(f"`{what}` is a blocking {kind}; hand it to a manager of keepstate.sync")
-    return given

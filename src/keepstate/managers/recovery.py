@@ -180,7 +180,7 @@ class AgentRecoveryManager:
             if not callable(getattr(agent, name, None)):
                 raise InvalidError(f"{agent!r} has no {name}(); recover it, and go on by yourself")
         try:
-            result = await called(agent.run, task)  # type: ignore[attr-defined]
+            result = await called(getattr(agent, "run"), task)  # noqa: B009  optional in the protocol
         except Exception as error:
             if not self.auto_recover:
                 raise

@@ -125,8 +125,8 @@ class _Wanted:
         self.bound, self.callback, self.is_over = bound, callback, False
 
 
-def admit_interval(name: str, seconds: object) -> float:
+def admit_interval(name: str, seconds: Any) -> float:
     """Returns a number of seconds that may be 0."""
-    if type(seconds) not in (int, float) or not 0 <= seconds <= limits.TTL_MS / 1000:  # type: ignore[operator]
+    if type(seconds) not in (int, float) or not 0 <= seconds <= limits.TTL_MS / 1000:
         raise InvalidError(f"`{name}` is {seconds!r}; it is 0 seconds or more")
-    return float(seconds)  # type: ignore[arg-type]
+    return float(seconds)

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from hashlib import sha256
 from os import PathLike
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from keepstate._clock import Clock
 from keepstate._runner import Colour, Runner
-from keepstate.engine.admission import admit_space, admit_text
+from keepstate.engine.admission import admit_place, admit_space, admit_text
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
@@ -58,9 +58,9 @@ class Home:
                 raise InvalidError(
                     "`space` says where state is kept already; give no `persistence` beside it"
                 )
-            self.passed = _admitted(space, "space", (Space, Transaction), colour)
+            self.passed = admit_place("space", space, colour, Space, Transaction)
         elif isinstance(persistence, Keepstate) or hasattr(persistence, "_inner"):
-            self.handle = _admitted(persistence, "persistence", (Keepstate,), colour)
+            self.handle = admit_place("persistence", persistence, colour, Keepstate)
         else:
             default = PRIVATE if is_private else DEFAULT
             self.handle = Keepstate(source_of(default if persistence is None else persistence, colour))
@@ -124,16 +124,3 @@ def short(name: str) -> str:
     if len(encoded) <= _LABEL_BYTES:
         return label
     return f"{label.partition('/')[0][:100]}/{sha256(encoded).hexdigest()}"
-
-
-def _admitted(given: Any, what: str, kinds: tuple[type[Any], ...], colour: Colour) -> Any:
-    if hasattr(given, "_inner"):
-        raise InvalidError(
-            f"`{what}` is a blocking {type(given).__name__}; hand it to a class of keepstate.sync"
-        )
-    if not isinstance(given, kinds):
-        raise InvalidError(f"`{what}` is {given!r}; give a {' or '.join(kind.__name__ for kind in kinds)}")
-    if given.runner.colour != colour:
-        right = "keepstate" if given.runner.colour == "async" else "keepstate.sync"
-        raise InvalidError(f"{given!r} is {given.runner.colour}; hand it to a class of {right}")
-    return given

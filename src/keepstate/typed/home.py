@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from os import PathLike
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from keepstate._runner import Colour
-from keepstate.engine.admission import admit_space, admit_text
+from keepstate.engine.admission import admit_place, admit_space, admit_text
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
@@ -58,9 +58,9 @@ class Home:
                     "`space` says where state is kept already; give nothing beside it, and record=True to "
                     "the space"
                 )
-            self.passed = _admitted(space, "space", (Space, Transaction), colour)
+            self.passed = admit_place("space", space, colour, Space, Transaction)
         elif isinstance(persistence, Keepstate) or hasattr(persistence, "_inner"):
-            self.handle = _admitted(persistence, "persistence", (Keepstate,), colour)
+            self.handle = admit_place("persistence", persistence, colour, Keepstate)
         else:
             url = PRIVATE if persistence is None else persistence
             self.handle, self._is_own = Keepstate(source_of(url, colour)), True
@@ -93,16 +93,3 @@ class Home:
         """Lets go of a store that was opened here."""
         if self.handle is not None and self._is_own:
             await self.handle.close()
-
-
-def _admitted(given: Any, what: str, kinds: tuple[type[Any], ...], colour: Colour) -> Any:
-    if hasattr(given, "_inner"):
-        raise InvalidError(
-            f"`{what}` is a blocking {type(given).__name__}; hand it to a class of keepstate.sync"
-        )
-    if not isinstance(given, kinds):
-        raise InvalidError(f"`{what}` is {given!r}; give a {' or '.join(kind.__name__ for kind in kinds)}")
-    if given.runner.colour != colour:
-        right = "keepstate" if given.runner.colour == "async" else "keepstate.sync"
-        raise InvalidError(f"{given!r} is {given.runner.colour}; hand it to a class of {right}")
-    return given
