@@ -69,13 +69,13 @@ class RecoveryRecord:
 
     Attributes:
         attempts: How many there were since it last got further.
-        order: That of the checkpoint that was the latest at the last one.
+        step: That of the checkpoint that it was restored from last.
         last_at: When the last one was, by the store's clock.
         last_error: What `run` saw before it.
     """
 
     attempts: int = 0
-    order: int = 0
+    step: int = -1
     last_at: datetime | None = None
     last_error: str | None = None
 
@@ -209,7 +209,7 @@ class AgentRecoveryManager:
     ) -> Recovery:
         folder = folder_of(self._store, agent.id)
         checkpoint = await Moments(folder, "checkpoint").demanded(from_checkpoint, RECOVERABLE)
-        known = await self._attempts(folder)
+        known = await self._attempts(folder, checkpoint)
         if known.attempts >= self.max_recovery_attempts:
             raise AttemptsExhaustedError(
                 f"agent {agent.id!r} was recovered {known.attempts} times and got no further; mend what "
@@ -226,19 +226,23 @@ class AgentRecoveryManager:
 
     async def attempts(self, agent_id: str) -> int:
         """Returns how often recovery of an agent was tried since it last got further."""
-        return (await self._attempts(folder_of(self._store, agent_id))).attempts
+        folder = folder_of(self._store, agent_id)
+        latest = await Moments(folder, "checkpoint").newest(RECOVERABLE)
+        checkpoint = None if latest is None else await Moments(folder, "checkpoint").read(latest)
+        return (await self._attempts(folder, checkpoint)).attempts
 
     async def reset(self, agent_id: str) -> None:
         """Forgets the attempts to recover an agent: it may have all of them again."""
         await self._succeeded(agent_id)
 
-    async def _attempts(self, folder: Folder) -> RecoveryRecord:
+    async def _attempts(self, folder: Folder, checkpoint: AgentCheckpoint | None) -> RecoveryRecord:
+        """Returns the attempts since the agent came to a higher step.
+
+        A newer checkpoint alone is no progress: what saves one and fails each time would be recovered for ever.
+        """
         known: RecoveryRecord | None = await folder.space.documents.get(folder.name("recovery"))
-        latest = await Moments(folder, "checkpoint").newest()
-        order = latest.order if latest is not None else 0
-        if known is None or order > known.order:
-            return RecoveryRecord(order=order)
-        return known
+        step = -1 if checkpoint is None else checkpoint.step
+        return RecoveryRecord(step=step) if known is None or step > known.step else known
 
     async def _pause(self, folder: Folder, known: RecoveryRecord) -> None:
         """Waits until the next attempt is due."""

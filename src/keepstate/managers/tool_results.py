@@ -79,6 +79,10 @@ class ToolResults(ToolExecutions):
         entry: ToolCacheEntry | None = await folder.space.documents.get(name)
         return entry
 
+    async def _version(self, folder: Folder, tool_name: str, hash: str) -> int:
+        entry = await folder.space.documents.entry(folder.name("cache", quoted(tool_name), hash))
+        return 0 if entry is None else entry.version
+
     # ---- one execution for all who ask
 
     async def run(
@@ -111,6 +115,7 @@ class ToolResults(ToolExecutions):
         milliseconds("lease_s", lease_s)
         if ttl is not None:
             milliseconds("ttl", ttl)
+        is_cached = self.cache_results or ttl is not None
         if ttl is None:
             ttl = self.cache_ttl if self.cache_results else _UNCACHED_S
         hash = parameters_hash(tool_name, parameters)
@@ -122,24 +127,33 @@ class ToolResults(ToolExecutions):
         )
 
         async def lead() -> ToolCacheEntry:
-            return await self.get_cached_result(tool_name, parameters) or await self._led(
-                execution, hash, function, ttl, lease_s
-            )
+            known = await self.get_cached_result(tool_name, parameters) if is_cached else None
+            return known or await self._led(execution, hash, function, ttl, lease_s, is_cached=is_cached)
 
         entry = await self._flights.join((tool_name, hash), lead)
         own: ToolCacheEntry = codec.decode(codec.encode(entry))
         return own
 
     async def _led(
-        self, execution: ToolExecution, hash: str, function: Tool, ttl: float | None, lease_s: float
+        self,
+        execution: ToolExecution,
+        hash: str,
+        function: Tool,
+        ttl: float | None,
+        lease_s: float,
+        *,
+        is_cached: bool,
     ) -> ToolCacheEntry:
         folder = self._cached_in(execution.tool_name, hash)
+        # Uncached, a result is for those only who were waiting when it came: a mail sent before is another.
+        before = None if is_cached else await self._version(folder, execution.tool_name, hash)
         lease = await self._leading(folder, execution.tool_name, hash, lease_s)
         beating = self._runner.start(lambda signal: _beat(lease, signal), f"lease of {execution.tool_name}")
         try:
-            known = await self._cached(folder, execution.tool_name, hash)
-            if known is not None:  # by who had the lease before
-                return known
+            if is_cached or await self._version(folder, execution.tool_name, hash) != before:
+                known = await self._cached(folder, execution.tool_name, hash)
+                if known is not None:  # by who had the lease before
+                    return known
             result = await self._executed(execution, function)
             entry = ToolCacheEntry(execution.tool_name, hash, result, present(self._clock), ttl)
             return await self._kept(folder, entry, lease)

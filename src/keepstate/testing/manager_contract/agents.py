@@ -292,6 +292,18 @@ class RecoveryContract(ManagerStage):
             await recovery.run(agent, "task")
         assert isinstance(exhausted.value.__cause__, ConnectionError) and len(agent.restored) == 2
 
+    async def test_an_agent_that_saves_a_checkpoint_and_fails_each_time_is_given_up(self) -> None:
+        agents, recovery = self.recovery(max_recovery_attempts=2)
+        agent = Agent(failures=10)
+        await agents.save_checkpoint(checkpoint("c", 1))
+
+        with pytest.raises(AttemptsExhaustedError):
+            await recovery.run(agent, "task")
+        await agents.save_checkpoint(checkpoint("once more", 1))
+        with pytest.raises(AttemptsExhaustedError):
+            await recovery.run(agent, "task")
+        assert len(agent.restored) == 2
+
     async def test_without_checkpoint_or_wish_the_agent_s_own_failure_is_raised(self) -> None:
         agents, recovery = self.recovery()
         _, unwilling = self.recovery(auto_recover=False)

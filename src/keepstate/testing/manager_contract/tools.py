@@ -263,7 +263,7 @@ class ToolContract(EffectContract):
     # ---- one execution for all
 
     async def test_many_who_ask_for_the_same_get_one_execution(self) -> None:
-        tools = [self.tools() for _ in range(3)]
+        tools = [self.tools(cache_results=True) for _ in range(3)]
         calls: Counter[int] = Counter()
 
         def search(parameters: dict[str, Any]) -> None:
@@ -277,6 +277,18 @@ class ToolContract(EffectContract):
         assert answers == [None] * 12 and calls == Counter({0: 1, 1: 1})
         history = await tools[0].get_execution_history("search")
         assert [each.status for each in history] == [COMPLETED] * 2
+
+    async def test_without_caching_who_asks_later_gets_an_execution_of_its_own(self) -> None:
+        tools, other = self.tools(cache_results=False), self.tools(cache_results=False)
+        sent: list[str] = []
+
+        def send(parameters: dict[str, Any]) -> int:
+            sent.append(parameters["to"])
+            return len(sent)
+
+        answers = [(await each.run("send_mail", {"to": "a"}, send)).result for each in (tools, other, tools)]
+
+        assert answers == [1, 2, 3] and sent == ["a", "a", "a"]
 
     async def test_a_failure_is_told_and_the_next_one_tries(self) -> None:
         tools = self.tools(cache_results=True)
