@@ -238,7 +238,7 @@ class AgentRecoveryManager:
     async def _attempts(self, folder: Folder, checkpoint: AgentCheckpoint | None) -> RecoveryRecord:
         """Returns the attempts since the agent came to a higher step.
 
-        A newer checkpoint alone is no progress: what saves one and fails each time would be recovered for ever.
+        A newer checkpoint alone is no progress: what saves one and fails each time would go on for ever.
         """
         known: RecoveryRecord | None = await folder.space.documents.get(folder.name("recovery"))
         step = -1 if checkpoint is None else checkpoint.step
