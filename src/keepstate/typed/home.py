@@ -1,33 +1,20 @@
-"""Where typed state is kept: a store of its own opening, an open handle, or a space or transaction passed."""
+"""Where typed state is kept, and how a thread's is named there."""
 
 from __future__ import annotations
 
-from os import PathLike
-from typing import TypeAlias
-
 from keepstate._runner import Colour
-from keepstate.engine.admission import admit_place, admit_space, admit_text
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.admission import admit_space, admit_text
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
-from keepstate.opening import source_of
-from keepstate.stores.protocol import Store
+from keepstate.home import PRIVATE, HomeBase, Persistence
 from keepstate.typed.layout import Names
 
-Persistence: TypeAlias = str | PathLike[str] | Store | Keepstate
-"""A URL, the path of an SQLite file, an open store, or a handle on one."""
 
-PRIVATE = "memory://"
-"""Memory that nobody else sees; it ends with who has it."""
-
-
-class Home:
-    """Gives spaces by name, or the one that was passed; closes only what it has opened.
+class Home(HomeBase):
+    """Gives spaces by name, or the one that was passed.
 
     Attributes:
-        passed: The space or transaction that was passed.
-        handle: Instead: the handle on a store.
         is_private: Whether nobody else sees it.
 
     Args:
@@ -47,26 +34,11 @@ class Home:
         record: bool = False,
         colour: Colour,
     ) -> None:
+        if space is not None and record:
+            raise InvalidError("`space` is recorded or not already; give record=True to the space")
+        super().__init__(persistence, space, default=PRIVATE, colour=colour)
         self._author, self._record = author, record
-        self.passed: Space | Transaction | None = None
-        self.handle: Keepstate | None = None
-        self._is_own = False
         self.is_private = persistence is None and space is None
-        if space is not None:
-            if persistence is not None or record:
-                raise InvalidError(
-                    "`space` says where state is kept already; give nothing beside it, and record=True to "
-                    "the space"
-                )
-            self.passed = admit_place("space", space, colour, Space, Transaction)
-        elif isinstance(persistence, Keepstate) or hasattr(persistence, "_inner"):
-            self.handle = admit_place("persistence", persistence, colour, Keepstate)
-        else:
-            url = PRIVATE if persistence is None else persistence
-            self.handle, self._is_own = Keepstate(source_of(url, colour)), True
-
-    def __repr__(self) -> str:
-        return repr(self.passed or self.handle)
 
     def place(self, name: str) -> Space | Transaction:
         """Returns the space of this name, or what was passed; asks the store nothing."""
@@ -88,8 +60,3 @@ class Home:
             self.passed.space if isinstance(self.passed, Transaction) else self.passed and self.passed.name
         )
         return self.place(name), Names() if given in (None, name) else Names.shared(thread_id)
-
-    async def close(self) -> None:
-        """Lets go of a store that was opened here."""
-        if self.handle is not None and self._is_own:
-            await self.handle.close()
