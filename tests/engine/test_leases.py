@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -36,6 +37,23 @@ async def test_a_lease_that_is_let_go_wakes_who_waits_for_it(space: Space) -> No
     await first.release()
 
     assert (await waiting).is_held()
+
+
+async def test_who_is_cancelled_while_acquiring_a_lease_does_not_leave_it_held(space: Space) -> None:
+    await space.documents.put("a", 1)
+    for turn in range(60):
+        acquiring = asyncio.create_task(space.leases.acquire(f"job {turn}", 60))
+        for _ in range(turn % 12):
+            await asyncio.sleep(0)
+        acquiring.cancel()
+        with suppress(asyncio.CancelledError):
+            await (await acquiring).release()
+
+    async def acquire(turn: int) -> None:
+        async with await space.leases.acquire(f"job {turn}", 60, wait_s=5):
+            pass
+
+    await asyncio.gather(*[acquire(turn) for turn in range(60)])
 
 
 async def test_a_lease_believes_in_nine_tenths_of_its_time(turned: Turned) -> None:

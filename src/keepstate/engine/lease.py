@@ -8,9 +8,11 @@ the holder.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from keepstate._runner import Promise
 from keepstate.engine import layout
 from keepstate.engine.describing import describe
 from keepstate.engine.hearing import hear
@@ -19,7 +21,7 @@ from keepstate.engine.scope import Scope
 from keepstate.engine.stored import damaged
 from keepstate.engine.times import admit_wait, milliseconds
 from keepstate.engine.unit import Unit
-from keepstate.errors import ConflictError, InvalidError, LeaseLostError
+from keepstate.errors import ConflictError, InvalidError, KeepstateError, LeaseLostError
 from keepstate.stores.protocol import ABSENT, Entry
 from keepstate.values import codec
 
@@ -202,18 +204,50 @@ class Leases:
         store = await self._scope.store()
         async with hear(store, self._scope.stored_name) as hints:
             while True:
-                since_s = self._scope.clock.awake_or_asleep_s()
-                losses = Losses(store, self._scope.stored_name, self._scope.name)
-                held = await self._try(name, ttl_ms)
-                if isinstance(held, int):
-                    return Lease(self._scope, name, held, ttl_s, since_s=since_s, losses=losses)
+                held = await self._tried(name, ttl_s, ttl_ms)
+                if isinstance(held, Lease):
+                    return held
                 left_s = deadline_s - self._scope.clock.monotonic_s()
                 if left_s <= 0:
                     raise held
                 await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._free_in_s(name)))
 
-    async def _try(self, name: str, ttl_ms: int) -> int | ConflictError:
+    async def _tried(self, name: str, ttl_s: float, ttl_ms: int) -> Lease | ConflictError:
+        """Tries once, beside the caller: who is cancelled does not learn that it holds it, and lets it go."""
+        promise: Promise[Lease | ConflictError] = self._scope.runner.promise()
+        taken: list[Lease] = []
+        is_cancelled = False
+
+        async def attempt() -> None:
+            try:
+                held = await self._try(name, ttl_s, ttl_ms)
+            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+                promise.fail(error)
+                return
+            if isinstance(held, Lease):
+                taken.append(held)
+            promise.give(held)
+            if is_cancelled:
+                await let_go()
+
+        async def let_go() -> None:
+            with suppress(KeepstateError):  # it ends by itself, if later
+                for lease in taken:
+                    await lease.release()
+
+        self._scope.runner.detach(attempt)
+        try:
+            return await promise.wait()
+        except BaseException:
+            is_cancelled = True
+            if taken:
+                self._scope.runner.detach(let_go)
+            raise
+
+    async def _try(self, name: str, ttl_s: float, ttl_ms: int) -> Lease | ConflictError:
         key = layout.named_key(layout.LEASES, name)
+        since_s = self._scope.clock.awake_or_asleep_s()
+        losses = Losses(await self._scope.store(), self._scope.stored_name, self._scope.name)
 
         async def work(unit: Unit) -> None:
             unit.check(key, version=ABSENT)
@@ -231,7 +265,7 @@ class Leases:
             )
             taken.__cause__ = conflict
             return taken
-        return revision
+        return Lease(self._scope, name, revision, ttl_s, since_s=since_s, losses=losses)
 
     async def holder(self, name: str) -> str | None:
         """Returns who holds it, None if nobody does; unnamed authors are `unknown`."""
