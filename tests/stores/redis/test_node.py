@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from keepstate.errors import StoreUnavailableError
 from keepstate.stores.protocol import Put
 from keepstate.testing.servers import Redis
 from keepstate.testing.store_contract.stage import applied, only_async, value_of
@@ -80,4 +81,36 @@ class TestNode(RedisStage):
 
         assert done.revision == 2
         assert await value_of(store, space, OTHER) == b"2"
+        await store.close()
+
+    @only_async
+    async def test_each_call_on_a_connection_has_the_whole_timeout_for_itself(
+        self, own_server: Redis, space: str
+    ) -> None:
+        store = await self.open(own_server.url + "?timeout_s=0.6&max_connections=1&retry_for_s=0")
+        await applied(store, space, Put(A, b"1"))
+        await asyncio.sleep(0.4)
+        own_server.command("CLIENT", "PAUSE", "400", "ALL")
+
+        found = await value_of(store, space, A)  # answered 0.8 s after the first call began
+
+        assert found == b"1"
+        await store.close()
+
+    @only_async
+    async def test_a_timeout_of_a_call_cancels_nothing_else_in_its_task(
+        self, own_server: Redis, space: str
+    ) -> None:
+        store = await self.open(own_server.url + "?timeout_s=0.2&retry_for_s=0")
+        await applied(store, space, Put(A, b"1"))
+        own_server.command("CLIENT", "PAUSE", "300", "ALL")
+
+        with pytest.raises(StoreUnavailableError):
+            await value_of(store, space, A)
+
+        task = asyncio.current_task()
+        assert task is not None
+        assert task.cancelling() == 0
+        await asyncio.sleep(0.2)
+        assert await value_of(store, space, A) == b"1"
         await store.close()

@@ -22,7 +22,7 @@ from keepstate.errors import (
     StorageError,
     StoreUnavailableError,
 )
-from keepstate.stores.admission import admit_reading
+from keepstate.stores.admission import admit_changes, admit_reading
 from keepstate.stores.base import StoreBase
 from keepstate.stores.hints import HintListener
 from keepstate.stores.marks import NONCE_BYTES, Mark, Marks, applied_beside
@@ -166,6 +166,8 @@ class RedisStore(StoreBase):
     # ---- applying
 
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        if len(batches) == 1 and (outcome := await self._apply_one(batches[0])) is not None:
+            return [outcome]
         unlisted = [
             batch.space for batch in batches if batch.writes and not self._registry.is_listed(batch.space)
         ]
@@ -173,8 +175,6 @@ class RedisStore(StoreBase):
         marks = {batch.space: self._marks.of(batch.space) for batch in batches}
         if void := self._marks.void(batches, url=self.url):
             return await applied_beside(void, batches, self._apply)
-        if len(batches) == 1 and not failed:
-            return [await self._apply_one(batches[0], marks[batches[0].space])]
         # A space's batches go as one unit: no passing state of the server can refuse one and pass the next.
         by_space: dict[str, list[int]] = {}
         for at, batch in enumerate(batches):
@@ -194,8 +194,11 @@ class RedisStore(StoreBase):
             outcomes[at] if at in outcomes else copy(failed[batch.space]) for at, batch in enumerate(batches)
         ]
 
-    async def _apply_one(self, batch: Batch, mark: Mark | None) -> Outcome:
-        """Applies the flush that most are: what the other way does, with less ado."""
+    async def _apply_one(self, batch: Batch) -> Outcome | None:
+        """Applies the flush that most are: what the other way does, with less ado; None if it needs that."""
+        mark = self._marks.of(batch.space)
+        if not self._registry.is_listed(batch.space) or self._marks.void((batch,), url=self.url):
+            return None
         where, nonces = self._place(batch.space), self._clock.random_bytes(2 * NONCE_BYTES)
         words = self._words(batch, where, mark, nonces)
         (answer,) = await self._client.run([Unit(where.slot, (words,))])
@@ -293,8 +296,18 @@ class RedisStore(StoreBase):
         ]
         return Page(cast("list[Entry]", entries), cast("bytes | None", reply[2]), state.revision)
 
-    async def _changes(self, space: str, after: int, limit: int) -> Changes:
-        mark = self._marks.of(space)
+    def mark(self, space: str) -> Mark | None:
+        """Returns the highest mark that this handle has seen of the space."""
+        return self._marks.of(space)
+
+    async def changes_under(self, space: str, mark: Mark, after: int, *, limit: int = 1024) -> Changes:
+        """Returns what changed after a revision, if the space has this mark."""
+        self._check_open()
+        admit_changes(space, after, limit)
+        return await self._repeated(self._changes, space, after, limit, mark)
+
+    async def _changes(self, space: str, after: int, limit: int, under: Mark | None = None) -> Changes:
+        mark = under or self._marks.of(space)
         reply = await self._ask(
             "changes", space, mark, (b"%d" % after, b"%d" % min(limit, limits.PAGE_BYTES))
         )
