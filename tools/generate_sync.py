@@ -210,7 +210,7 @@ def constants_of(cls: ast.ClassDef) -> list[str]:
 def is_parent(name: str) -> bool:
     """Says whether other twins inherit from it, and so hold an inner object of another class."""
     tools = {"ToolPlaces", "ToolRetries", "ToolEffects", "ToolExecutions", "ToolResults"}
-    return name in {"Loaded", "Manager", "Parts", "Upkeep"} | tools
+    return name in {"Loaded", "Manager", "Parts", "TeamRosters", "Upkeep"} | tools
 
 
 def package_of(module: str) -> str:

@@ -22,6 +22,7 @@ MODULES = {
     "managers.recovery": ("AgentRecoveryManager",),
     "managers.knowledge": ("KnowledgeStateManager",),
     "managers.speech": ("SpeechStateManager",),
+    "managers.team_rosters": ("TeamRosters",),
     "managers.teams": ("OrchestrationStateManager",),
     "managers.tool_places": ("ToolPlaces",),
     "managers.tool_retries": ("ToolRetries",),

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
 from keepstate.engine.space import Space
+from keepstate.engine.tasks import STATES, TaskState
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import ConflictError, InvalidError, NotFoundError, TransitionError
+from keepstate.errors import ConflictError, InvalidError, LeaseLostError, NotFoundError, TransitionError
 from tests.engine.conftest import Turned
 
 
@@ -119,6 +122,75 @@ async def test_a_claim_whose_addition_fails_claims_nothing(space: Space) -> None
 
     assert (await space.queue.counts())["ready"] == 1
     assert await space.documents.get("busy with") is None
+
+
+async def test_a_claim_chooses_by_documents_that_are_read_along_with_the_tasks(space: Space) -> None:
+    await space.documents.put("w", ["b"])
+    for name in ("a", "b"):
+        await space.queue.put(name, id=name)
+
+    def match(task_id: str, payload: str, documents: Mapping[str, Any]) -> bool:
+        return payload in documents["w"] and "absent" not in documents
+
+    tasks = [
+        await space.queue.claim_also("w", lease_s=10, match=match, also=None, documents=("w", "absent"))
+        for _ in range(2)
+    ]
+
+    assert [[task.id for task in found] for found in tasks] == [["b"], []]
+
+
+async def test_a_claim_chosen_by_a_document_that_changes_meanwhile_is_chosen_anew(space: Space) -> None:
+    await space.documents.put("w", 1)
+    await space.queue.put(1, id="t")
+    asked: list[int] = []
+
+    async def match(task_id: str, payload: int, documents: Mapping[str, Any]) -> bool:
+        asked.append(documents["w"])
+        if len(asked) == 1:
+            await space.documents.put("w", 2)
+        return True
+
+    (task,) = await space.queue.claim_also("w", lease_s=10, match=match, also=None, documents=("w",))  # type: ignore[arg-type]
+
+    assert task.id == "t" and asked == [1, 2]
+
+
+async def test_each_task_is_read_by_its_id(space: Space) -> None:
+    for name in ("a", "b"):
+        await space.queue.put(name, id=name)
+    found = await space.queue.get_each("b", "none", "a", payloads=True)
+
+    assert [info and (info.id, info.payload) for info in found] == [("b", "b"), None, ("a", "a")]
+    assert await space.queue.get_each() == []
+
+
+@pytest.mark.parametrize("state", STATES)
+async def test_a_task_is_discarded_wherever_it_stands(space: Space, state: TaskState) -> None:
+    await space.queue.put(1, id="t", delay_s=1000 if state == "waiting" else 0, max_attempts=1)
+    task = await space.queue.take("t", "w", lease_s=10) if state in ("claimed", "done", "dead") else None
+    if task is not None and state == "done":
+        await task.complete(1)
+    elif task is not None and state == "dead":
+        await task.fail("no")
+    stood = await space.queue.counts()
+    discarded = [await space.queue.discard("t") for _ in range(2)]
+
+    assert stood[state] == 1 and discarded == [True, False]
+    assert set((await space.queue.counts()).values()) == {0} and await space.queue.get("t") is None
+    if task is not None and state == "claimed":
+        with pytest.raises(LeaseLostError):
+            await task.complete(1)
+    await space.queue.put(2, id="t")
+    (again,) = await space.queue.claim("w", lease_s=10)
+    assert again.payload == 2
+
+
+async def test_a_task_put_by_the_transaction_cannot_be_discarded_by_it(space: Space) -> None:
+    with pytest.raises(InvalidError, match="after its end"):
+        async with space.transaction() as tx:
+            await tx.queue.put(1, id="t")
+            await tx.queue.discard("t")
 
 
 async def test_tasks_of_others_cost_a_claim_a_read_for_each_hundred(space: Space) -> None:

@@ -3,26 +3,31 @@
 A claim looks at a page of ready tasks without guarding it: two workers may look at the same page. What each
 takes, its batch checks by key; whoever is second gets a conflict and picks another at random, so that a crowd
 spreads over the page instead of running after one task.
+
+Where a worker is choosy, one read shows all that a page of tasks is about, and the claim stands on that read:
+it costs a scan, a read and a batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from keepstate.engine import layout, tasks
-from keepstate.engine.document_record import decoded
+from keepstate.engine.document_record import decoded, read_record
 from keepstate.engine.hearing import hear
-from keepstate.engine.listing import read_tasks
-from keepstate.engine.scope import Scope, called
+from keepstate.engine.scope import Scope, SpaceScope, called
 from keepstate.engine.tasks import TaskRecord
 from keepstate.engine.unit import UNWRITTEN, Unit
 from keepstate.errors import ConflictError, InvalidError, NotFoundError, TransitionError
 from keepstate.stores.protocol import Entry, Store
 from keepstate.values import limits
+
+if TYPE_CHECKING:
+    from keepstate.engine.transaction import Transaction
 
 _PAGE = 32
 _MATCHED_FIRST, _MATCHED_PAGE = 8, 100
@@ -35,6 +40,10 @@ _TIMED_EVERY_S = 0.25
 Claimed = tuple[TaskRecord, Any]
 Match = Callable[[str, Any], bool]
 """Says of a task's id and payload whether a worker can do it."""
+Choice = Callable[[str, Any, Mapping[str, Any]], bool]
+"""Says the same, given those documents, by name, that the wish names and that are there."""
+Also = Callable[["Transaction", str, str | None], Any]
+"""Does more in the batch that claims: gets its transaction, the task's id, and who held it before."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,12 +54,14 @@ class Wish:
         worker: Who claims.
         lease_ms: For how long.
         match: Takes only tasks for which it answers true.
+        documents: The names of documents that `match` is given, and that `also` can read at no cost.
         also: Does more in the batch that claims: for the task of this id, which another held before.
     """
 
     worker: str
     lease_ms: int
-    match: Match | None = None
+    match: Choice | None = None
+    documents: Sequence[str] = ()
     also: Callable[[Unit, str, str | None], Awaitable[None]] | None = None
 
 
@@ -87,8 +98,10 @@ class Claims:
             page = await store.scan(self._scope.stored_name, layout.READY, after=after, limit=limit)
             passed = refused | unfit
             candidates = [entry for entry in page.entries if entry.key not in passed]
-            if wish.match is not None:
-                unfit |= await self._unfit(candidates, wish.match)
+            seen: dict[bytes, Unit] = {}
+            if wish.match is not None and candidates:
+                seen = await self._look_at(store, candidates, wish.documents)
+                unfit |= await self._unfit(candidates, seen, wish.match, wish.documents)
                 candidates = [entry for entry in candidates if entry.key not in unfit]
             if not candidates:
                 if page.next is not None:
@@ -100,40 +113,91 @@ class Claims:
                 continue
             pick = int(self._scope.clock.spread() * len(candidates)) if crowded else 0
             entry = candidates[pick]
-            claimed = await self._take(entry, wish)
+            claimed = await self._take(entry, wish, seen.get(entry.key))
             crowded = claimed is None
-            if claimed is False or (claimed is None and entry.key in missed):
-                refused.add(entry.key)  # twice somebody else's, or an index entry whose task is gone
-            elif claimed is None:
-                missed.add(entry.key)
-            elif not isinstance(claimed, bool):
+            if claimed is not None:
                 found.append(claimed)
+            elif entry.key in missed:
+                refused.add(entry.key)  # twice somebody else's, or an index entry whose task is gone
+            else:
+                missed.add(entry.key)
         return found
 
-    async def _unfit(self, candidates: list[Entry], match: Match) -> set[bytes]:
-        """Returns the keys of those that do not match, by reading what all are about at once."""
-        places = {tasks.id_in(entry): entry.key for entry in candidates}
-        infos = await read_tasks(self._scope, places, payloads=True) if places else []
+    async def _look_at(
+        self, store: Store, candidates: Sequence[Entry], documents: Sequence[str]
+    ) -> dict[bytes, Unit]:
+        """Returns by key what has read each candidate; as many in one read as its limit of bytes allows."""
+        unit = Unit(store, self._scope.stored_name, self._scope.name)
+        ids = [tasks.id_in(entry) for entry in candidates]
+        try:
+            await unit.read(*_keys(documents), *map(tasks.task_key, ids), *map(tasks.payload_key, ids))
+        except InvalidError:
+            if len(candidates) == 1:
+                raise
+            half = len(candidates) // 2
+            first = await self._look_at(store, candidates[:half], documents)
+            return first | await self._look_at(store, candidates[half:], documents)
+        return {entry.key: unit for entry in candidates}
+
+    async def _unfit(
+        self,
+        candidates: Sequence[Entry],
+        seen: Mapping[bytes, Unit],
+        match: Choice,
+        documents: Sequence[str],
+    ) -> set[bytes]:
+        """Returns the keys of those that do not match."""
+        unfit: set[bytes] = set()
+        given: dict[Unit, dict[str, Any]] = {}
+        for index in candidates:
+            unit, task_id = seen[index.key], tasks.id_in(index)
+            if unit not in given:
+                given[unit] = await self._documents(unit, documents)
+            about = unit.found(tasks.payload_key(task_id))
+            if about is None or self._record(unit.found(tasks.task_key(task_id)), index) is None:
+                continue  # it has moved on, as taking it will find
+            payload = decoded(self._scope, about.key, await unit.value(about))
+            if not await called(match, task_id, payload, given[unit]):
+                unfit.add(index.key)
+        return unfit
+
+    async def _documents(self, unit: Unit, names: Sequence[str]) -> dict[str, Any]:
+        entries = await unit.read(*_keys(names))
         return {
-            key
-            for key, info in zip(places.values(), infos, strict=True)
-            if info is not None and info.state == "ready" and not await called(match, info.id, info.payload)
+            name: (await read_record(self._scope, unit, entry)).value
+            for name, entry in zip(names, entries, strict=True)
+            if entry is not None
         }
 
-    async def _take(self, index: Entry, wish: Wish) -> Claimed | bool | None:
-        """Returns the claimed task, None if somebody else was first, False if it does not match."""
-        task_id = tasks.id_in(index)
+    def _record(self, stored: Entry | None, index: Entry) -> TaskRecord | None:
+        """Returns the record of a task if it still stands where the index entry says."""
+        if stored is None:
+            return None
+        record = tasks.opened(stored.value, f"task {tasks.id_in(index)!r} of {self._scope.name!r}")
+        stands = record.state == "ready" and tasks.place_of(record, stored.version) == index.key
+        return record if stands else None
 
-        async def work(unit: Unit) -> Claimed | bool | None:
-            stored, about = await unit.read(tasks.task_key(task_id), tasks.payload_key(task_id))
-            if stored is None or about is None:
-                return None
-            record = tasks.opened(stored.value, f"task {task_id!r} of {self._scope.name!r}")
-            if record.state != "ready" or tasks.place_of(record, stored.version) != index.key:
+    async def _take(self, index: Entry, wish: Wish, seen: Unit | None) -> Claimed | None:
+        """Returns the claimed task, None if somebody else was first.
+
+        Args:
+            index: Its index entry.
+            wish: What is asked for.
+            seen: What has read the task, if that was done to choose it; its batch then stands on that read.
+        """
+        task_id = tasks.id_in(index)
+        keys = (tasks.task_key(task_id), tasks.payload_key(task_id))
+
+        async def work(unit: Unit) -> Claimed | None:
+            if seen is not None and seen.revision is not None:
+                known = {key: seen.found(key) for key in (*keys, *_keys(wish.documents))}
+                unit.stand_on(seen.losses)
+                unit.suppose(known, seen.revision, await seen.now_ms())
+            stored, about = await unit.read(*keys)
+            record = self._record(stored, index)
+            if record is None or about is None:
                 return None
             payload = decoded(self._scope, about.key, await unit.value(about))
-            if wish.match is not None and not await called(wish.match, task_id, payload):
-                return False
             unit.delete(index.key)
             record = await _held(unit, record, wish)
             return record, payload
@@ -243,6 +307,10 @@ class Claims:
         return max(soonest / 1000, 0.001)
 
 
+def _keys(documents: Sequence[str]) -> list[bytes]:
+    return [layout.named_key(layout.DOCUMENTS, name) for name in documents]
+
+
 async def _held(unit: Unit, record: TaskRecord, wish: Wish) -> TaskRecord:
     """Returns a task's record as that of who claims it now; its old index entry is the caller's to remove."""
     until_ms, former = await unit.now_ms() + wish.lease_ms, record.worker
@@ -261,3 +329,17 @@ async def _held(unit: Unit, record: TaskRecord, wish: Wish) -> TaskRecord:
     if wish.also is not None:
         await wish.also(unit, record.id, former)
     return record
+
+
+def without_documents(match: Match) -> Choice:
+    """Returns a choice that looks at no documents."""
+    return lambda task_id, payload, _: match(task_id, payload)
+
+
+def joining(scope: Scope, also: Also | None) -> Callable[[Unit, str, str | None], Awaitable[None]] | None:
+    """Returns what a caller wants to be done along with a claim, as work of the unit that claims."""
+    if also is None or not isinstance(scope, SpaceScope):
+        return None
+    from keepstate.engine.transaction import join  # which has a queue itself
+
+    return lambda unit, task_id, former: join(scope, unit, lambda tx: also(tx, task_id, former))

@@ -10,32 +10,24 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import UUID
 
 import msgspec
 
 from keepstate.engine import layout, tasks
 from keepstate.engine.admission import admit_flag, admit_instance, admit_name, admit_text
-from keepstate.engine.claiming import Claims, Match, Wish
+from keepstate.engine.claiming import Also, Choice, Claims, Match, Wish, joining, without_documents
 from keepstate.engine.counting import count_tasks
 from keepstate.engine.listing import Standing, cursor_in, listed, read_tasks, record_of, standings
 from keepstate.engine.losses import Losses
-from keepstate.engine.scope import Scope, SpaceScope
+from keepstate.engine.scope import Scope
 from keepstate.engine.tasks import DONE_KEPT_MS, STATES, TaskInfo, TaskRecord, TaskState
 from keepstate.engine.times import admit_wait, delay_ms, milliseconds
 from keepstate.engine.unit import UNWRITTEN, Unit
 from keepstate.errors import InvalidError, LeaseLostError, NotFoundError, TransitionError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
-
-if TYPE_CHECKING:
-    from keepstate.engine.transaction import Transaction
-
-Also = Callable[["Transaction", str, str | None], Any]
-"""Does more in the batch that claims: gets its transaction, the task's id, and who held it before."""
-
-_FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1_000, 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,10 +179,12 @@ class Queue:
             wait_s: How long to wait for the first one, in seconds.
             match: Takes only tasks for which it answers true, given their id and payload.
         """
+        choice: Choice | None = None
         if match is not None:
             self._scope.refuse_coroutine(match)
+            choice = without_documents(match)
         return await self.claim_also(
-            worker, lease_s=lease_s, count=count, wait_s=wait_s, match=match, also=None
+            worker, lease_s=lease_s, count=count, wait_s=wait_s, match=choice, also=None
         )
 
     async def claim_also(
@@ -200,12 +194,14 @@ class Queue:
         lease_s: float,
         count: int = 1,
         wait_s: float = 0,
-        match: Match | None,
+        match: Choice | None,
         also: Also | None,
+        documents: Sequence[str] = (),
     ) -> list[Task]:
         """Claims, and lets `also` do more in the same batch; see `Also`.
 
-        Where another worker gets the task, nothing of it is applied. For what stands above the engine.
+        Where another worker gets the task, nothing of it is applied. Where there is a `match` these documents
+        are read along with the tasks. For what stands above the engine.
         """
         self._scope.refuse_inside("claiming a task")
         worker, lease_ms = admit_name("worker", worker), milliseconds("lease_s", lease_s)
@@ -213,7 +209,7 @@ class Queue:
         limits.admit_count("count", count)
         losses = Losses(await self._scope.store(), self._scope.stored_name, self._scope.name)
         claimed = await self._claims.claim(
-            Wish(worker, lease_ms, match, _joining(self._scope, also)), count, wait_s
+            Wish(worker, lease_ms, match, documents, joining(self._scope, also)), count, wait_s
         )
         return [Task(self, record, payload, lease_s, losses) for record, payload in claimed]
 
@@ -297,7 +293,7 @@ class Queue:
         Raises:
             LeaseLostError: It is no longer held by this claim.
         """
-        text = _told(error)
+        text = tasks.told(error)
         given_ms = None if retry_in_s is None else delay_ms("retry_in_s", retry_in_s)
 
         async def change(unit: Unit, record: TaskRecord) -> None:
@@ -305,7 +301,7 @@ class Queue:
             if record.attempt >= record.max_attempts:
                 self._store(unit, record, "dead", due_at_ms=now_ms, error=text)
                 return
-            wait_ms = _retry_ms(record.attempt) if given_ms is None else given_ms
+            wait_ms = tasks.retry_ms(record.attempt) if given_ms is None else given_ms
             state: TaskState = "waiting" if wait_ms else "ready"
             self._store(unit, record, state, due_at_ms=now_ms + wait_ms, error=text)
 
@@ -427,8 +423,19 @@ class Queue:
 
     async def get(self, id: str, *, payload: bool = False) -> TaskInfo | None:
         """Returns one task, or None if there is none of this id; on request with what it is about."""
-        tasks.task_key(id)
-        return (await read_tasks(self._scope, {id: b""}, payloads=admit_flag("payload", payload)))[0]
+        return (await self.get_each(id, payloads=admit_flag("payload", payload)))[0]
+
+    async def get_each(self, *ids: str, payloads: bool = False) -> Sequence[TaskInfo | None]:
+        """Returns tasks in the order of their ids, None for an absent one; all of one revision.
+
+        Args:
+            ids: At most 1,000, each once.
+            payloads: Reads what they are about, too.
+        """
+        places = dict.fromkeys(ids, b"")
+        for id in ids:
+            tasks.task_key(id)
+        return await read_tasks(self._scope, places, payloads=admit_flag("payloads", payloads))
 
     async def requeue(self, id: str) -> None:
         """Makes a dead task ready again, with all its attempts.
@@ -453,46 +460,33 @@ class Queue:
         Raises:
             TransitionError: It is still to be done.
         """
+        return await self._remove(id, is_over=True)
 
+    async def discard(self, id: str) -> bool:
+        """Removes a task wherever it stands, and returns whether it existed; who holds it has lost it."""
+        return await self._remove(id, is_over=False)
+
+    async def _remove(self, id: str, *, is_over: bool) -> bool:
         async def work(unit: Unit) -> bool:
             entry = await unit.get(tasks.task_key(id))
             if entry is None:
                 return False
             record = self._record(entry)
-            if record.state not in ("done", "dead"):
+            if is_over and record.state not in ("done", "dead"):
                 raise TransitionError(
                     f"task {id!r} of {self._scope.name!r} is {record.state}, and not over yet",
                     current=record.state,
                     wanted="removed",
                 )
-            for key in (entry.key, record.place, tasks.payload_key(id), tasks.result_key(id)):
+            if record.state == "ready" and _is_unwritten(entry):
+                raise InvalidError(f"task {id!r} is put by this transaction; discard it after its end")
+            place = tasks.place_of(record, entry.version)
+            for key in (entry.key, place, tasks.payload_key(id), tasks.result_key(id)):
                 unit.delete(key)
             return True
 
         return (await self._scope.run(work))[0]
 
 
-def _joining(scope: Scope, also: Also | None) -> Callable[[Unit, str, str | None], Awaitable[None]] | None:
-    """Returns what a caller wants to be done along with a claim, as work of the unit that claims."""
-    if also is None or not isinstance(scope, SpaceScope):
-        return None
-    from keepstate.engine.transaction import join  # which has a queue itself
-
-    return lambda unit, task_id, former: join(scope, unit, lambda tx: also(tx, task_id, former))
-
-
 def _is_unwritten(entry: Entry | None) -> bool:
     return entry is not None and entry.version == UNWRITTEN
-
-
-def _retry_ms(attempt: int) -> int:
-    return min(_FIRST_RETRY_MS << min(attempt - 1, 20), _LONGEST_RETRY_MS)
-
-
-def _told(error: object) -> str:
-    """Returns what went wrong as text that a record has room for."""
-    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
-    encoded = text.encode("utf-8", "backslashreplace")
-    if len(encoded) <= limits.ERROR_BYTES:
-        return encoded.decode()
-    return encoded[: limits.ERROR_BYTES - 3].decode("utf-8", "ignore") + "…"

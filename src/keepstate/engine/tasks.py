@@ -22,6 +22,7 @@ STATES: Final[tuple[TaskState, ...]] = get_args(TaskState)
 
 DONE_KEPT_MS: Final = 7 * 24 * 3600 * 1000
 """How long a completed task is kept, and its id is taken: a week."""
+_FIRST_RETRY_MS, _LONGEST_RETRY_MS = 1_000, 300_000
 
 
 class TaskRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -155,3 +156,17 @@ def id_in(entry: Entry) -> str:
 def moment(at_ms: int) -> datetime:
     """Returns a store's time as an aware datetime."""
     return datetime.fromtimestamp(at_ms / 1000, UTC)
+
+
+def retry_ms(attempt: int) -> int:
+    """Returns how long a task waits that has failed so often: 1 s, 2 s, 4 s … 5 minutes."""
+    return min(_FIRST_RETRY_MS << min(attempt - 1, 20), _LONGEST_RETRY_MS)
+
+
+def told(error: object) -> str:
+    """Returns what went wrong as text that a record has room for."""
+    said = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    encoded = said.encode("utf-8", "backslashreplace")
+    if len(encoded) <= limits.ERROR_BYTES:
+        return encoded.decode()
+    return encoded[: limits.ERROR_BYTES - 3].decode("utf-8", "ignore") + "…"

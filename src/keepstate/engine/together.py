@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import TypeVar
 
+from keepstate.engine import layout, tasks
 from keepstate.engine.lease import Lease
 from keepstate.engine.scope import ATTEMPTS
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
+from keepstate.engine.unit import Unit
 from keepstate.errors import InvalidError
 
 T = TypeVar("T")
@@ -50,3 +52,24 @@ async def together(
 def unless_applied(place: Space | Transaction, undo: Callable[[], None]) -> None:
     """Calls `undo` if work that was just done does not apply: never on a space, where it has applied."""
     place._scope.unless_applied(undo)  # pyright: ignore[reportPrivateUsage]
+
+
+async def read_ahead(
+    tx: Space | Transaction, *, documents: Sequence[str] = (), task_ids: Sequence[str] = ()
+) -> None:
+    """Reads at once what the work of a transaction will ask for, and so in one round trip.
+
+    The transaction then depends on all of it, whether it asks or not.
+
+    Args:
+        tx: The transaction.
+        documents: The names of documents.
+        task_ids: Tasks, with what they are about.
+    """
+    keys = [layout.named_key(layout.DOCUMENTS, name) for name in documents]
+    keys += [key(task_id) for task_id in task_ids for key in (tasks.task_key, tasks.payload_key)]
+
+    async def work(unit: Unit) -> None:
+        await unit.read(*keys)
+
+    await tx._scope.run(work)  # pyright: ignore[reportPrivateUsage]

@@ -32,6 +32,7 @@ class AgentCoordinationState:
         capabilities: What it can do.
         current_task: The id of what it works on.
         metadata: Whatever the application wants to keep with it.
+        tasks: The ids of all tasks that it holds, the newest last; kept by the manager.
     """
 
     agent_id: str
@@ -39,6 +40,7 @@ class AgentCoordinationState:
     capabilities: list[str] = field(default_factory=list[str])
     current_task: str | None = None
     metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    tasks: list[str] = field(default_factory=list[str])
 
 
 @record("TeamTask")

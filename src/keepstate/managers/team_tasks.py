@@ -1,34 +1,24 @@
-"""What a team keeps: its agents, and its tasks as the queue has them."""
+"""The tasks of a team, as the queue has them."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
 from datetime import datetime
-from hashlib import sha256
 from typing import Any, Final
 
 from keepstate._runner import Colour
-from keepstate.engine.queue import Claim, Task
-from keepstate.engine.tasks import TaskInfo, TaskState
+from keepstate.engine.queue import Claim
+from keepstate.engine.tasks import STATES, TaskInfo, TaskState
 from keepstate.errors import InvalidError, LeaseLostError, NotFoundError, TransitionError
 from keepstate.managers.parameters import sameness
 from keepstate.managers.place import Folder
-from keepstate.managers.records import admit_record
 from keepstate.managers.task_lists import LOADED, Loading, LoadingTaskList, TaskList
-from keepstate.managers.team_records import (
-    IDLE,
-    WORKING,
-    AgentCoordinationState,
-    TaskQueueState,
-    TeamState,
-    TeamTask,
-    TeamTaskStatus,
-    priority_of,
-)
+from keepstate.managers.team_records import TaskQueueState, TeamTask, TeamTaskStatus, priority_of
 from keepstate.values import limits
 
 _ANY_LEASE_S: Final = 60
+_PAGE: Final = 1_000
 _ENDED: Final[tuple[TaskState, ...]] = ("done", "dead")
 _STATUS: Final[Mapping[TaskState, TeamTaskStatus]] = {
     "ready": "pending",
@@ -56,77 +46,6 @@ def named(task: object, new_id: str) -> dict[str, Any]:
     return kept
 
 
-def pending_in(team: TeamState) -> list[dict[str, Any]]:
-    """Returns the tasks that a new team begins with.
-
-    Raises:
-        InvalidError: Its queue has others than pending ones, or an agent stands under another's id.
-    """
-    for name in ("in_progress", "completed", "dead"):
-        if len(getattr(team.task_queue, name)):
-            raise InvalidError(
-                f"the queue of team {team.team_id!r} has tasks in `{name}`; a team begins with pending ones"
-            )
-    for agent_id, agent in team.agents.items():
-        admit_record(f"agents[{agent_id!r}]", agent, AgentCoordinationState)
-        if agent.agent_id != agent_id:
-            raise InvalidError(f"agents[{agent_id!r}] is agent {agent.agent_id!r}; give it under its own id")
-    return [
-        named(task, _id_at(team.team_id, place, task)) for place, task in enumerate(team.task_queue.pending)
-    ]
-
-
-def _id_at(team_id: str, place: int, task: object) -> str:
-    """Returns the id of a task that has none: the same one when the same team is created once more."""
-    return sha256(sameness((team_id, place, task))).hexdigest()[:32]
-
-
-# ---- agents
-
-
-async def need_team(team: Folder) -> None:
-    """Raises `NotFoundError` unless there is this team."""
-    if await team.space.documents.get(team.name("team")) is None:
-        raise NotFoundError(f"there is no team {team.id!r}; create_team makes it")
-
-
-async def find_agent(team: Folder, agent_id: str) -> AgentCoordinationState:
-    """Returns an agent of a team.
-
-    Raises:
-        NotFoundError: There is no such team, or it has no such agent.
-    """
-    agent: AgentCoordinationState | None = await team.space.documents.get(team.name("agent", agent_id))
-    if agent is None:
-        await need_team(team)
-        raise NotFoundError(f"team {team.id!r} has no agent {agent_id!r}; add_agent adds it")
-    return agent
-
-
-async def agents_of(team: Folder) -> list[AgentCoordinationState]:
-    """Returns the agents of a team, by id."""
-    return [agent async for _, agent in team.values("agent")]
-
-
-async def let_work(team: Folder, agent_id: str, task_id: str, *, instead_of: str | None) -> None:
-    """Says that an agent works on a task, and no longer who held it before."""
-    if instead_of is not None and instead_of != agent_id:
-        await let_idle(team, instead_of, task_id)
-    busy = replace(await find_agent(team, agent_id), status=WORKING, current_task=task_id)
-    await team.space.documents.put(team.name("agent", agent_id), busy)
-
-
-async def let_idle(team: Folder, agent_id: str | None, task_id: str) -> None:
-    """Says that an agent is idle, unless it has gone on to something else."""
-    name = team.name("agent", agent_id or "")
-    agent: AgentCoordinationState | None = await team.space.documents.get(name)
-    if agent is not None and agent.current_task == task_id:
-        await team.space.documents.put(name, replace(agent, status=IDLE, current_task=None))
-
-
-# ---- tasks
-
-
 async def put(team: Folder, task: dict[str, Any], *, delay_s: float = 0, max_attempts: int = 5) -> None:
     """Enqueues a task that has an id; a known id adds nothing."""
     await team.space.queue.put(
@@ -138,21 +57,16 @@ async def put(team: Folder, task: dict[str, Any], *, delay_s: float = 0, max_att
     )
 
 
-async def find(team: Folder, task_id: str) -> TaskInfo:
-    """Returns a task.
+async def find(team: Folder, task_id: str, *, payload: bool = True) -> TaskInfo:
+    """Returns a task, with what it is about unless that is not wanted.
 
     Raises:
         NotFoundError: The team has none of this id.
     """
-    info = await team.space.queue.get(team.name(task_id), payload=True)
+    info = await team.space.queue.get(team.name(task_id), payload=payload)
     if info is None:
         raise NotFoundError(f"team {team.id!r} has no task {task_id!r}")
     return info
-
-
-async def is_held(team: Folder, info: TaskInfo) -> bool:
-    """Says whether somebody holds a task now."""
-    return info.state == "claimed" and await team.space.now() < info.due_at
 
 
 def claim_on(team: Folder, info: TaskInfo, agent_id: str | None, token: int | None) -> Claim:
@@ -224,19 +138,6 @@ def admit_again(team: Folder, info: TaskInfo, result: object, *, is_part: bool) 
         )
 
 
-async def shown_claim(team: Folder, task: Task) -> TeamTask:
-    """Returns a task to who has just claimed it, as he did, even if it has moved on since."""
-    now = shown(team, await find(team, task.id.removeprefix(team.prefix)))
-    return replace(
-        now,
-        task=task.payload,
-        status="in_progress",
-        agent_id=task.worker,
-        attempt=task.attempt,
-        token=task.token,
-    )
-
-
 def shown(team: Folder, info: TaskInfo) -> TeamTask:
     """Returns a task as callers see it."""
     kept: dict[str, Any] = (info.result or {}) if info.state == "done" else {"task": info.payload}
@@ -284,17 +185,24 @@ async def remove_over(team: Folder, before: datetime) -> int:
     """Removes tasks that were completed or died before then, and returns how many."""
     removed = 0
     for state in _ENDED:
-        async for info in _ended(team, state):
+        async for info in _listed(team, state):
             if info.due_at >= before:  # the oldest stand first
                 break
-            if info.id.startswith(team.prefix):
-                removed += await team.space.queue.remove(info.id)
+            removed += await team.space.queue.remove(info.id)
     return removed
 
 
-async def _ended(team: Folder, state: TaskState) -> AsyncIterator[TaskInfo]:
+async def remove_all(team: Folder) -> int:
+    """Removes the tasks of a team wherever they stand, and returns how many."""
+    return sum(
+        [await team.space.queue.discard(info.id) for state in STATES async for info in _listed(team, state)]
+    )
+
+
+async def _listed(team: Folder, state: TaskState) -> AsyncIterator[TaskInfo]:
     after: str | None = None
-    while page := await team.space.queue.list(state, after=after):
+    while page := await team.space.queue.list(state, after=after, limit=_PAGE):
         for info in page:
-            yield info
+            if info.id.startswith(team.prefix):
+                yield info
         after = page[-1].cursor

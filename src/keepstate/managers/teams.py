@@ -6,47 +6,45 @@ task and what his document says of it change in one batch.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from os import PathLike
-from typing import Any, ClassVar, Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from keepstate._runner import Colour, Signal
-from keepstate.engine.admission import admit_text
-from keepstate.engine.documents import MISSING, Missing
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.once import entered_once
 from keepstate.engine.space import Space
+from keepstate.engine.times import admit_wait
+from keepstate.engine.together import read_ahead
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import AlreadyExistsError, ConflictError, InvalidError, LeaseLostError, NotFoundError
+from keepstate.errors import ConflictError, InvalidError, LeaseLostError, NotFoundError
 from keepstate.managers import team_tasks
 from keepstate.managers.backends import Backend
-from keepstate.managers.manager import Manager
 from keepstate.managers.naming import new_id
 from keepstate.managers.place import Folder
 from keepstate.managers.recent import Recent
-from keepstate.managers.records import admit_record
 from keepstate.managers.sizes import admit_interval
-from keepstate.managers.team_records import (
-    IDLE,
-    AgentCoordinationState,
-    TaskQueueState,
-    TeamState,
-    TeamTask,
-    is_fit,
+from keepstate.managers.team_agents import (
+    find_agent,
+    is_held,
+    let_go,
+    let_work,
+    need_team,
+    place_of_agent,
 )
+from keepstate.managers.team_records import AgentCoordinationState, TaskQueueState, TeamTask, is_fit
+from keepstate.managers.team_rosters import TeamRosters
 from keepstate.stores.protocol import Store
 
 T = TypeVar("T")
 
-_WRITES_AT_ONCE: Final = 900
-_WRITES_OF_TASK: Final = 3
 ASSIGNED_S: Final = 86_400.0
 
 
-class OrchestrationStateManager(Manager):
+class OrchestrationStateManager(TeamRosters):
     """Teams of agents, and their tasks: each handed to one agent at a time, and completed once.
 
     A task that an agent holds must be completed or held on to within its lease; then it is to be done again.
@@ -63,8 +61,6 @@ class OrchestrationStateManager(Manager):
             is seen at once; 0 reads always anew.
         lease_s: For how many seconds an agent holds a task, if it is not said otherwise.
     """
-
-    _kind: ClassVar[str] = "team"
 
     def __init__(
         self,
@@ -92,129 +88,6 @@ class OrchestrationStateManager(Manager):
         keep_s = admit_interval("sync_interval", sync_interval)
         self._recent = Recent(self._clock, 0 if self._place.transaction is not None else keep_s)
 
-    # ---- teams
-
-    async def create_team(self, team_state: TeamState) -> None:
-        """Creates a team with its agents, and enqueues the tasks that are `pending` in its queue.
-
-        The team, its agents and about 300 tasks come in one batch. More tasks go ahead of it, and nobody can
-        have them before the team is there; if that fails in between, creating it again goes on.
-
-        Raises:
-            AlreadyExistsError: There is such a team; nothing of it was changed.
-            InvalidError: Its queue has tasks that are in progress or over: those come about by doing.
-        """
-        admit_record("team_state", team_state, TeamState)
-        tasks = team_tasks.pending_in(team_state)
-        room = max(0, (_WRITES_AT_ONCE - len(team_state.agents)) // _WRITES_OF_TASK)
-        team = self._folder(team_state.team_id)
-
-        async def work(team: Folder) -> None:
-            await self._refuse_known(team)
-            kept = TeamState(team.id, metadata=team_state.metadata)
-            await team.space.documents.put(team.name("team"), kept)
-            for agent in team_state.agents.values():
-                await team.space.documents.put(team.name("agent", agent.agent_id), agent)
-            for task in tasks[:room]:
-                await team_tasks.put(team, task)
-
-        await self._refuse_known(team)
-        for begin in range(room, len(tasks), _WRITES_AT_ONCE // _WRITES_OF_TASK):
-            more = tasks[begin : begin + _WRITES_AT_ONCE // _WRITES_OF_TASK]
-            await self._change(team.id, partial(_put_all, tasks=more))
-        await self._change(team.id, work, "create the team")
-
-    async def _refuse_known(self, team: Folder) -> None:
-        if await team.space.documents.get(team.name("team")) is not None:
-            raise AlreadyExistsError(f"team {team.id!r} is there already; get_team shows it")
-
-    async def get_team(self, team_id: str, *, tasks: bool = True) -> TeamState | None:
-        """Returns a team with its agents and tasks, or None if there is none.
-
-        Args:
-            team_id: Which team.
-            tasks: Counts and shows its tasks, which costs what `get_queue_status` costs; else there are none.
-        """
-        team = self._folder(team_id)
-
-        async def read() -> TeamState | None:
-            kept: TeamState | None = await team.space.documents.get(team.name("team"))
-            if kept is None:
-                return None
-            found = replace(kept, agents={each.agent_id: each for each in await team_tasks.agents_of(team)})
-            if not tasks:
-                return found
-            return replace(found, task_queue=await team_tasks.queue_of(team, self._runner.colour))
-
-        return await self._recent.get(team_id, "team" if tasks else "team alone", read)
-
-    async def list_teams(self) -> list[str]:
-        """Returns the ids of all teams."""
-        return await self._ids()
-
-    # ---- agents
-
-    async def add_agent(self, team_id: str, agent: AgentCoordinationState) -> None:
-        """Adds an agent to a team, or replaces the one of this id.
-
-        Raises:
-            NotFoundError: There is no such team.
-        """
-        admit_record("agent", agent, AgentCoordinationState)
-
-        async def work(team: Folder) -> None:
-            await team_tasks.need_team(team)
-            await team.space.documents.put(team.name("agent", agent.agent_id), agent)
-
-        await self._change(team_id, work, f"add agent {agent.agent_id}")
-
-    async def remove_agent(self, team_id: str, agent_id: str) -> bool:
-        """Removes an agent from a team, and returns whether it was there; it keeps what it holds."""
-
-        async def work(team: Folder) -> bool:
-            return await team.space.documents.delete(team.name("agent", agent_id))
-
-        return await self._change(team_id, work, f"remove agent {agent_id}")
-
-    async def update_agent_status(
-        self, team_id: str, agent_id: str, status: str, current_task: str | Missing | None = MISSING
-    ) -> AgentCoordinationState:
-        """Says what an agent does, and returns its new state.
-
-        Args:
-            team_id: Which team.
-            agent_id: Which agent.
-            status: Any text; `idle` is who can be given a task.
-            current_task: What it works on; None for nothing. Not given, it stays, and an idle agent has none.
-
-        Raises:
-            NotFoundError: The team has no such agent.
-        """
-        admit_text("status", status)
-
-        async def work(team: Folder) -> AgentCoordinationState:
-            agent = await team_tasks.find_agent(team, agent_id)
-            task = current_task
-            if isinstance(task, Missing):
-                task = None if status == IDLE else agent.current_task
-            agent = replace(agent, status=status, current_task=task)
-            await team.space.documents.put(team.name("agent", agent_id), agent)
-            return agent
-
-        return await self._change(team_id, work, f"{agent_id} is {status}")
-
-    async def get_available_agents(
-        self, team_id: str, capability: str | None = None
-    ) -> list[AgentCoordinationState]:
-        """Returns the idle agents of a team, by id; only those who can do something, if it is named."""
-        team = self._folder(team_id)
-        agents = await self._recent.get(team_id, "agents", lambda: team_tasks.agents_of(team))
-        return [
-            agent
-            for agent in agents
-            if agent.status == IDLE and (capability is None or capability in agent.capabilities)
-        ]
-
     # ---- tasks
 
     async def enqueue_task(
@@ -236,7 +109,8 @@ class OrchestrationStateManager(Manager):
         kept = team_tasks.named(task, new_id(self._clock))
 
         async def work(team: Folder) -> None:
-            await team_tasks.need_team(team)
+            await _read_ahead(team, kept["id"], team.name("team"))
+            await need_team(team)
             await team_tasks.put(team, kept, delay_s=delay_s, max_attempts=max_attempts)
 
         await self._change(team_id, work)
@@ -261,15 +135,16 @@ class OrchestrationStateManager(Manager):
         """
 
         async def work(team: Folder) -> TeamTask | ConflictError:
-            await team_tasks.find_agent(team, agent_id)
+            await _read_ahead(team, task_id, place_of_agent(team, agent_id))
+            await find_agent(team, agent_id)
             info = await team_tasks.find(team, task_id)
-            if await team_tasks.is_held(team, info):
+            if is_held(info, await team.space.now()):
                 if info.worker == agent_id:
                     return team_tasks.shown(team, info)
                 # Raised here, it would be tried again and again.
                 return ConflictError(f"task {task_id!r} of team {team.id!r} is held by {info.worker!r}")
             await team.space.queue.take(team.name(task_id), agent_id, lease_s=lease_s)
-            await team_tasks.let_work(team, agent_id, task_id, instead_of=info.worker)
+            await let_work(team, agent_id, task_id, instead_of=info.worker)
             return team_tasks.shown(team, await team_tasks.find(team, task_id))
 
         task = await self._change(team_id, work, f"assign {task_id} to {agent_id}")
@@ -299,26 +174,39 @@ class OrchestrationStateManager(Manager):
         Raises:
             NotFoundError: The team has no such agent.
         """
-        team = self._folder(team_id)
-        able = (await team_tasks.find_agent(team, agent_id)).capabilities
-        hold_s = self._lease_s if lease_s is None else lease_s
+        team, agent_place = self._folder(team_id), place_of_agent(self._folder(team_id), agent_id)
+        admit_wait("wait_s", wait_s)
+        claimed: list[TeamTask] = []
 
-        def match(name: str, task: Any) -> bool:
-            return name.startswith(team.prefix) and is_fit(task, capability, able)
+        def match(name: str, task: Any, documents: Mapping[str, Any]) -> bool:
+            agent: AgentCoordinationState | None = documents.get(agent_place)
+            if agent is None or not name.startswith(team.prefix):
+                return False
+            return is_fit(task, capability, agent.capabilities)
 
         async def also(tx: Transaction, name: str, former: str | None) -> None:
             task_id = name.removeprefix(team.prefix)
             claiming = team.on(tx.by(agent_id, message=f"claim {task_id}"))
-            await team_tasks.let_work(claiming, agent_id, task_id, instead_of=former)
+            await let_work(claiming, agent_id, task_id, instead_of=former)
+            claimed[:] = [team_tasks.shown(team, await team_tasks.find(claiming, task_id))]
 
+        claim = partial(
+            team.space.queue.claim_also,
+            agent_id,
+            lease_s=self._lease_s if lease_s is None else lease_s,
+            match=match,
+            also=also,
+            documents=(agent_place,),
+        )
         try:
-            found = await team.space.queue.claim_also(
-                agent_id, lease_s=hold_s, wait_s=wait_s, match=match, also=also
-            )
+            if not await claim(wait_s=0):
+                await find_agent(team, agent_id)
+                if not wait_s or not await claim(wait_s=wait_s):
+                    return None
         finally:
             self._recent.forget(team_id)
         await self._wrote()
-        return await team_tasks.shown_claim(team, found[0]) if found else None
+        return claimed[0]
 
     async def heartbeat_task(
         self,
@@ -338,7 +226,8 @@ class OrchestrationStateManager(Manager):
         hold_s = self._lease_s if lease_s is None else lease_s
 
         async def work(team: Folder) -> None:
-            claim = team_tasks.claim_on(team, await team_tasks.find(team, task_id), agent_id, token)
+            info = await team_tasks.find(team, task_id, payload=False)
+            claim = team_tasks.claim_on(team, info, agent_id, token)
             await team.space.queue.heartbeat(claim, hold_s)
 
         await self._change(team_id, work)
@@ -384,7 +273,8 @@ class OrchestrationStateManager(Manager):
             team_id: Which team.
             task_id: Which task.
             result: What came of it.
-            agent_id: Only if this agent holds it. With neither this nor `token`, whoever does.
+            agent_id: Only if this agent holds it; it saves a round trip. With neither this nor `token`,
+                whoever does.
             token: Only if it is held under this token.
 
         Raises:
@@ -394,13 +284,14 @@ class OrchestrationStateManager(Manager):
         """
 
         async def work(team: Folder) -> None:
+            await _read_ahead(team, task_id, *_places(team, agent_id))
             info = await team_tasks.find(team, task_id)
             if info.state == "done":
                 team_tasks.claim_on(team, replace(info, state="claimed"), agent_id, token)
                 team_tasks.admit_again(team, info, result, is_part=self._place.transaction is not None)
                 return
             await team_tasks.complete(team, info, result, agent_id, token)
-            await team_tasks.let_idle(team, info.worker, task_id)
+            await let_go(team, info.worker, task_id)
 
         await self._change(team_id, work, f"complete {task_id}")
 
@@ -431,9 +322,10 @@ class OrchestrationStateManager(Manager):
         """
 
         async def work(team: Folder) -> None:
+            await _read_ahead(team, task_id, *_places(team, agent_id))
             info = await team_tasks.find(team, task_id)
             await team.space.queue.fail(team_tasks.claim_on(team, info, agent_id, token), error, retry_in_s)
-            await team_tasks.let_idle(team, info.worker, task_id)
+            await let_go(team, info.worker, task_id)
 
         await self._change(team_id, work, f"fail {task_id}")
 
@@ -443,9 +335,10 @@ class OrchestrationStateManager(Manager):
         """Gives a task back as if it had not been given, and lets its agent be idle; fails as `fail_task`."""
 
         async def work(team: Folder) -> None:
+            await _read_ahead(team, task_id, *_places(team, agent_id))
             info = await team_tasks.find(team, task_id)
             await team.space.queue.release(team_tasks.claim_on(team, info, agent_id, token))
-            await team_tasks.let_idle(team, info.worker, task_id)
+            await let_go(team, info.worker, task_id)
 
         await self._change(team_id, work, f"release {task_id}")
 
@@ -471,28 +364,29 @@ class OrchestrationStateManager(Manager):
         """Returns the tasks of a team: all counted at one moment, the newest 100 of each kind loaded.
 
         It reads the index of all tasks, a page of 1,024 at a time.
+
+        Raises:
+            NotFoundError: There is no such team.
         """
         team = self._folder(team_id)
-        return await self._recent.get(
-            team_id, "queue", lambda: team_tasks.queue_of(team, self._runner.colour)
-        )
 
-    # ---- what they are made of
+        async def read() -> TaskQueueState:
+            await need_team(team)
+            return await team_tasks.queue_of(team, self._runner.colour)
 
-    async def _change(self, team_id: str, work: Callable[[Folder], Awaitable[T]], message: str = "") -> T:
-        team = self._folder(team_id)
-        try:
-            return await self._together(team, work, message=message)
-        finally:
-            self._recent.forget(team_id)
+        return await self._recent.get(team_id, "queue", read)
 
     async def _clean(self, folder: Folder, before: datetime) -> int:
-        """Removes completed and dead tasks."""
+        """Removes completed and dead tasks, and how agents stood before then."""
         removed = await team_tasks.remove_over(folder, before)
+        await self._prune(folder, before)
         self._recent.forget(folder.id)
         return removed
 
 
-async def _put_all(team: Folder, *, tasks: list[dict[str, Any]]) -> None:
-    for task in tasks:
-        await team_tasks.put(team, task)
+async def _read_ahead(team: Folder, task_id: str, *documents: str) -> None:
+    await read_ahead(team.space, documents=documents, task_ids=(team.name(task_id),))
+
+
+def _places(team: Folder, agent_id: str | None) -> tuple[str, ...]:
+    return () if agent_id is None else (place_of_agent(team, agent_id),)

@@ -175,6 +175,15 @@ class Queue(Twin[engine.Queue]):
         """Returns one task, or None if there is none of this id; on request with what it is about."""
         return finish(self._inner.get(id, payload=payload))
 
+    def get_each(self, *ids: str, payloads: bool = False) -> Sequence[TaskInfo | None]:
+        """Returns tasks in the order of their ids, None for an absent one; all of one revision.
+
+        Args:
+            ids: At most 1,000, each once.
+            payloads: Reads what they are about, too.
+        """
+        return finish(self._inner.get_each(*ids, payloads=payloads))
+
     def requeue(self, id: str) -> None:
         """Makes a dead task ready again, with all its attempts.
 
@@ -190,6 +199,10 @@ class Queue(Twin[engine.Queue]):
             TransitionError: It is still to be done.
         """
         return finish(self._inner.remove(id))
+
+    def discard(self, id: str) -> bool:
+        """Removes a task wherever it stands, and returns whether it existed; who holds it has lost it."""
+        return finish(self._inner.discard(id))
 
 
 class Task(Twin[engine.Task]):

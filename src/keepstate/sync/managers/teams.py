@@ -10,20 +10,19 @@ from os import PathLike
 from typing import Any
 
 from keepstate._finish import entered, finish
-from keepstate.engine.documents import MISSING, Missing
 from keepstate.managers import teams as managers
 from keepstate.managers.backends import Backend
-from keepstate.managers.team_records import AgentCoordinationState, TaskQueueState, TeamState, TeamTask
+from keepstate.managers.team_records import TaskQueueState, TeamTask
 from keepstate.managers.teams import ASSIGNED_S
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.managers.manager import Manager
+from keepstate.sync.managers.team_rosters import TeamRosters
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import entered_once, inner_of
 
 
-class OrchestrationStateManager(Manager[managers.OrchestrationStateManager]):
+class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager]):
     """Teams of agents, and their tasks: each handed to one agent at a time, and completed once.
 
     A task that an agent holds must be completed or held on to within its lease; then it is to be done again.
@@ -68,65 +67,6 @@ class OrchestrationStateManager(Manager[managers.OrchestrationStateManager]):
                 _colour="blocking",
             )
         )
-
-    def create_team(self, team_state: TeamState) -> None:
-        """Creates a team with its agents, and enqueues the tasks that are `pending` in its queue.
-
-        The team, its agents and about 300 tasks come in one batch. More tasks go ahead of it, and nobody can
-        have them before the team is there; if that fails in between, creating it again goes on.
-
-        Raises:
-            AlreadyExistsError: There is such a team; nothing of it was changed.
-            InvalidError: Its queue has tasks that are in progress or over: those come about by doing.
-        """
-        finish(self._inner.create_team(team_state))
-
-    def get_team(self, team_id: str, *, tasks: bool = True) -> TeamState | None:
-        """Returns a team with its agents and tasks, or None if there is none.
-
-        Args:
-            team_id: Which team.
-            tasks: Counts and shows its tasks, which costs what `get_queue_status` costs; else there are none.
-        """
-        return finish(self._inner.get_team(team_id, tasks=tasks))
-
-    def list_teams(self) -> list[str]:
-        """Returns the ids of all teams."""
-        return finish(self._inner.list_teams())
-
-    def add_agent(self, team_id: str, agent: AgentCoordinationState) -> None:
-        """Adds an agent to a team, or replaces the one of this id.
-
-        Raises:
-            NotFoundError: There is no such team.
-        """
-        finish(self._inner.add_agent(team_id, agent))
-
-    def remove_agent(self, team_id: str, agent_id: str) -> bool:
-        """Removes an agent from a team, and returns whether it was there; it keeps what it holds."""
-        return finish(self._inner.remove_agent(team_id, agent_id))
-
-    def update_agent_status(
-        self, team_id: str, agent_id: str, status: str, current_task: str | Missing | None = MISSING
-    ) -> AgentCoordinationState:
-        """Says what an agent does, and returns its new state.
-
-        Args:
-            team_id: Which team.
-            agent_id: Which agent.
-            status: Any text; `idle` is who can be given a task.
-            current_task: What it works on; None for nothing. Not given, it stays, and an idle agent has none.
-
-        Raises:
-            NotFoundError: The team has no such agent.
-        """
-        return finish(self._inner.update_agent_status(team_id, agent_id, status, current_task))
-
-    def get_available_agents(
-        self, team_id: str, capability: str | None = None
-    ) -> list[AgentCoordinationState]:
-        """Returns the idle agents of a team, by id; only those who can do something, if it is named."""
-        return finish(self._inner.get_available_agents(team_id, capability))
 
     def enqueue_task(
         self, team_id: str, task: Mapping[str, Any], *, delay_s: float = 0, max_attempts: int = 5
@@ -231,7 +171,8 @@ class OrchestrationStateManager(Manager[managers.OrchestrationStateManager]):
             team_id: Which team.
             task_id: Which task.
             result: What came of it.
-            agent_id: Only if this agent holds it. With neither this nor `token`, whoever does.
+            agent_id: Only if this agent holds it; it saves a round trip. With neither this nor `token`,
+                whoever does.
             token: Only if it is held under this token.
 
         Raises:
@@ -294,5 +235,8 @@ class OrchestrationStateManager(Manager[managers.OrchestrationStateManager]):
         """Returns the tasks of a team: all counted at one moment, the newest 100 of each kind loaded.
 
         It reads the index of all tasks, a page of 1,024 at a time.
+
+        Raises:
+            NotFoundError: There is no such team.
         """
         return finish(self._inner.get_queue_status(team_id))

@@ -13,6 +13,8 @@ from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.managers.manager import Manager
 from keepstate.opening import source_of
+from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.stores.wrappers.measured import MeasuredStore
 from keepstate.testing.store_contract.stage import Stage
 
 M = TypeVar("M", bound=Manager)
@@ -57,6 +59,19 @@ class ManagerStage(Stage):
         manager = kind(*args, **where, **options, _colour=self.colour_name)
         self._closing.append(manager)
         return manager
+
+    async def counted(self, kind: type[M], **options: Any) -> tuple[M, list[str]]:
+        """Returns a manager of the place, and the names of what it asks of the store, as it asks."""
+        asked: list[str] = []
+        address = StoreUrl.parse(self.url)
+        store = store_class(address.scheme).from_url(address, runner=self.runner())
+        measured = await MeasuredStore(store, lambda each: asked.append(each.operation)).open()
+        self._closing.append(measured)
+        where: dict[str, Any] = {"persistence": measured}
+        if self.in_passed_space:
+            handle = Keepstate(source_of(measured, self.colour_name))
+            where = {"space": handle.space("run/42", author="runner", record=True)}
+        return kind(**where, **options, _colour=self.colour_name), asked
 
     def handle(self) -> Keepstate:
         """Returns a handle on the place's store."""

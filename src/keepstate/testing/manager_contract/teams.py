@@ -4,147 +4,27 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Awaitable
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from keepstate.errors import (
-    AlreadyExistsError,
     ConflictError,
     InvalidError,
     LeaseLostError,
-    NotFoundError,
     NotLoadedError,
     TransitionError,
 )
 from keepstate.managers.task_lists import TaskList
-from keepstate.managers.team_records import AgentCoordinationState, TaskQueueState, TeamState, TeamTask
+from keepstate.managers.team_records import AgentCoordinationState, TeamTask
 from keepstate.managers.teams import OrchestrationStateManager
-from keepstate.testing.manager_contract.agents import AWKWARD_IDS
-from keepstate.testing.manager_contract.stage import ManagerStage
+from keepstate.testing.manager_contract.rosters import RosterContract, team
 
 
-def team(*pending: dict[str, Any], id: str = "t", **agents: list[str]) -> TeamState:
-    """Returns a team of agents with capabilities, `a` and `b` if none are named."""
-    able = agents or {"a": ["research"], "b": ["writing"]}
-    members = {name: AgentCoordinationState(agent_id=name, capabilities=what) for name, what in able.items()}
-    return TeamState(id, members, TaskQueueState(pending=list(pending)))
-
-
-class TeamContract(ManagerStage):
+class TeamContract(RosterContract):
     """What an `OrchestrationStateManager` does, whatever it is kept in."""
-
-    def teams(self, **options: Any) -> OrchestrationStateManager:
-        return self.made(OrchestrationStateManager, **options)
-
-    async def formed(self, *pending: dict[str, Any], **options: Any) -> OrchestrationStateManager:
-        teams = self.teams(**options)
-        await teams.create_team(team(*pending))
-        return teams
-
-    async def statuses(self, teams: OrchestrationStateManager) -> dict[str, tuple[str, str | None]]:
-        found = await teams.get_team("t", tasks=False)
-        assert found is not None
-        return {agent.agent_id: (agent.status, agent.current_task) for agent in found.agents.values()}
-
-    # ---- teams
-
-    async def test_a_team_comes_back_as_it_was_created(self) -> None:
-        teams = await self.formed({"id": "1", "data": {"n": ...}}, {"id": "2"})
-        found = await self.teams().get_team("t")
-
-        assert found is not None and found.agents == team().agents
-        assert sorted(task.id for task in found.task_queue.pending) == ["1", "2"]
-        assert len(found.task_queue.in_progress) == len(found.task_queue.completed) == 0
-        assert await teams.list_teams() == ["t"]
-
-    async def test_a_team_is_read_without_its_tasks_where_none_are_wanted(self) -> None:
-        teams = await self.formed({"id": "1"}, sync_interval=60)
-        alone, whole = await teams.get_team("t", tasks=False), await teams.get_team("t")
-
-        assert alone is not None and whole is not None and alone.agents == whole.agents == team().agents
-        assert len(alone.task_queue.pending) == 0 and len(whole.task_queue.pending) == 1
-
-    async def test_a_team_is_created_once_and_begins_with_pending_tasks_only(self) -> None:
-        teams = await self.formed({"id": "1"})
-
-        with pytest.raises(AlreadyExistsError):
-            await teams.create_team(team({"id": "2"}))
-        with pytest.raises(InvalidError, match="in_progress"):
-            await teams.create_team(TeamState("u", task_queue=TaskQueueState(in_progress=[{"id": "1"}])))
-        with pytest.raises(InvalidError, match="under its own id"):
-            await teams.create_team(TeamState("u", {"a": AgentCoordinationState("b")}))
-        assert len((await teams.get_queue_status("t")).pending) == 1
-        assert await teams.get_team("u") is None
-
-    async def test_all_tasks_of_a_large_team_are_enqueued(self) -> None:
-        teams = self.teams()
-        await teams.create_team(team(*({"n": number} for number in range(420))))
-
-        queue = await teams.get_queue_status("t")
-        assert len(queue.pending) == 420 and len({task.id for task in queue.pending[:100]}) == 100
-
-    async def test_no_team_touches_another(self) -> None:
-        teams = self.teams()
-        for id in AWKWARD_IDS:
-            await teams.create_team(team({"id": f"only {len(id)}"}, id=id))
-        task = await teams.claim_task("1", "a")
-        assert task is not None
-        await teams.complete_task("1", task.id, "done", agent_id="a")
-
-        assert sorted(await teams.list_teams()) == sorted(AWKWARD_IDS)
-        for id in AWKWARD_IDS[1:]:
-            queue = await teams.get_queue_status(id)
-            assert [task.id for task in queue.pending] == [f"only {len(id)}"] and not len(queue.completed)
-
-    async def test_what_is_absent_cannot_be_changed(self) -> None:
-        teams = self.teams()
-        assert await teams.get_team("t") is None and await teams.get_task("t", "1") is None
-        assert await teams.get_available_agents("t") == []
-        for change in (
-            teams.enqueue_task("t", {"id": "1"}),
-            teams.update_agent_status("t", "a", "idle"),
-            teams.claim_task("t", "a"),
-            teams.complete_task("t", "1"),
-            teams.add_agent("t", AgentCoordinationState("a")),
-        ):
-            with pytest.raises(NotFoundError):
-                await change
-        await teams.create_team(team({"id": "1"}))
-        for change in (
-            teams.update_agent_status("t", "c", "idle"),
-            teams.assign_task("t", "1", "c"),
-            teams.assign_task("t", "2", "a"),
-            teams.requeue_task("t", "1"),
-        ):
-            with pytest.raises(NotFoundError):
-                await change
-
-    # ---- agents
-
-    async def test_a_status_is_any_text_and_the_task_can_be_cleared(self) -> None:
-        teams = await self.formed()
-        seen = [
-            await teams.update_agent_status("t", "a", "working", "x"),
-            await teams.update_agent_status("t", "a", "waiting for a human"),
-            await teams.update_agent_status("t", "a", "waiting", current_task=None),
-            await teams.update_agent_status("t", "a", "idle", "kept"),
-            await teams.update_agent_status("t", "a", "idle"),
-        ]
-
-        assert [agent.current_task for agent in seen] == ["x", "x", None, "kept", None]
-        assert (await self.statuses(teams))["a"] == ("idle", None)
-
-    async def test_idle_agents_are_found_by_what_they_can_do(self) -> None:
-        teams = await self.formed()
-        await teams.add_agent("t", AgentCoordinationState("c", capabilities=["research", "writing"]))
-        await teams.update_agent_status("t", "a", "working")
-
-        available = await teams.get_available_agents(team_id="t", capability="research")
-        assert [agent.agent_id for agent in available] == ["c"]
-        assert [agent.agent_id for agent in await teams.get_available_agents("t")] == ["b", "c"]
-        assert await teams.remove_agent("t", "c") and not await teams.remove_agent("t", "c")
 
     # ---- handing out
 
@@ -324,6 +204,34 @@ class TeamContract(ManagerStage):
         task = await teams.claim_task("t", "b")
 
         assert task is not None and (task.attempt, task.token) == (1, 2)
+
+    # ---- what it costs
+
+    async def test_a_task_takes_a_read_and_a_batch_a_call_and_a_scan_to_be_found(self) -> None:
+        teams, asked = await self.counted(OrchestrationStateManager)
+        await teams.create_team(team())
+        costs: dict[str, list[list[str]]] = {"enqueue": [], "claim": [], "assign": [], "complete": []}
+
+        async def cost(what: str, call: Awaitable[object]) -> None:
+            asked.clear()
+            await call
+            costs[what].append([*asked])
+
+        for number in range(4):
+            await cost("enqueue", teams.enqueue_task("t", {"id": f"{number}", "capability": "research"}))
+            await cost("claim", teams.claim_task("t", "a"))
+            await cost("complete", teams.complete_task("t", f"{number}", number, agent_id="a"))
+            await teams.enqueue_task("t", {"id": f"given {number}"})
+            await cost("assign", teams.assign_task("t", f"given {number}", "b"))
+            await teams.complete_task("t", f"given {number}", agent_id="b")
+
+        # Now and then a claim looks for tasks whose time has come, and the first ones learn what is recorded.
+        assert {what: min(found, key=len) for what, found in costs.items()} == {
+            "enqueue": ["read", "apply"],
+            "claim": ["scan", "read", "apply"],
+            "assign": ["read", "apply"],
+            "complete": ["read", "apply"],
+        }
 
     # ---- looking
 
