@@ -50,7 +50,7 @@ async def test_who_is_cancelled_while_acquiring_a_lease_does_not_leave_it_held(s
             await (await acquiring).release()
 
     async def acquire(turn: int) -> None:
-        async with await space.leases.acquire(f"job {turn}", 60, wait_s=5):
+        async with await space.leases.acquire(f"job {turn}", 60):
             pass
 
     await asyncio.gather(*[acquire(turn) for turn in range(60)])

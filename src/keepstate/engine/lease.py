@@ -8,7 +8,6 @@ the holder.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
@@ -29,6 +28,8 @@ _SAFE_SHARE = 0.9
 """The share of a lease's time for which its holder believes in it; the rest is for clocks that run
 unevenly."""
 _LONGEST_WAIT_S = 1.0
+_RELEASE_S = 1.0
+"""So long a cancelled caller waits until it holds nothing; then that goes on without it."""
 
 
 class Lease:
@@ -213,35 +214,43 @@ class Leases:
                 await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._free_in_s(name)))
 
     async def _tried(self, name: str, ttl_s: float, ttl_ms: int) -> Lease | ConflictError:
-        """Tries once, beside the caller: who is cancelled does not learn that it holds it, and lets it go."""
-        promise: Promise[Lease | ConflictError] = self._scope.runner.promise()
-        taken: list[Lease] = []
-        is_cancelled = False
+        """Tries once, beside the caller: for who is cancelled it is let go, if it comes to be held."""
+        runner = self._scope.runner
+        promise: Promise[Lease | ConflictError] = runner.promise()
+        taken, is_cancelled, is_free = list[Lease](), False, runner.signal()
 
         async def attempt() -> None:
             try:
                 held = await self._try(name, ttl_s, ttl_ms)
             except BaseException as error:  # noqa: BLE001 - raised where it is waited for
                 promise.fail(error)
+                is_free.set()
                 return
             if isinstance(held, Lease):
                 taken.append(held)
+            else:
+                is_free.set()
             promise.give(held)
             if is_cancelled:
                 await let_go()
 
         async def let_go() -> None:
-            with suppress(KeepstateError):  # it ends by itself, if later
+            try:
                 for lease in taken:
                     await lease.release()
+            except KeepstateError:
+                pass  # its time ends, if later
+            finally:
+                is_free.set()
 
-        self._scope.runner.detach(attempt)
+        runner.detach(attempt)
         try:
             return await promise.wait()
         except BaseException:
             is_cancelled = True
             if taken:
-                self._scope.runner.detach(let_go)
+                runner.detach(let_go)
+            await is_free.wait(_RELEASE_S)
             raise
 
     async def _try(self, name: str, ttl_s: float, ttl_ms: int) -> Lease | ConflictError:
