@@ -17,7 +17,7 @@ help: ## say what each word does
 setup: ## make .venv: keepstate with all extras, the tools and the real servers (at once if nothing changed)
 	@$(PYTHON) tools/bootstrap.py
 
-demo: setup ## run keepstate on the standard library's source: four processes, one killed, no update lost
+demo: setup ## let four agents index the standard library's source: killed, paused, resumed, no update lost
 	@$(BIN)/keepstate demo $(ARGS)
 
 test: setup ## run all tests but the deep ones, on real servers (JOBS=0: in one process)

@@ -1,4 +1,4 @@
-"""The demo counts every module once, although a worker is killed in mid-run."""
+"""The demo's team indexes every module once, although some of it is killed and all of it is paused."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ import pytest
 from keepstate.testing.servers import Redis
 from tests.cli.conftest import Keepstate, Started
 
-WORKER = (sys.executable, "-m", "keepstate.cli.demo_worker", "demo", "worker 1")
+WORKER = (sys.executable, "-m", "keepstate.cli.demo.worker", "demo", "ada")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store", ["url", "redis_url", "postgres_url"])
-def test_nothing_is_lost_or_done_twice_when_a_worker_is_killed(
+def test_nothing_is_lost_or_done_twice_when_agent_and_conductor_are_killed(
     keepstate: Keepstate, shell: Keepstate, store: str, request: pytest.FixtureRequest
 ) -> None:
     url = request.getfixturevalue(store)
@@ -27,11 +27,14 @@ def test_nothing_is_lost_or_done_twice_when_a_worker_is_killed(
     assert ended.code == 0, ended.err
     told = ended.json()
     assert told["equal"]
-    assert (told["modules"], told["commits"], told["workers_killed"]) == (100, 100, 1)
+    assert (told["modules"], told["commits"], told["agents"]) == (100, 100, ["ada", "ben"])
+    assert (told["workers_killed"], told["workers_recovered"], told["conductors_killed"]) == (1, 1, 1)
     assert told["modules_taken_over"] >= 1
+    assert told["stood_still"] and 66 <= told["paused_at"] <= 100
     assert told["counted"] == told["recounted"]
-    # One for each module, the killed worker's too, and a claim for each four of them.
-    assert told["transactions"] >= 100 + 100 / 4
+    assert {name: told["counted"][name] for name in told["counted_by_agents"]} == told["counted_by_agents"]
+    # One for each module, the killed agent's too, and a claim for each of them.
+    assert told["transactions"] >= 200
     assert told["transactions_per_second"] == pytest.approx(
         told["transactions"] / told["seconds"], rel=0.01, abs=0.1
     )
@@ -39,7 +42,7 @@ def test_nothing_is_lost_or_done_twice_when_a_worker_is_killed(
 
 
 @pytest.mark.slow
-def test_people_see_every_counter_twice_and_a_history_that_they_can_look_into(
+def test_people_see_what_happens_what_came_of_it_and_what_to_try(
     keepstate: Keepstate, shell: Keepstate, tmp_path: Path
 ) -> None:
     ended = shell("demo", "--workers", "2", "--most", "100", TMPDIR=str(tmp_path))
@@ -47,34 +50,75 @@ def test_people_see_every_counter_twice_and_a_history_that_they_can_look_into(
     assert ended.code == 0, ended.err
     rows = re.findall(r"^(\w+) +([\d,]+) +([\d,]+) +equal$", ended.out, re.MULTILINE)
     assert [name for name, *_ in rows] == [
-        "modules", "functions", "classes", "lines", "imports", "documents", "events", "commits",
+        "modules", "functions", "classes", "lines", "bytes", "imports",
+        "documents", "events", "commits", "tasks", "embeddings",
     ]  # fmt: skip
     assert all(counted == again for _, counted, again in rows)
-    assert re.search(r"100 modules in [\d.]+ s: \d+ transactions a second, \d+ conflicts resolved", ended.out)
-    assert "1 killed in mid-run" in ended.out
-    (worker,) = re.findall(r"(worker \d) \(process \d+\) is killed while it holds modules", ended.err)
-    early, before, changed, done = [
-        shlex.split(words) for words in re.findall(r"^\$ keepstate (.+)$", ended.out, re.MULTILINE)
-    ]
-    assert early[0] == "show"
-    assert early[2:] == ["main#37", "totals"]
-    assert [before[0], changed[0], done[0]] == ["show", "diff", "blame"]
+    assert re.search(r"together: 100 modules, [\d,]+ lines  equal$", ended.out, re.MULTILINE)
+    assert re.search(r"100 modules in [\d.]+ s: [\d,]+ transactions, \d+ conflicts resolved", ended.out)
+    assert "1 killed in mid-run, 1 recovered" in ended.out
+    happened = [line[9:] for line in ended.err.splitlines() if re.match(r" *[\d.]+ s  ", line)]
+    assert in_order(
+        happened,
+        r"ada and ben begin",
+        r"step 1 of 4, collect: the team's queue has 100 tasks",
+        r"(ada|ben) \(process \d+\) is killed while it holds \S+",
+        r"(ada|ben) goes on from its checkpoint: \d+ modules",
+        r"the workflow is paused",
+        r"the conductor \(process \d+\) is killed as well",
+        r"the new conductor goes on behind step 1",
+        r"\d+ modules then, and a second later: nothing has moved",
+        r"the workflow is resumed",
+        r"step 2 of 4, index: all 100 modules",
+        r"step 4 of 4, report: the knowledge base is complete, with 100 documents",
+    )
+    (killed,) = re.findall(r"s  (\w+) \(process \d+\) is killed while", ended.err)
     (url,) = re.findall(r"export KEEPSTATE_URL='(.+)'", ended.err)
-    assert keepstate(*early, "--json", "--url", url).json()["value"]["modules"] == 37
-    number = int(before[2].removeprefix("main#"))
-    assert keepstate(*before, "--json", "--url", url).json()["value"]["modules"] == number
-    assert "totals.modules" in {one["path"] for one in keepstate(*changed, "--json", "--url", url).lines()}
-    author = keepstate(*done, "--json", "--url", url).json()["commit"]["author"]
-    assert author.startswith("worker ")
-    assert author != worker
+    shows_each_manager(ended.out)
+    shows_a_history(keepstate, url, ended.out, killed)
+    tries = re.findall(r"^  keepstate (.+)$", ended.err, re.MULTILINE)
+    assert len(tries) >= 4
+    for words in tries:
+        tried = keepstate(*shlex.split(words, comments=True), "--url", url)
+        assert tried.code == 0 and tried.out
     assert re.search(rf"rm -r {tmp_path}/keepstate-demo-\w+$", ended.err, re.MULTILINE)
 
 
+def shows_each_manager(out: str) -> None:
+    for manager in ("Orchestration", "Workflow", "Tool", "Knowledge"):
+        assert f"{manager}StateManager" in out
+    assert "AgentStateStore" in out
+    assert "its queue: 0 pending, 0 in progress, 100 completed" in out
+    assert "COMPLETED: 4 of 4 steps" in out
+    assert "0 are still to be tried" in out
+    assert "COMPLETED: 100 of 100 documents, 0 failed" in out
+
+
+def shows_a_history(keepstate: Keepstate, url: str, out: str, killed: str) -> None:
+    """Checks the commands that the end of the demo shows: run again, they say what was told."""
+    early, before, changed, done = [
+        shlex.split(words) for words in re.findall(r"^\$ keepstate (.+)$", out, re.MULTILINE)
+    ]
+    assert [early[0], *early[2:]] == ["show", "main#37", "totals"]
+    assert [before[0], changed[0], done[0]] == ["show", "diff", "blame"]
+    then = keepstate(*before, "--json", "--url", url).json()["value"]["modules"]
+    assert 0 < keepstate(*early, "--json", "--url", url).json()["value"]["modules"] <= then < 100
+    assert keepstate(*changed, "--json", "--url", url).lines()
+    commit = keepstate(*done, "--json", "--url", url).json()["commit"]
+    assert commit["message"].startswith("index ") and commit["author"] in ("ada", "ben")
+
+
+def in_order(lines: list[str], *patterns: str) -> bool:
+    """Says whether there is a line for each pattern, one behind the other."""
+    left = iter(lines)
+    return all(any(re.match(pattern, line) for line in left) for pattern in patterns)
+
+
 @pytest.mark.slow
-def test_the_space_stays_in_a_store_of_ones_own_only_if_asked(
+def test_the_spaces_stay_in_a_store_of_ones_own_only_if_asked(
     keepstate: Keepstate, shell: Keepstate, url: str, tmp_path: Path
 ) -> None:
-    words = ("demo", "--workers", "1", "--kill", "0", "--most", "2")
+    words = ("demo", "--workers", "1", "--kill", "0", "--most", "12")
 
     shown = shell(*words, "--url", url)
     told = shell(*words, "--url", url, "--keep", "--json").json()
@@ -84,16 +128,16 @@ def test_the_space_stays_in_a_store_of_ones_own_only_if_asked(
     assert "$ keepstate diff demo/" in shown.out
     assert "KEEPSTATE_URL" not in shown.err
     assert piped["equal"]
-    assert keepstate("spaces").out.split() == [told["space"]]
-    assert keepstate("log", told["space"]).out.count("put module/") == 2
+    assert keepstate("spaces").out.split() == [told["space"], f"{told['space']}/tools"]
+    assert keepstate("log", told["space"]).out.count("index ") == 12
     assert not list(tmp_path.glob("keepstate-demo-*"))
 
 
-def test_a_worker_that_could_not_be_killed_in_time_is_told(shell: Keepstate) -> None:
+def test_an_agent_that_could_not_be_killed_in_time_is_told(shell: Keepstate) -> None:
     ended = shell("demo", "--workers", "2", "--most", "1")
 
     assert ended.code == 1
-    assert "0 of 1 workers were killed before all was done: take more modules" in ended.err
+    assert "0 of 1 agents were killed before all was done: take more modules" in ended.err
 
 
 @pytest.mark.parametrize(
@@ -120,7 +164,7 @@ def test_the_demo_ends_with_what_a_worker_says_when_it_fails(shell: Keepstate) -
 
     assert ended.code == 3
     # Whether its reason is still read before the connection is gone is a matter of luck.
-    assert re.search(r"^keepstate: worker \d failed: .*127\.0\.0\.1", ended.err, re.MULTILINE)
+    assert re.search(r"^keepstate: \w+ failed: .*127\.0\.0\.1", ended.err, re.MULTILINE)
     assert "Traceback" not in ended.err
 
 
@@ -131,5 +175,5 @@ def test_a_store_of_one_process_is_refused(keepstate: Keepstate) -> None:
     assert "cannot be shared" in ended.err
 
 
-def test_the_last_worker_cannot_be_killed(keepstate: Keepstate) -> None:
+def test_the_last_agent_cannot_be_killed(keepstate: Keepstate) -> None:
     assert keepstate("demo", "--workers", "1", "--kill", "1").code == 2

@@ -23,7 +23,7 @@ from keepstate.cli import (
     upkeep,
 )
 from keepstate.cli.damage import repair
-from keepstate.cli.demo import demo
+from keepstate.cli.demo.command import demo
 from keepstate.cli.doctor import doctor
 from keepstate.cli.session import said
 from keepstate.errors import KeepstateError

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 from rich.text import Text
@@ -17,19 +17,19 @@ from keepstate.errors import NotFoundError
 _EARLY = 37
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class Killing:
-    """What was when the first worker was killed.
+    """What was when the first agent was killed.
 
     Attributes:
-        worker: Who was killed.
+        agent: Who was killed.
         commit: The last commit before, by its number.
-        modules: What the worker held, and others have done since.
+        module: What it held, and somebody has done since.
     """
 
-    worker: str
+    agent: str
     commit: int
-    modules: Sequence[str] = field(default_factory=tuple[str, ...])
+    module: str
 
 
 async def commits_of(run: Space) -> int:
@@ -40,34 +40,39 @@ async def commits_of(run: Space) -> int:
         return 0
 
 
-async def tell(space: str, url: str, commits: int, killing: Killing | None) -> None:
+async def tell(run: Space, url: str, commits: int, killing: Killing | None) -> None:
     """Shows the space's history, each step by its command.
 
     Args:
-        space: The space.
+        run: The space.
         url: Where it is.
         commits: How many there are.
-        killing: When a worker was killed, if one was.
+        killing: When an agent was killed, if one was.
     """
-    session = Session(url=url)
+    session, space = Session(url=url), run.name
     _say(f"{commits:,} transactions changed documents, and each is a moment that can be read again.")
     early = min(_EARLY, commits)
     await _run(("show", space, f"main#{early}", "totals"), history.show, session)
-    if killing is not None and killing.commit:
-        before = f"main#{killing.commit}"
-        _say(f"Time travel: what was known when {killing.worker} was killed, and what came next.")
-        await _run(("show", space, before, "totals"), history.show, session)
-        if killing.commit < commits:
-            await _run(("diff", space, before, f"main#{killing.commit + 1}"), history.diff, session)
-        if killing.modules:
-            path = path_shown((f"module/{killing.modules[-1]}",))
-            _say(f"Who has done what {killing.worker} held?")
-            await _run(("blame", space, path), history.blame, session)
+    if killing is not None:
+        _say(f"Time travel: what was known when {killing.agent} was killed.")
+        await _run(("show", space, f"main#{killing.commit}", "totals"), history.show, session)
+        next = await _next_module(run, killing.commit)
+        _say("The next module, in one transaction: counters, checkpoint, task and result, or nothing.")
+        await _run(("diff", space, f"main#{next - 1}", f"main#{next}"), history.diff, session)
+        _say(f"Who has done what {killing.agent} held?")
+        await _run(("blame", space, path_shown((f"module/{killing.module}",))), history.blame, session)
     else:
         _say("What did the last transaction change, and who counted last?")
-        if commits > 1:
-            await _run(("diff", space, "main~1", "main"), history.diff, session)
+        await _run(("diff", space, "main~1", "main"), history.diff, session)
         await _run(("blame", space, "totals"), history.blame, session)
+
+
+async def _next_module(run: Space, behind: int) -> int:
+    """Returns the number of the first commit behind another that has a module in it."""
+    number = behind + 1
+    while not (await run.history.find(f"main#{number}")).message.startswith("index "):
+        number += 1
+    return number
 
 
 async def _run(words: Sequence[str], command: Callable[..., Awaitable[int]], session: Session) -> None:

@@ -18,20 +18,22 @@ class Survey(TypedDict):
     functions: int
     classes: int
     lines: int
+    bytes: int
     imports: list[str]
 
 
 class Totals(TypedDict):
-    """The counters that all workers share."""
+    """The counters that all agents share, and those of each."""
 
     modules: int
     functions: int
     classes: int
     lines: int
+    bytes: int
     imports: int
 
 
-NOTHING: Totals = {"modules": 0, "functions": 0, "classes": 0, "lines": 0, "imports": 0}
+NOTHING: Totals = {"modules": 0, "functions": 0, "classes": 0, "lines": 0, "bytes": 0, "imports": 0}
 
 
 @cache
@@ -53,13 +55,12 @@ def modules(most: int | None = None) -> list[str]:
 def survey(module: str) -> Survey:
     """Returns what is in a module; one that cannot be parsed has lines only."""
     source = (library() / module).read_bytes()
-    lines = source.count(b"\n")
+    functions = classes = 0
+    imports: set[str] = set()
     try:
         tree = ast.parse(source)
     except (SyntaxError, ValueError):
-        return {"functions": 0, "classes": 0, "lines": lines, "imports": []}
-    functions = classes = 0
-    imports: set[str] = set()
+        tree = ast.Module([], [])
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             functions += 1
@@ -67,9 +68,20 @@ def survey(module: str) -> Survey:
             classes += 1
         elif isinstance(node, ast.Import):
             imports.update(alias.name for alias in node.names)
-        elif isinstance(node, ast.ImportFrom) and node.module:
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
             imports.add(node.module)
-    return {"functions": functions, "classes": classes, "lines": lines, "imports": sorted(imports)}
+    return {
+        "functions": functions,
+        "classes": classes,
+        "lines": source.count(b"\n"),
+        "bytes": len(source),
+        "imports": sorted(imports),
+    }
+
+
+def tops(found: Survey) -> list[str]:
+    """Returns the packages that a module imports from: of `os.path` it is `os`."""
+    return sorted({name.partition(".")[0] for name in found["imports"]})
 
 
 def added(totals: Totals, found: Survey) -> Totals:
@@ -79,5 +91,18 @@ def added(totals: Totals, found: Survey) -> Totals:
         "functions": totals["functions"] + found["functions"],
         "classes": totals["classes"] + found["classes"],
         "lines": totals["lines"] + found["lines"],
+        "bytes": totals["bytes"] + found["bytes"],
         "imports": totals["imports"] + len(found["imports"]),
+    }
+
+
+def together(*counted: Totals) -> Totals:
+    """Returns several counters as one."""
+    return {
+        "modules": sum(totals["modules"] for totals in counted),
+        "functions": sum(totals["functions"] for totals in counted),
+        "classes": sum(totals["classes"] for totals in counted),
+        "lines": sum(totals["lines"] for totals in counted),
+        "bytes": sum(totals["bytes"] for totals in counted),
+        "imports": sum(totals["imports"] for totals in counted),
     }

@@ -1,0 +1,90 @@
+"""An agent of the demo: claims modules and does each in one transaction, until none is left."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from keepstate.cli.demo import stage
+from keepstate.cli.demo.asking import ask
+from keepstate.cli.demo.survey import NOTHING, Totals, added, survey, tops
+from keepstate.engine.space import Space
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import LeaseLostError
+from keepstate.managers.agents import AgentCheckpoint
+from keepstate.managers.recovery import AgentRecoveryManager
+from keepstate.managers.team_records import IDLE, TeamTask
+from keepstate.managers.tools import ToolStateManager
+from keepstate.managers.workflow_records import WorkflowStatus
+
+WAITING = "waiting"
+"""What an agent's status is while the workflow is paused."""
+
+
+class Agent:
+    """One agent, which counts what it has done, and is restored to that count if its process was killed."""
+
+    def __init__(self, id: str, run: Space, tools: ToolStateManager) -> None:
+        self.id, self.done = id, NOTHING
+        self._run, self._tools, self._managers = run, tools, stage.managers(run)
+
+    def restore_from_checkpoint(self, state: Totals) -> None:
+        """Takes back what it had done."""
+        self.done = state
+
+    async def work(self) -> None:
+        """Goes on where an agent of this name was stopped, and works until there is nothing to index."""
+        if await self._managers.agents.latest_checkpoint(self.id) is not None:
+            recovery = AgentRecoveryManager(self._managers.agents)
+            recovery.register(self)
+            found = await recovery.recover(self.id)
+            await self._run.events.append(
+                {"type": "recovered", "agent": self.id, "attempt": found.attempt, "done": self.done}
+            )
+        while (task := await self._claimed()) is not None:
+            await self._do(task)
+
+    async def _claimed(self) -> TeamTask | None:
+        teams, workflows = self._managers.teams, self._managers.workflows
+        while True:
+            workflow = await workflows.get(stage.WORKFLOW)
+            if workflow is None or workflow.current_step >= stage.INDEX:
+                return None
+            if workflow.status is WorkflowStatus.PAUSED:
+                await teams.update_agent_status(stage.TEAM, self.id, WAITING)
+                await workflows.wait_until_resumed(stage.WORKFLOW)
+                await teams.update_agent_status(stage.TEAM, self.id, IDLE)
+            task = await teams.claim_task(stage.TEAM, self.id, wait_s=0.2)
+            if task is not None:
+                return task
+
+    async def _do(self, task: TeamTask) -> None:
+        """Indexes a module, unless somebody else has taken it over."""
+        module, found = task.id, survey(task.id)
+        for name in tops(found):
+            await ask(self._tools, name, id=f"{module}, attempt {task.attempt}: {name}")
+        done, tries = added(self.done, found), 0
+
+        async def record(tx: Transaction) -> None:
+            nonlocal tries
+            tries += 1
+            inside = stage.managers(tx)
+            await inside.teams.complete_task(
+                stage.TEAM, module, found["lines"], agent_id=self.id, token=task.token
+            )
+            await inside.bases.complete_document(
+                stage.BASE,
+                module,
+                embeddings=found["functions"] + found["classes"],
+                size_bytes=found["bytes"],
+            )
+            await tx.documents.put(f"module/{module}", found)
+            await tx.documents.update("totals", lambda totals: added(totals, found), default=NOTHING)
+            await inside.agents.save_checkpoint(
+                AgentCheckpoint(self.id, stage.CHECKPOINT, step=done["modules"], state=done)
+            )
+            told = {"module": module, "agent": self.id, "attempt": task.attempt, "tries": tries}
+            await tx.events.append({"type": "indexed", **told})
+
+        with suppress(LeaseLostError):
+            await self._run.by(message=f"index {module}").transact(record, attempts=stage.ATTEMPTS)
+            self.done = done

@@ -1,0 +1,72 @@
+"""The tool of the demo: it says where an imported module comes from, and is away now and then.
+
+Its answers are kept, and whoever asks for the same at once, in whatever process, waits for one execution. The
+first time that a process asks for one name in eight it fails, as a network does, and is tried again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from importlib.util import find_spec
+from typing import Any
+from zlib import crc32
+
+from keepstate.cli.demo.stage import LEASE_S, TOOL
+from keepstate.managers.tool_records import ToolExecutionStatus
+from keepstate.managers.tools import ToolStateManager
+
+_FAILS_ONE_IN = 8
+_TAKES_S = 0.005
+_FIRST_DELAY_S = 0.05
+_failed = set[str]()
+
+
+async def ask(tools: ToolStateManager, name: str, *, id: str) -> str:
+    """Returns where a module comes from, however often the tool is away.
+
+    Args:
+        tools: What keeps account of the tool.
+        name: The module.
+        id: Names the execution, if it comes to one.
+    """
+    wait_s = 0.0
+    while True:
+        await asyncio.sleep(wait_s)
+        try:
+            entry = await tools.run(TOOL, {"module": name}, locate, execution_id=id, lease_s=LEASE_S)
+        except ConnectionError as error:
+            await tools.schedule_retry(id, error, first_delay_s=_FIRST_DELAY_S)
+            wait_s = wait_s * 2 or _FIRST_DELAY_S
+            continue
+        if wait_s:
+            await _drop_overtaken(tools, id)
+        answer: str = entry.result
+        return answer
+
+
+async def _drop_overtaken(tools: ToolStateManager, id: str) -> None:
+    """Gives up an execution that was to be tried again, and whose answer somebody else has got meanwhile."""
+    execution = await tools.get_execution(id)
+    if execution is not None and execution.status is ToolExecutionStatus.FAILED:
+        await tools.cancel_execution(id, "another got the answer")
+
+
+async def locate(parameters: dict[str, Any]) -> str:
+    """Returns where a module of this Python comes from."""
+    name: str = parameters["module"]
+    await asyncio.sleep(_TAKES_S)
+    if name not in _failed and crc32(name.encode()) % _FAILS_ONE_IN == 0:
+        _failed.add(name)
+        raise ConnectionError("the catalogue is away")
+    if name in sys.builtin_module_names:
+        return "built in"
+    if name not in sys.stdlib_module_names:
+        return "elsewhere"
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):
+        spec = None
+    if spec is None or spec.origin is None:
+        return "other systems"
+    return "Python" if spec.origin.endswith(".py") else "extension"

@@ -1,0 +1,126 @@
+"""One run of the demo on a store, from its first space to what is shown of it."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+from rich.table import Table
+from rich.text import Text
+
+from keepstate.cli import exits
+from keepstate.cli.demo import stage, views
+from keepstate.cli.demo.company import WorkerFailed
+from keepstate.cli.demo.counting import count
+from keepstate.cli.demo.director import Director
+from keepstate.cli.demo.ending import tell
+from keepstate.cli.demo.outcome import Outcome
+from keepstate.cli.demo.survey import modules
+from keepstate.cli.session import quoted, said, shown, write_json
+from keepstate.cli.showing import counted as counted_of
+from keepstate.engine.keepstate import Keepstate
+from keepstate.errors import InvalidError
+from keepstate.opening import open as open_store
+
+
+class Play:
+    """One run.
+
+    Args:
+        workers: How many agents.
+        kill: How many of them to kill.
+        most: Only the first so many modules.
+        as_json: Print one JSON document.
+    """
+
+    def __init__(self, workers: int, kill: int, most: int | None, *, as_json: bool) -> None:
+        self._outcome = Outcome(modules(most), stage.agents(workers), wanted_kills=kill)
+        self._most, self._as_json = most, as_json
+
+    async def on(self, url: str, *, keep: bool) -> int:
+        """Returns the exit code of a run on a store; what it made stays if it is to, and the run ended."""
+        async with open_store(url, author="demo") as ks:
+            if not ks.store.capabilities.shared:
+                raise InvalidError(
+                    f"{ks.url} cannot be shared by several processes; give --url sqlite:///…, redis or "
+                    "postgresql"
+                )
+            name, is_over = f"demo/{uuid4().hex[:8]}", False
+            try:
+                await self._play(ks, name, url)
+                is_over = True
+            except WorkerFailed as failure:
+                said().print(f"keepstate: {failure}", markup=False)
+                return failure.code
+            finally:
+                if not (keep and is_over):
+                    for space in (name, stage.beside(name)):
+                        await ks.drop(space)
+            if keep and not self._as_json:
+                _show_next(name, self._outcome.agents[0], str(ks.url))
+        return exits.OK if self._outcome.is_whole else exits.FAILED
+
+    async def _play(self, ks: Keepstate, name: str, url: str) -> None:
+        outcome, run = self._outcome, stage.shared(ks, name, "demo")
+        said().print(
+            f"A team of agents indexes Python's own library, {outcome.modules:,} modules. What they know and "
+            f"do is in one store:\n{ks.url}\n",
+            markup=False,
+        )
+        director = Director(run, url, self._most, outcome)
+        await director.play()
+        director.tell("all have ended; now everything is counted again from the sources, one after the other")
+        await count(run, outcome)
+        if not outcome.has_killed:
+            said().print(
+                f"{outcome.kills} of {outcome.wanted_kills} agents were killed before all was done: "
+                "take more modules"
+            )
+        if self._as_json:
+            write_json({"space": name, **outcome.to_dict()})
+            return
+        _show(outcome)
+        tools = stage.tools(ks, name)
+        await views.show_all(run, tools, outcome)
+        await tell(run, url, outcome.last_commit, outcome.killing)
+
+
+def _show(outcome: Outcome) -> None:
+    table = Table("", "counted by the team", "counted again", "", box=None, pad_edge=False)
+    table.columns[1].justify = table.columns[2].justify = "right"
+    for name, counted, again in outcome.pairs():
+        table.add_row(name, f"{counted:,}", f"{again:,}", _equal(is_so=counted == again))
+    shown().print()
+    shown().print(table)
+    shown().print(
+        Text.assemble(
+            "in the agents' last checkpoints together: "
+            f"{outcome.by_agents['modules']:,} modules, {outcome.by_agents['lines']:,} lines  ",
+            Text.from_markup(_equal(is_so=outcome.by_agents == outcome.recounted)),
+        ),
+        soft_wrap=True,
+    )
+    shown().print(
+        f"\n{outcome.modules:,} modules in {outcome.seconds:.1f} s: {outcome.transactions:,} transactions, "
+        f"{counted_of(outcome.conflicts, 'conflict')} resolved,\n{outcome.kills} killed in mid-run, "
+        f"{outcome.recovered} recovered, {counted_of(outcome.taken_over, 'module')} taken over."
+    )
+
+
+def _equal(*, is_so: bool) -> str:
+    return "[green]equal[/]" if is_so else "[bold red]NOT EQUAL[/]"
+
+
+def _show_next(name: str, agent: str, url: str) -> None:
+    words = (
+        (("queue", name, "done"), "each task, who did it, and what came of it"),
+        (("ls", name, "team/*"), "the team, as it is stored"),
+        (("events", name), "what happened, from the first event on"),
+        (("log", name, f"agent/{agent}/checkpoint"), f"each checkpoint that {agent} could have gone on from"),
+        (("log", name), "each moment, who made it, and what for"),
+    )
+    said().print("\nLook into it yourself:", markup=False)
+    said().print(f"  export KEEPSTATE_URL='{url}'", markup=False)
+    commands = [f"keepstate {' '.join(map(quoted, each))}" for each, _ in words]
+    widest = max(map(len, commands))
+    for command, (_, what) in zip(commands, words, strict=True):
+        said().print(f"  {command:{widest}}  # {what}", markup=False)
