@@ -12,8 +12,8 @@ import pytest
 
 import keepstate
 from keepstate import AgentStateStore, OrchestrationStateManager, WorkflowStateManager
+from tests.managers.stores import ROOT, url_of
 
-ROOT = Path(__file__).resolve().parents[2]
 STEPS = 4
 
 
@@ -28,13 +28,12 @@ def test_a_process_killed_between_any_two_steps_leaves_all_or_nothing(
 ) -> None:
     url = url_of(kind, request, tmp_path)
     killed: list[object] = []
-    steps = range(STEPS + 1) if kind in ("file", "sqlite") else (2, STEPS)
-    for step in steps:
+    for step in range(STEPS + 1):
         assert work(url, record, killed_before=step) == -signal.SIGKILL
         killed.append(asyncio.run(seen(url)))
     lived = work(url, record, killed_before=STEPS + 1)
 
-    assert killed == [(0, 1, 0, None, 0)] * len(steps)
+    assert killed == [(0, 1, 0, None, 0)] * (STEPS + 1)
     assert lived == 0 and asyncio.run(seen(url)) == (1, 0, 1, 1, 1)
 
 
@@ -59,10 +58,3 @@ async def seen(url: str) -> tuple[int, int, int, int | None, int]:
             point.step if point else None,
             len(events),
         )
-
-
-def url_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    if kind in ("redis", "postgres"):
-        server: str = request.getfixturevalue(f"{kind}_url")
-        return server
-    return {"file": f"file:///{tmp_path}/store/", "sqlite": f"sqlite:///{tmp_path}/store.db"}[kind]

@@ -1,0 +1,55 @@
+"""Four who update one key five hundred times each come to two thousand, recorded or not, on every backend."""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from keepstate import StateConfig, StateManager
+from tests.managers.counting_up import count_up
+from tests.managers.stores import ROOT, url_of
+
+WHO, TIMES = 4, 500
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("record", [True, False], ids=["recorded", "not recorded"])
+@pytest.mark.parametrize("kind", ["memory", "file"])
+async def test_tasks_of_one_process_lose_no_update(
+    kind: str, record: bool, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = url_of(kind, request, tmp_path)
+    async with StateManager(StateConfig(backend=url, record=record)) as state:  # it keeps the memory's store
+        await asyncio.gather(*(count_up(url, record, TIMES) for _ in range(WHO)))
+
+        assert await state.get("n") == WHO * TIMES
+        assert not record or await told(state) == WHO * TIMES
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("record", [True, False], ids=["recorded", "not recorded"])
+@pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
+async def test_processes_lose_no_update(
+    kind: str, record: bool, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = url_of(kind, request, tmp_path)
+    words = [sys.executable, "-m", "tests.managers.counting_up", url, str(int(record)), str(TIMES)]
+    processes = [subprocess.Popen(words, cwd=ROOT) for _ in range(WHO)]
+    try:
+        codes = [process.wait(timeout=100) for process in processes]
+    finally:
+        for process in processes:
+            process.kill()
+
+    async with StateManager(StateConfig(backend=url, record=record)) as state:
+        assert (codes, await state.get("n")) == ([0] * WHO, WHO * TIMES)
+        assert not record or await told(state) == WHO * TIMES
+
+
+async def told(state: StateManager) -> int:
+    """Returns how many changes of the key its history tells."""
+    return len(await state.history("n", limit=2 * WHO * TIMES))
