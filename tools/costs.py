@@ -1,6 +1,6 @@
-"""The table of what a commit costs, in the documents, made from the results of the bench.
+"""The tables of what commits and managers cost, in the documents, made from the results of the bench.
 
-`python tools/costs.py [RESULTS]` writes it; without a path from `bench/results.json`.
+`python tools/costs.py [RESULTS]` writes them; without a path from `bench/results.json`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from typing import Any
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "bench" / "results.json"
 PAGE = ROOT / "docs" / "explanation" / "cost.md"
-BEGIN, END = "<!-- the bench's table begins -->", "<!-- the bench's table ends -->"
+COMMITS, MANAGERS = "bench's table", "managers' table"
+"""What the marks around each table name."""
 STORE = "SQLite normal"
 
 Costs = Iterable[Mapping[str, Any]]
@@ -24,12 +25,8 @@ def render(results: Mapping[str, Any]) -> str:
     """Returns the table of one run, as it stands in the page between its two marks."""
     costs = [cost for cost in results["costs"] if cost["store"] == STORE]
     keepers = list(dict.fromkeys(cost["keeper"] for cost in costs))
-    machine, day = results["machine"], results["measured_at"][:10]
-    place = (
-        f"{machine['cores']} cores ({machine['system']}, {machine['machine']}), Python {results['python']}"
-    )
     lines = [
-        f"Measured on {day} on {place}, in SQLite with `durability=normal`: median time and bytes a commit.",
+        f"{_measured(results)}, in SQLite with `durability=normal`: median time and bytes a commit.",
         "",
         "| change | of | " + " | ".join(keepers) + " |",
         "|---|--:|" + "--:|" * len(keepers),
@@ -41,25 +38,56 @@ def render(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def embed(page: str, table: str) -> str:
-    """Returns the page with `table` between its marks.
+def render_managers(results: Mapping[str, Any]) -> str:
+    """Returns the table of what managers' calls cost, as it stands in the page between its two marks."""
+    paces = results["paces"]
+    stores = list(dict.fromkeys(pace["store"] for pace in paces))
+    lines = [
+        f"{_measured(results)}: median time of a call.",
+        "",
+        "| call | of | " + " | ".join(stores) + " |",
+        "|---|---|" + "--:|" * len(stores),
+    ]
+    for call in dict.fromkeys(pace["call"] for pace in paces):
+        for keeper in dict.fromkeys(pace["keeper"] for pace in paces if pace["call"] == call):
+            us = {p["store"]: p["us"] for p in paces if (p["call"], p["keeper"]) == (call, keeper)}
+            cells = (_time(us[store]) if store in us else "–" for store in stores)
+            lines.append(f"| {call} | {keeper} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def embed(page: str, table: str, what: str = COMMITS) -> str:
+    """Returns the page with `table` between the marks that name it.
 
     Raises:
         ValueError: The page has no such marks.
     """
-    head, begin, rest = page.partition(BEGIN)
-    _, end, tail = rest.partition(END)
+    marks = f"<!-- the {what} begins -->", f"<!-- the {what} ends -->"
+    head, begin, rest = page.partition(marks[0])
+    _, end, tail = rest.partition(marks[1])
     if not begin or not end:
-        raise ValueError(f"the page lacks the marks {BEGIN} and {END}")
-    return f"{head}{BEGIN}\n\n{table}\n\n{END}{tail}"
+        raise ValueError(f"the page lacks the marks {' and '.join(marks)}")
+    return f"{head}{begin}\n\n{table}\n\n{end}{tail}"
 
 
 def main() -> int:
-    """Writes the table into the page."""
-    results = Path(sys.argv[1]) if sys.argv[1:] else RESULTS
-    table = render(json.loads(results.read_text("utf-8")))
-    PAGE.write_text(embed(PAGE.read_text("utf-8"), table), "utf-8")
+    """Writes the tables of what was measured into the page."""
+    results = json.loads((Path(sys.argv[1]) if sys.argv[1:] else RESULTS).read_text("utf-8"))
+    page = PAGE.read_text("utf-8")
+    if results["costs"]:
+        page = embed(page, render(results))
+    if results["paces"]:
+        page = embed(page, render_managers(results), MANAGERS)
+    PAGE.write_text(page, "utf-8")
     return 0
+
+
+def _measured(results: Mapping[str, Any]) -> str:
+    machine, day = results["machine"], results["measured_at"][:10]
+    place = (
+        f"{machine['cores']} cores ({machine['system']}, {machine['machine']}), Python {results['python']}"
+    )
+    return f"Measured on {day} on {place}"
 
 
 def _cell(cost: Mapping[str, Any]) -> str:
@@ -67,6 +95,8 @@ def _cell(cost: Mapping[str, Any]) -> str:
 
 
 def _time(us: float) -> str:
+    if us < 100:
+        return f"{us / 1_000:.2f} ms"
     return f"{us / 1_000:.1f} ms" if us < 100_000 else f"{us / 1_000:.0f} ms"
 
 
