@@ -47,6 +47,7 @@ class Director:
         self._begun = perf_counter()
         self._seen: int | None = None
         self._indexed, self._held = 0, dict[str, str]()
+        self._show: Callable[[], None] = lambda: None
         acts: list[Callable[[], Awaitable[bool]]] = [*[self._kill_one] * outcome.wanted_kills, self._pause]
         parts = len(acts) + 1
         self._acts = [(outcome.modules * number / parts, act) for number, act in enumerate(acts, 1)]
@@ -60,17 +61,11 @@ class Director:
         """Lets the team work until all is done."""
         await self._prepare()
         before = await self._run.revision()
-        async with self._playing() as show:
-            deadline = self._begun + _LONGEST_S
+        async with self._playing():
             while self._company.is_at_work:
                 await self._look()
-                show(self._indexed)
                 if self._acts and self._indexed >= self._acts[0][0] and await self._acts[0][1]():
                     del self._acts[0]
-                if perf_counter() > deadline:
-                    raise KeepstateError(
-                        f"the demo did not end within {_LONGEST_S:.0f} s; its processes were stopped"
-                    )
                 await asyncio.sleep(_AIM_EVERY_S if self._acts else _LOOK_EVERY_S)
             await self._look()
         self._outcome.seconds = perf_counter() - self._begun
@@ -95,16 +90,17 @@ class Director:
         await self._run.by(message="begin").transact(begin)
 
     @asynccontextmanager
-    async def _playing(self) -> AsyncGenerator[Callable[[int], None]]:
+    async def _playing(self) -> AsyncGenerator[None]:
         columns = TextColumn("        indexed"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
         hidden = not self._console.is_terminal
         with Progress(*columns, console=self._console, transient=True, disable=hidden) as progress:
             bar = progress.add_task("", total=self._outcome.modules)
+            self._show = lambda: progress.update(bar, completed=self._indexed)
             try:
                 for name in (stage.CONDUCTOR, *self._outcome.agents):
                     await self._company.start(name)
                 self.tell(f"{_listed(self._outcome.agents)} begin, each in a process of its own")
-                yield lambda indexed: progress.update(bar, completed=indexed)
+                yield
             finally:
                 await self._company.end()
 
@@ -113,10 +109,15 @@ class Director:
     async def _look(self) -> None:
         """Takes in what has happened since the last look."""
         await self._company.look_after()
+        if perf_counter() > self._begun + _LONGEST_S:
+            raise KeepstateError(
+                f"the demo did not end within {_LONGEST_S:.0f} s; its processes were stopped"
+            )
         while events := await self._run.events.read(after=self._seen, limit=1_000):
             self._seen = events[-1].position
             for event in events:
                 self._take_in(event.data)
+        self._show()
 
     def _take_in(self, told: dict[str, Any]) -> None:
         match told["type"]:
