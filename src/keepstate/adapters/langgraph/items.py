@@ -1,0 +1,108 @@
+"""How an item of a LangGraph store stands in its document, and what a caller gets of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+import msgspec
+from langgraph.store.base import Item, SearchItem
+
+from keepstate.adapters.langgraph.namespaces import place_of
+from keepstate.errors import CorruptError, InvalidError
+
+_MINUTE_MS: Final = 60_000
+
+
+class ItemRecord(msgspec.Struct, frozen=True):
+    """What is kept of an item; in its document as a dict of these fields.
+
+    Attributes:
+        value: Its value.
+        created_at: When it was first put since it was last absent; later ones keep it.
+        updated_at: When it was last put.
+        after: The revision of the space that was seen before that: it orders what has one time.
+        ttl_minutes: How long it lives after it was last put or read with `refresh_ttl`; None for ever.
+    """
+
+    value: dict[str, Any]
+    created_at: datetime
+    updated_at: datetime
+    after: int
+    ttl_minutes: float | None = None
+
+    @property
+    def order(self) -> tuple[datetime, int]:
+        """Sorts items by when they were last put."""
+        return self.updated_at, self.after
+
+    @property
+    def ttl_ms(self) -> int | None:
+        """Returns how long it lives from now, if it does not for ever."""
+        return None if self.ttl_minutes is None else lifetime_ms(self.ttl_minutes)
+
+    def as_document(self) -> dict[str, Any]:
+        """Returns what is stored."""
+        return {name: getattr(self, name) for name in self.__struct_fields__}
+
+    def item(self, name: str) -> Item:
+        """Returns what `get` gives."""
+        namespace, key = place_of(name)
+        return Item(
+            value=self.value,
+            key=key,
+            namespace=namespace,
+            created_at=self.created_at,
+            updated_at=self.updated_at,
+        )
+
+    def found(self, name: str, score: float | None) -> SearchItem:
+        """Returns what `search` gives."""
+        namespace, key = place_of(name)
+        return SearchItem(namespace, key, self.value, self.created_at, self.updated_at, score)
+
+
+def read_item(name: str, document: Any) -> ItemRecord:
+    """Returns the item in a document.
+
+    Raises:
+        CorruptError: Something else wrote there.
+    """
+    try:
+        return ItemRecord(**document)
+    except TypeError as error:
+        raise CorruptError(f"document {name!r} is no item of a LangGraph store", place=name) from error
+
+
+def at_ms(now_ms: int) -> datetime:
+    """Returns the store's time as items tell it."""
+    return datetime.fromtimestamp(now_ms / 1000, UTC)
+
+
+def lifetime_ms(minutes: object) -> int:
+    """Returns a time to live as stores take it.
+
+    Raises:
+        InvalidError: It is not positive, or no number.
+    """
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not minutes > 0:
+        raise InvalidError(f"`ttl` is {minutes!r}; it is a number of minutes above 0, or None for ever")
+    return max(1, round(minutes * _MINUTE_MS))
+
+
+def admit_value(value: Mapping[Any, Any]) -> dict[str, Any]:
+    """Returns a value as it is kept.
+
+    Raises:
+        InvalidError: It is no mapping with text for keys.
+    """
+    asked = cast("object", value)
+    if not isinstance(asked, Mapping):
+        raise InvalidError(f"`value` is {type(asked).__name__}; an item is a dict with text for keys")
+    kept: dict[str, Any] = {}
+    for key, each in value.items():
+        if not isinstance(key, str):
+            raise InvalidError(f"`value` has the key {key!r}; the keys of an item are text")
+        kept[key] = each
+    return kept

@@ -1,0 +1,78 @@
+"""Namespaces of a LangGraph store as names of documents, segment by segment.
+
+`("users", "7")` with the key `prefs` is the document `users.7..prefs`. No label has a dot and none is empty,
+so the first `..` ends the namespace, and what is below `("users",)` begins with `users.`, which nothing of
+`("users2",)` does. No such name begins with a dot: that is where vectors stand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Final
+
+from langgraph.store.base import InvalidNamespaceError, ListNamespacesOp, MatchCondition
+
+from keepstate.engine.glob import escaped
+
+VECTORS: Final = ".vectors."
+"""What the name of an item's vectors begins with; the item's name follows."""
+BEHIND_VECTORS: Final = "/"
+"""Stands behind every name that begins with a dot, and before every other that is not before the dot."""
+
+Namespace = tuple[str, ...]
+
+
+def name_of(namespace: Iterable[str], key: str) -> str:
+    """Returns the name of an item's document.
+
+    Raises:
+        InvalidNamespaceError: There is no label.
+    """
+    labels = tuple(namespace)
+    if not labels:
+        raise InvalidNamespaceError("the namespace of an item has no label; give one, such as ('memories',)")
+    return f"{'.'.join(labels)}..{key}"
+
+
+def place_of(name: str) -> tuple[Namespace, str]:
+    """Returns the namespace and key of an item's name."""
+    labels, _, key = name.partition("..")
+    return tuple(labels.split(".")), key
+
+
+def pattern_of(prefix: Iterable[str], *, before: str = "") -> str:
+    """Returns the pattern of names at and below a namespace; of all, for an empty one."""
+    return escaped(before + "".join(f"{label}." for label in prefix)) + "*"
+
+
+def listed(namespaces: Iterable[Namespace], op: ListNamespacesOp) -> list[Namespace]:
+    """Returns what an operation asks for of all namespaces, in order."""
+    found = {namespace for namespace in namespaces if all(_fits(namespace, each) for each in _asked(op))}
+    if op.max_depth is not None:
+        found = {namespace[: op.max_depth] for namespace in found}
+    return sorted(found)[op.offset : op.offset + op.limit]
+
+
+def common_prefix(op: ListNamespacesOp) -> Namespace:
+    """Returns the labels that every namespace asked for begins with."""
+    plain: Namespace = ()
+    for condition in _asked(op):
+        if condition.match_type == "prefix":
+            path = tuple(condition.path)
+            labels = path[: path.index("*")] if "*" in path else path
+            plain = max(plain, labels, key=len)
+    return plain
+
+
+def _asked(op: ListNamespacesOp) -> tuple[MatchCondition, ...]:
+    return tuple(op.match_conditions or ())
+
+
+def _fits(namespace: Namespace, condition: MatchCondition) -> bool:
+    path = tuple(condition.path)
+    if not path:
+        return True
+    if len(namespace) < len(path):
+        return False
+    labels = namespace[: len(path)] if condition.match_type == "prefix" else namespace[-len(path) :]
+    return all(wanted in ("*", label) for label, wanted in zip(labels, path, strict=True))

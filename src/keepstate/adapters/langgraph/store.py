@@ -1,0 +1,281 @@
+"""`KeepstateStore`: LangGraph's long-term memory in any keepstate store."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+
+from langgraph.store.base import (
+    BaseStore,
+    Embeddings,
+    GetOp,
+    IndexConfig,
+    ListNamespacesOp,
+    Op,
+    PutOp,
+    Result,
+    SearchOp,
+    TTLConfig,
+    validate_op_namespace,
+)
+
+from keepstate._finish import finish
+from keepstate._runner import Signal, Work
+from keepstate.adapters.langgraph.filters import admit_filter
+from keepstate.adapters.langgraph.homes import Homes
+from keepstate.adapters.langgraph.items import admit_value, lifetime_ms
+from keepstate.adapters.langgraph.opened import Done, Opened
+from keepstate.adapters.langgraph.shelf import Kept, Shelf
+from keepstate.adapters.langgraph.vectors import Index, Vectors
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.scope import SpaceScope
+from keepstate.errors import InvalidError
+from keepstate.opening import DEFAULT_URL
+from keepstate.stores.protocol import Store
+
+if TYPE_CHECKING:
+    from keepstate.stores.wrappers.encrypted import KeyRing
+
+T = TypeVar("T")
+
+_SPACE = "store"
+_SWEEP_MINUTES = 5.0
+_OPS = (GetOp, SearchOp, PutOp, ListNamespacesOp)
+
+
+class KeepstateStore(BaseStore):
+    """LangGraph's `BaseStore` on a keepstate store: for `compile(store=…)`, in blocking and asynchronous use.
+
+    All items are in one space. The puts of a `batch` apply together, up to 400 of them, and its other
+    operations see what was there before. No put is lost that another one does not replace. Values are copies
+    both ways. What has outlived its time to live is never given, swept or not. Threads may share it.
+
+    Args:
+        url: A store URL, the path of an SQLite file, an open store, or a handle on one.
+        index: Finds items by meaning: `dims`, `embed`, `fields`, `distance_type`. Compared in process.
+        ttl: `default_ttl` in minutes, `refresh_on_read`, `sweep_interval_minutes`.
+        namespace: Stands before the name of its space.
+        author: Who writes, in what is recorded.
+        encryption: The keys that values are encrypted under.
+        space: The space that all items are in.
+        record: Keeps every moment of all items, to be read again with `keepstate log` and `show`.
+
+    Raises:
+        InvalidError: An argument is wrong, or the URL names no store.
+        MissingExtraError: There is an index, and numpy is not installed.
+    """
+
+    supports_ttl = True
+
+    def __init__(
+        self,
+        url: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        *,
+        index: Index | IndexConfig | None = None,
+        ttl: TTLConfig | None = None,
+        namespace: str = "",
+        author: str | None = None,
+        encryption: KeyRing | None = None,
+        space: str = _SPACE,
+        record: bool = False,
+    ) -> None:
+        if ttl is not None and (minutes := ttl.get("default_ttl")) is not None:
+            lifetime_ms(minutes)
+        self.ttl_config = ttl
+        self.index_config = None if index is None else index.copy()
+        self._vectors = None if index is None else Vectors(index)
+        self._homes = Homes(url, namespace=namespace, author=author, encryption=encryption)
+        self._space, self._record = space, record
+        self._sweeper: Work | None = None
+
+    def __repr__(self) -> str:
+        return f"<KeepstateStore {self._space!r} of {self._homes!r}>"
+
+    @property
+    def embeddings(self) -> Embeddings | None:
+        """Returns what makes vectors of texts, if there is an index."""
+        return None if self._vectors is None else self._vectors.embeddings
+
+    # ---- opening and closing
+
+    @classmethod
+    def from_conn_string(
+        cls, conn_string: str | PathLike[str] | Store | Keepstate, **options: Any
+    ) -> Opened[Self]:
+        """Returns a block, for `with` and `async with`, that gives a store and closes it.
+
+        Args:
+            conn_string: A store URL.
+            options: As for the class.
+        """
+        return Opened(lambda: cls(conn_string, **options))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def setup(self) -> Done:
+        """Does nothing, where LangGraph's stores make their tables; may be awaited."""
+        return Done()
+
+    def close(self) -> None:
+        """Lets go of the store; twice is once. What was passed in open stays open."""
+        self.stop_ttl_sweeper()
+        self._homes.close()
+
+    async def aclose(self) -> None:
+        """Lets go of the store in asynchronous use."""
+        self.stop_ttl_sweeper()
+        await self._homes.aclose()
+
+    # ---- operations
+
+    def batch(self, ops: Iterable[Op]) -> list[Result]:
+        """Returns what each operation comes to, in their order; see `BaseStore` for the single calls.
+
+        Raises:
+            InvalidError: An operation cannot work as given; none of them was done.
+        """
+        plan = _Plan(ops, self._vectors)
+        made: Sequence[Sequence[float]] = ()
+        if self._vectors is not None:
+            if plan.texts:
+                made = self._vectors.embeddings.embed_documents(plan.texts)
+            plan.queries = {text: self._vectors.embeddings.embed_query(text) for text in plan.queries}
+        return self._homes.finish(lambda handle: plan.perform(self._shelf(handle), made))
+
+    async def abatch(self, ops: Iterable[Op]) -> list[Result]:
+        """Returns the same in asynchronous use."""
+        plan = _Plan(ops, self._vectors)
+        made: Sequence[Sequence[float]] = ()
+        if self._vectors is not None:
+            if plan.texts:
+                made = await self._vectors.embeddings.aembed_documents(plan.texts)
+            plan.queries = {text: await self._vectors.embeddings.aembed_query(text) for text in plan.queries}
+        return await self._homes.wait(lambda handle: plan.perform(self._shelf(handle), made))
+
+    def _shelf(self, handle: Keepstate) -> Shelf:
+        space = handle.space(self._space)
+        return Shelf(SpaceScope(handle, space.name, space.author, record=self._record))
+
+    # ---- times to live
+
+    def sweep_ttl(self) -> int:
+        """Removes what has expired anywhere in the store, and returns how many entries that were."""
+        return self._homes.finish(Keepstate.sweep)
+
+    async def asweep_ttl(self) -> int:
+        """Removes the same in asynchronous use."""
+        return await self._homes.wait(Keepstate.sweep)
+
+    def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Done:
+        """Sweeps from time to time in a thread of its own, until it is stopped or the store closed.
+
+        It only gives back room: what has expired is not given in any case. May be awaited.
+
+        Args:
+            sweep_interval_minutes: How often; without it, as the configuration says, or every 5 minutes.
+        """
+        told = (self.ttl_config or {}).get("sweep_interval_minutes")
+        interval_s = lifetime_ms(sweep_interval_minutes or told or _SWEEP_MINUTES) / 1000
+        handle = self._homes.blocking()
+
+        async def sweeping(stopped: Signal) -> None:
+            while not await stopped.wait(interval_s):
+                await handle.sweep()
+
+        if self._sweeper is None:
+            self._sweeper = handle.runner.start(sweeping, "ttl sweeper")
+        return Done()
+
+    def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
+        """Ends what `start_ttl_sweeper` began, after the sweep that is under way; returns True.
+
+        Args:
+            timeout: Taken for LangGraph's sake; it never waits longer than 5 s.
+        """
+        work, self._sweeper = self._sweeper, None
+        if work is not None:
+            finish(work.stop())
+        return True
+
+
+class _Plan:
+    """The operations of a batch by their kind, and what is to be embedded for them.
+
+    Attributes:
+        texts: To be embedded for puts, in order.
+        queries: The vector of each query, once it is made.
+    """
+
+    def __init__(self, ops: Iterable[Op], vectors: Vectors | None) -> None:
+        self._ops, self._vectors = [_admitted(op) for op in ops], vectors
+        last = {(tuple(op.namespace), op.key): op for op in self._ops if isinstance(op, PutOp)}
+        self._puts = list(last.values())
+        self._paths = [vectors.texts(op) if vectors is not None else {} for op in self._puts]
+        self.texts = [text for paths in self._paths for text in paths.values()]
+        self.queries: dict[str, Sequence[float]] = {}
+        if vectors is not None:
+            self.queries = {op.query: () for op in self._ops if isinstance(op, SearchOp) and op.query}
+
+    async def perform(self, shelf: Shelf, made: Sequence[Sequence[float]]) -> list[Result]:
+        """Reads first, then puts; returns the results in the order of the operations."""
+        kept = self._kept(made)
+        results: list[Result] = [None] * len(self._ops)
+        gets = [(place, op) for place, op in enumerate(self._ops) if isinstance(op, GetOp)]
+        if gets:
+            items = await shelf.get([op for _, op in gets])
+            for (place, _), item in zip(gets, items, strict=True):
+                results[place] = item
+        for place, op in enumerate(self._ops):
+            if isinstance(op, SearchOp):
+                query = self.queries.get(op.query) if op.query else None
+                results[place] = cast("Result", await shelf.search(op, self._vectors, query))
+            elif isinstance(op, ListNamespacesOp):
+                results[place] = await shelf.list_namespaces(op)
+        if self._puts:
+            await shelf.put(self._puts, kept)
+        return results
+
+    def _kept(self, made: Sequence[Sequence[float]]) -> list[Kept]:
+        if self._vectors is None:
+            return [{} for _ in self._puts]
+        if len(made) != len(self.texts):
+            raise InvalidError(f"the model made {len(made)} vectors of {len(self.texts)} texts")
+        given = iter(made)
+        return [self._vectors.stored(paths, [next(given) for _ in paths]) for paths in self._paths]
+
+
+def _admitted(op: Op) -> Op:
+    asked = cast("object", op)
+    if not isinstance(asked, _OPS):
+        raise InvalidError(
+            f"{asked!r} is no operation; there are {', '.join(kind.__name__ for kind in _OPS)}"
+        )
+    validate_op_namespace(op)
+    if isinstance(op, PutOp):
+        if op.ttl is not None:
+            lifetime_ms(op.ttl)
+        return op if op.value is None else op._replace(value=admit_value(op.value))
+    if isinstance(op, GetOp):
+        return op
+    for name, number in (("limit", op.limit), ("offset", op.offset)):
+        if type(number) is not int or number < 0:
+            raise InvalidError(f"`{name}` is {number!r}; it is 0 or more")
+    if isinstance(op, SearchOp):
+        admit_filter(op.filter)
+    return op

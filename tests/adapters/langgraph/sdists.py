@@ -1,0 +1,42 @@
+"""LangGraph's own tests, which its source distributions ship: fetched when they are run."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tarfile
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+
+def unpacked(package: str, folder: Path) -> Path:
+    """Returns a folder with the source of an installed package; skips where it cannot be had."""
+    name = f"{package}=={version(package)}"
+    with_pip = [sys.executable, "-m", "uv", "run", "--no-project", "--quiet", "--with", "pip"]
+    pip = [*with_pip, "python", "-m", "pip"]
+    fetched = subprocess.run(
+        [*pip, "download", "--quiet", "--no-deps", "--no-binary", package, "--dest", str(folder), name],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if fetched.returncode:
+        pytest.skip(f"{name} cannot be fetched: {fetched.stderr.strip()[-500:]}")
+    (archive,) = folder.glob("*.tar.gz")
+    with tarfile.open(archive) as tar:
+        tar.extractall(folder, filter="data")
+    (found,) = (path for path in folder.iterdir() if path.is_dir())
+    return found
+
+
+def installed(folder: Path, *packages: str) -> Path:
+    """Returns a folder for the path, with plugins that only those tests need; skips if they cannot be had."""
+    uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--python", sys.executable]
+    done = subprocess.run(
+        [*uv, "--target", str(folder), *packages], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        pytest.skip(f"{', '.join(packages)} cannot be fetched: {done.stderr.strip()[-500:]}")
+    return folder
