@@ -322,41 +322,44 @@ TestTools = pytest.mark.searched(ToolMachine.TestCase)
 
 
 class KnowledgeMachine(RuleBasedStateMachine):
-    """By base: how many documents were processed, which have failed, and how often."""
+    """By base: how many documents were added, which were indexed, which have failed, and how often."""
 
     def __init__(self) -> None:
         super().__init__()
         url = memory()
         self.bases = [KnowledgeStateManager(persistence=url) for _ in range(2)]
-        self.processed: dict[str, int] = {}
+        self.added: dict[str, int] = {}
+        self.indexed: dict[str, set[str]] = {}
         self.failed: dict[str, dict[str, int]] = {}
 
     @rule(which=WHICH, base=NAMES, number=st.integers(1, 5))
     def add(self, which: int, base: str, number: int) -> None:
         self.bases[which].add_indexing_progress(base, processed=number)
-        self.processed[base] = self.processed.get(base, 0) + number
+        self.added[base] = self.added.get(base, 0) + number
 
     @rule(which=WHICH, base=NAMES, document=NAMES)
     def fail(self, which: int, base: str, document: str) -> None:
         self.bases[which].fail_document(base, document, "no")
         failed = self.failed.setdefault(base, {})
         failed[document] = failed.get(document, 0) + 1
+        self.indexed.get(base, set()).discard(document)
 
     @rule(which=WHICH, base=NAMES, document=NAMES)
     def complete(self, which: int, base: str, document: str) -> None:
         self.bases[which].complete_document(base, document)
-        self.processed[base] = self.processed.get(base, 0) + 1
+        self.indexed.setdefault(base, set()).add(document)
         self.failed.get(base, {}).pop(document, None)
 
     @invariant()
     def shows_what_the_model_has(self) -> None:
-        for base in self.processed.keys() | self.failed.keys():
+        for base in self.added.keys() | self.indexed.keys() | self.failed.keys():
             progress = self.bases[1].get_indexing_progress(base)
             listed = self.bases[0].get_failed_documents(base)
             failed = self.failed.get(base, {})
 
             assert progress is not None
-            assert progress.processed_documents == self.processed.get(base, 0)
+            indexed = self.indexed.get(base, set())
+            assert progress.processed_documents == self.added.get(base, 0) + len(indexed)
             assert progress.failed_documents == len(failed)
             assert {each.document_id: each.attempts for each in listed} == failed
 

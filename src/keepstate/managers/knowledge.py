@@ -1,7 +1,10 @@
 """Knowledge bases: how far they are indexed, their sources, and what of them failed.
 
-A base has a document with its progress, one for each source, and one for each document that could not be
-indexed. The overview is derived from them.
+A base has a document with its progress and one for each source, and for each document of its own a note of
+what became of that: what it brought when it was indexed, or why it could not be. The overview is derived.
+
+Invariant: a document that is completed twice in one run counts once. A run begins when an update tells of
+fewer processed documents than were counted.
 """
 
 from __future__ import annotations
@@ -14,10 +17,10 @@ from os import PathLike
 from typing import Any, ClassVar, Final
 
 from keepstate._runner import Colour
-from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.times import milliseconds
+from keepstate.engine.together import read_ahead
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
 from keepstate.managers.backends import Backend
@@ -25,12 +28,14 @@ from keepstate.managers.deadlines import milliseconds_of, moment_of, store_ms
 from keepstate.managers.knowledge_records import (
     INDEXING_STEPS,
     FailedDocument,
+    Indexed,
     IndexingProgress,
     IndexingStatus,
     KnowledgeBaseState,
     SourceState,
     SyncStatus,
-    admit_progress,
+    admit_brought,
+    admit_told,
     grown,
     overview_of,
 )
@@ -40,12 +45,14 @@ from keepstate.managers.records import admit_counts, admit_record
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
-_OVER: Final = (IndexingStatus.COMPLETED, IndexingStatus.FAILED)
 _AT_ONCE: Final = 300
 
 
 class KnowledgeStateManager(Manager):
     """Knowledge bases being indexed, by any number of workers at once.
+
+    No base is ever over: `cleanup` forgets only which documents were indexed longer ago, and `delete` removes
+    a base.
 
     Args:
         persistence: Where to keep what is known of them; see `StateManager`.
@@ -87,28 +94,61 @@ class KnowledgeStateManager(Manager):
         """Says how far a base is indexed, in place of what was said before.
 
         `embeddings` and `size_bytes` stay as they were counted where they are None. To count along with other
-        workers use `add_indexing_progress`.
+        workers use `add_indexing_progress`, and to say nothing of counts `set_indexing_status`.
 
         Raises:
+            InvalidError: More documents are processed and failed than there are in total.
             TransitionError: Its status cannot follow the present one.
         """
         admit_record("progress", progress, IndexingProgress)
-        admit_progress(progress)
+        admit_told(progress)
 
         async def work(base: Folder) -> None:
-            before = await _progress(base)
+            before, run = await _standing(base)
             kept = progress
             if before is not None:
-                if before.status is not progress.status:
-                    INDEXING_STEPS.check(base.id, before.status, progress.status)
+                _check_step(before, progress.status)
+                run += progress.processed_documents < before.processed_documents
                 kept = replace(
                     progress,
                     embeddings=before.embeddings if progress.embeddings is None else progress.embeddings,
                     size_bytes=before.size_bytes if progress.size_bytes is None else progress.size_bytes,
                 )
-            await _put(base, kept, "progress")
+            await _put_progress(base, kept, run)
 
         await self._together(self._folder(progress.knowledge_base_id), work)
+
+    async def set_indexing_status(
+        self,
+        knowledge_base_id: str,
+        status: IndexingStatus,
+        *,
+        error: str | None = None,
+        completed_at: datetime | None = None,
+    ) -> IndexingProgress:
+        """Says where an indexing stands, and returns that with its counts, of which none is lost or changed.
+
+        Args:
+            knowledge_base_id: Which base; one of which nothing was known begins with this.
+            status: Where it stands.
+            error: Why it failed; what was said before is forgotten.
+            completed_at: When it ended, as the caller says; what was said before is forgotten.
+
+        Raises:
+            TransitionError: The status cannot follow the present one.
+        """
+        admit_record("status", status, IndexingStatus)
+
+        async def work(base: Folder) -> IndexingProgress:
+            before, run = await _standing(base)
+            if before is not None:
+                _check_step(before, status)
+            known = before or IndexingProgress(base.id)
+            after = replace(known, status=status, error=error, completed_at=completed_at)
+            await _put_progress(base, after, run)
+            return after
+
+        return await self._together(self._folder(knowledge_base_id), work)
 
     async def add_indexing_progress(
         self,
@@ -123,7 +163,8 @@ class KnowledgeStateManager(Manager):
         """Adds to how far a base is indexed, and returns it; whoever else adds at once, no count is lost.
 
         A base of which nothing was known begins with it, `IN_PROGRESS`; a `PENDING` one goes on to that. No
-        count completes an indexing.
+        count completes an indexing. Where more documents were dealt with than there were to be, the total, if
+        it is known, goes up with them.
 
         Args:
             knowledge_base_id: Which base.
@@ -149,7 +190,7 @@ class KnowledgeStateManager(Manager):
                 embeddings=embeddings,
                 size_bytes=size_bytes,
             )
-            return {"value": after, "written_ms": max(now_ms, kept["written_ms"])}
+            return {**kept, "value": after, "written_ms": max(now_ms, kept["written_ms"])}
 
         kept = await base.space.documents.update(
             base.name("progress"), add, default={"value": None, "written_ms": 0}
@@ -160,7 +201,11 @@ class KnowledgeStateManager(Manager):
 
     async def get_indexing_progress(self, knowledge_base_id: str) -> IndexingProgress | None:
         """Returns how far a base is indexed, or None if nobody has said."""
-        return await _progress(self._folder(knowledge_base_id))
+        return (await _standing(self._folder(knowledge_base_id)))[0]
+
+    async def delete(self, knowledge_base_id: str) -> bool:
+        """Removes all that is known of a base, and returns whether that was something."""
+        return await self._forget(self._folder(knowledge_base_id))
 
     # ---- sources
 
@@ -219,10 +264,14 @@ class KnowledgeStateManager(Manager):
     async def fail_document(
         self, knowledge_base_id: str, document_id: str, error: object, *, source_id: str | None = None
     ) -> FailedDocument:
-        """Lists a document that could not be indexed, and counts it as failed if it was not listed yet."""
+        """Lists a document that could not be indexed, and counts it as failed if it was not listed yet.
+
+        One that was indexed before in this run no longer counts as that, nor does what it had brought.
+        """
         told = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
 
         async def work(base: Folder) -> FailedDocument:
+            before, run = await _standing(base, document_id)
             kept = await base.space.documents.get(base.name("failed", document_id))
             failed = FailedDocument(
                 document_id,
@@ -233,8 +282,10 @@ class KnowledgeStateManager(Manager):
                 failed_at=await base.space.now(),
             )
             await _put(base, failed, "failed", document_id, hidden_ms=0)
-            if kept is None:
-                await _count(base, failed=1)
+            gone = await _take_indexed(base, document_id, run)
+            if kept is None or gone is not None:
+                progress = _less(before or IndexingProgress(base.id), gone)
+                await _put_progress(base, grown(progress, failed=int(kept is None)), run)
             return failed
 
         return await self._together(self._folder(knowledge_base_id), work)
@@ -242,14 +293,22 @@ class KnowledgeStateManager(Manager):
     async def complete_document(
         self, knowledge_base_id: str, document_id: str, *, embeddings: int = 0, size_bytes: int = 0
     ) -> None:
-        """Counts a document as indexed, with what it has brought; one that had failed is listed no longer."""
+        """Counts a document as indexed, with what it has brought; one that had failed is listed no longer.
+
+        Again in the same run it counts once, with what it has brought the last time.
+        """
+        brought = Indexed(admit_brought("embeddings", embeddings), admit_brought("size_bytes", size_bytes))
 
         async def work(base: Folder) -> None:
+            before, run = await _standing(base, document_id)
             had_failed = await base.space.documents.delete(base.name("failed", document_id))
-            progress = await _progress(base)
+            known = before or IndexingProgress(base.id)
             # A run that began anew may count none, while the document was still listed.
-            fewer = min(int(had_failed), progress.failed_documents if progress else 0)
-            await _count(base, processed=1, failed=-fewer, embeddings=embeddings, size_bytes=size_bytes)
+            fewer = min(int(had_failed), known.failed_documents)
+            known = _less(known, await _take_indexed(base, document_id, run))
+            after = grown(known, processed=1, failed=-fewer, embeddings=embeddings, size_bytes=size_bytes)
+            await _put(base, replace(brought, run=run), "indexed", document_id)
+            await _put_progress(base, after, run)
 
         await self._together(self._folder(knowledge_base_id), work)
 
@@ -313,24 +372,17 @@ class KnowledgeStateManager(Manager):
         )
 
     async def _clean(self, folder: Folder, before: datetime) -> int:
-        """Removes all that is known of a base whose indexing is over and of which nothing was heard since."""
+        """Forgets which documents were indexed before then: one that is completed again counts again."""
 
         async def remove(base: Folder, names: Sequence[str]) -> int:
-            kept = await base.space.documents.get(base.name("progress"))
-            if kept is None or kept["value"].status not in _OVER or moment_of(kept["written_ms"]) >= before:
-                return 0
-            return sum([await base.space.documents.delete(name) for name in names])
+            entries = await base.space.documents.entries(*names)
+            old = [name for name, each in entries.items() if moment_of(each.value["written_ms"]) < before]
+            return sum([await base.space.documents.delete(name) for name in old])
 
-        state = await self.get_knowledge_base_state(folder.id)
-        if state is None or state.last_updated is None or state.last_updated >= before:
-            return 0
-        progress = folder.name("progress")
-        names = [name async for name in folder.space.documents.keys(escaped(folder.prefix) + "*")]
-        names.sort(key=lambda name: name == progress)  # it goes last: the others go only while it says so
+        names = [folder.name("indexed", name) async for name in folder.names("indexed")]
         removed = 0
         for begin in range(0, len(names), _AT_ONCE):
-            page = names[begin : begin + _AT_ONCE]
-            removed += await self._together(folder, partial(remove, names=page))
+            removed += await self._together(folder, partial(remove, names=names[begin : begin + _AT_ONCE]))
         return removed
 
 
@@ -340,9 +392,41 @@ async def _is_known(base: Folder) -> bool:
     return False
 
 
-async def _progress(base: Folder) -> IndexingProgress | None:
+async def _standing(base: Folder, *document_ids: str) -> tuple[IndexingProgress | None, int]:
+    """Returns how far a base is indexed, and in which run; these documents are read along."""
+    notes = [base.name(kind, id) for id in document_ids for kind in ("failed", "indexed")]
+    if notes:
+        await read_ahead(base.space, documents=[base.name("progress"), *notes])
     kept = await base.space.documents.get(base.name("progress"))
-    return None if kept is None else kept["value"]
+    return (None, 0) if kept is None else (kept["value"], kept.get("run", 0))
+
+
+def _check_step(before: IndexingProgress, status: IndexingStatus) -> None:
+    if before.status is not status:
+        INDEXING_STEPS.check(before.knowledge_base_id, before.status, status)
+
+
+async def _take_indexed(base: Folder, document_id: str, run: int) -> Indexed | None:
+    """Forgets that a document was indexed in this run, and returns what it had brought."""
+    name = base.name("indexed", document_id)
+    kept = await base.space.documents.get(name)
+    if kept is None or kept["value"].run != run:
+        return None
+    await base.space.documents.delete(name)
+    indexed: Indexed = kept["value"]
+    return indexed
+
+
+def _less(progress: IndexingProgress, gone: Indexed | None) -> IndexingProgress:
+    """Returns progress without a document; an update may have told of fewer than it had brought."""
+    if gone is None:
+        return progress
+    return grown(
+        progress,
+        processed=-min(1, progress.processed_documents),
+        embeddings=-min(gone.embeddings, progress.embeddings or 0),
+        size_bytes=-min(gone.size_bytes, progress.size_bytes or 0),
+    )
 
 
 async def _put(base: Folder, value: object, *segments: str, **beside: int | None) -> None:
@@ -351,8 +435,8 @@ async def _put(base: Folder, value: object, *segments: str, **beside: int | None
     await base.space.documents.put(base.name(*segments), {"value": value, "written_ms": written_ms, **beside})
 
 
-async def _count(base: Folder, **counts: int) -> None:
-    await _put(base, grown(await _progress(base) or IndexingProgress(base.id), **counts), "progress")
+async def _put_progress(base: Folder, progress: IndexingProgress, run: int) -> None:
+    await _put(base, progress, "progress", run=run)
 
 
 def _is_due(kept: dict[str, Any], oldest_ms: int) -> bool:

@@ -7,6 +7,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, Final
 
+from keepstate.errors import InvalidError
 from keepstate.managers.records import admit_counts, member, record
 from keepstate.managers.transitions import Transitions
 
@@ -122,6 +123,21 @@ class FailedDocument:
     failed_at: datetime | None = None
 
 
+@record("IndexedDocument")
+class Indexed:
+    """A document that is indexed, with what it has brought to its base.
+
+    Attributes:
+        embeddings: How many embeddings.
+        size_bytes: By how much the base has grown.
+        run: In which run, counted from 0.
+    """
+
+    embeddings: int = 0
+    size_bytes: int = 0
+    run: int = 0
+
+
 @record("KnowledgeBaseState")
 class KnowledgeBaseState:
     """A knowledge base at a glance, derived from its progress and its sources.
@@ -186,16 +202,21 @@ def grown(
 ) -> IndexingProgress:
     """Returns progress with what was done since; what was pending is in progress then.
 
+    A total that is known goes up where more was done than there was to do.
+
     Raises:
         InvalidError: A count would become negative.
     """
     begins = progress.status is IndexingStatus.PENDING and (processed or failed)
+    all_processed = progress.processed_documents + processed
+    all_failed = progress.failed_documents + failed
+    all_told = progress.total_documents + total
     after = replace(
         progress,
         status=IndexingStatus.IN_PROGRESS if begins else progress.status,
-        total_documents=progress.total_documents + total,
-        processed_documents=progress.processed_documents + processed,
-        failed_documents=progress.failed_documents + failed,
+        total_documents=max(all_told, all_processed + all_failed) if all_told > 0 else all_told,
+        processed_documents=all_processed,
+        failed_documents=all_failed,
         embeddings=(progress.embeddings or 0) + embeddings if embeddings else progress.embeddings,
         size_bytes=(progress.size_bytes or 0) + size_bytes if size_bytes else progress.size_bytes,
     )
@@ -207,3 +228,21 @@ def admit_progress(progress: IndexingProgress) -> None:
     """Raises `InvalidError` unless all counts are whole numbers of 0 or more."""
     counts = ("total_documents", "processed_documents", "failed_documents", "embeddings", "size_bytes")
     admit_counts(progress, *counts)
+
+
+def admit_told(progress: IndexingProgress) -> None:
+    """Raises `InvalidError` unless the counts can be so, all together."""
+    admit_progress(progress)
+    done, total = progress.processed_documents + progress.failed_documents, progress.total_documents
+    if done > total > 0:
+        raise InvalidError(
+            f"`total_documents` is {total}, and {progress.processed_documents} are processed and "
+            f"{progress.failed_documents} failed; give a total of {done} or more, or 0 if it is not known"
+        )
+
+
+def admit_brought(name: str, count: object) -> int:
+    """Returns a count that must be a whole number of 0 or more."""
+    if type(count) is not int or count < 0:
+        raise InvalidError(f"`{name}` is {count!r}; it must be a whole number, 0 or more")
+    return count

@@ -5,7 +5,7 @@ Written by tools/generate_sync.py; change the source and run it again.
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta
 from os import PathLike
 
 from keepstate._finish import finish
@@ -14,6 +14,7 @@ from keepstate.managers.backends import Backend
 from keepstate.managers.knowledge_records import (
     FailedDocument,
     IndexingProgress,
+    IndexingStatus,
     KnowledgeBaseState,
     SourceState,
 )
@@ -27,6 +28,9 @@ from keepstate.sync.twin import inner_of
 
 class KnowledgeStateManager(Manager[managers.KnowledgeStateManager]):
     """Knowledge bases being indexed, by any number of workers at once.
+
+    No base is ever over: `cleanup` forgets only which documents were indexed longer ago, and `delete` removes
+    a base.
 
     Args:
         persistence: Where to keep what is known of them; see `StateManager`.
@@ -68,12 +72,36 @@ class KnowledgeStateManager(Manager[managers.KnowledgeStateManager]):
         """Says how far a base is indexed, in place of what was said before.
 
         `embeddings` and `size_bytes` stay as they were counted where they are None. To count along with other
-        workers use `add_indexing_progress`.
+        workers use `add_indexing_progress`, and to say nothing of counts `set_indexing_status`.
 
         Raises:
+            InvalidError: More documents are processed and failed than there are in total.
             TransitionError: Its status cannot follow the present one.
         """
         finish(self._inner.update_indexing_progress(progress))
+
+    def set_indexing_status(
+        self,
+        knowledge_base_id: str,
+        status: IndexingStatus,
+        *,
+        error: str | None = None,
+        completed_at: datetime | None = None,
+    ) -> IndexingProgress:
+        """Says where an indexing stands, and returns that with its counts, of which none is lost or changed.
+
+        Args:
+            knowledge_base_id: Which base; one of which nothing was known begins with this.
+            status: Where it stands.
+            error: Why it failed; what was said before is forgotten.
+            completed_at: When it ended, as the caller says; what was said before is forgotten.
+
+        Raises:
+            TransitionError: The status cannot follow the present one.
+        """
+        return finish(
+            self._inner.set_indexing_status(knowledge_base_id, status, error=error, completed_at=completed_at)
+        )
 
     def add_indexing_progress(
         self,
@@ -88,7 +116,8 @@ class KnowledgeStateManager(Manager[managers.KnowledgeStateManager]):
         """Adds to how far a base is indexed, and returns it; whoever else adds at once, no count is lost.
 
         A base of which nothing was known begins with it, `IN_PROGRESS`; a `PENDING` one goes on to that. No
-        count completes an indexing.
+        count completes an indexing. Where more documents were dealt with than there were to be, the total, if
+        it is known, goes up with them.
 
         Args:
             knowledge_base_id: Which base.
@@ -115,6 +144,10 @@ class KnowledgeStateManager(Manager[managers.KnowledgeStateManager]):
     def get_indexing_progress(self, knowledge_base_id: str) -> IndexingProgress | None:
         """Returns how far a base is indexed, or None if nobody has said."""
         return finish(self._inner.get_indexing_progress(knowledge_base_id))
+
+    def delete(self, knowledge_base_id: str) -> bool:
+        """Removes all that is known of a base, and returns whether that was something."""
+        return finish(self._inner.delete(knowledge_base_id))
 
     def update_source_state(self, source: SourceState) -> None:
         """Says where a source stands, in place of what was said before."""
@@ -147,13 +180,19 @@ class KnowledgeStateManager(Manager[managers.KnowledgeStateManager]):
     def fail_document(
         self, knowledge_base_id: str, document_id: str, error: object, *, source_id: str | None = None
     ) -> FailedDocument:
-        """Lists a document that could not be indexed, and counts it as failed if it was not listed yet."""
+        """Lists a document that could not be indexed, and counts it as failed if it was not listed yet.
+
+        One that was indexed before in this run no longer counts as that, nor does what it had brought.
+        """
         return finish(self._inner.fail_document(knowledge_base_id, document_id, error, source_id=source_id))
 
     def complete_document(
         self, knowledge_base_id: str, document_id: str, *, embeddings: int = 0, size_bytes: int = 0
     ) -> None:
-        """Counts a document as indexed, with what it has brought; one that had failed is listed no longer."""
+        """Counts a document as indexed, with what it has brought; one that had failed is listed no longer.
+
+        Again in the same run it counts once, with what it has brought the last time.
+        """
         finish(
             self._inner.complete_document(
                 knowledge_base_id, document_id, embeddings=embeddings, size_bytes=size_bytes

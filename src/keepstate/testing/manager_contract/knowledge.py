@@ -103,10 +103,48 @@ class KnowledgeContract(ManagerStage):
         ):
             with pytest.raises(InvalidError):
                 await bases.update_indexing_progress(wrong)
+        for done in (IndexingProgress("kb", IN_PROGRESS, 5, 9), IndexingProgress("kb", IN_PROGRESS, 5, 3, 3)):
+            with pytest.raises(InvalidError, match="total_documents"):
+                await bases.update_indexing_progress(done)
+        for wrong_count in (-1, 1.5):
+            with pytest.raises(InvalidError, match="embeddings"):
+                await bases.complete_document("kb", "d", embeddings=wrong_count)  # type: ignore[arg-type]
         with pytest.raises(InvalidError, match="documents_synced"):
             await bases.update_source_state(SourceState("s", "kb", documents_synced=-1))
 
         assert await bases.get_knowledge_base_state("kb") is None
+
+    async def test_a_known_total_goes_up_with_what_was_done(self) -> None:
+        bases = self.bases()
+        await bases.update_indexing_progress(IndexingProgress("kb", IN_PROGRESS, 2))
+        await bases.add_indexing_progress("kb", processed=2)
+        await bases.complete_document("kb", "more")
+        await bases.fail_document("kb", "bad", "no")
+
+        assert await bases.get_indexing_progress("kb") == IndexingProgress("kb", IN_PROGRESS, 4, 3, 1)
+
+    async def test_a_status_is_set_beside_who_counts(self) -> None:
+        bases = [self.bases() for _ in range(2)]
+        await bases[0].update_indexing_progress(IndexingProgress("kb", IN_PROGRESS, 100, started_at=NAIVE))
+
+        async def count() -> None:
+            for _ in range(10):
+                await bases[0].add_indexing_progress("kb", processed=1, embeddings=2)
+
+        async def pause() -> None:
+            for status in (PAUSED, IN_PROGRESS) * 3:
+                await bases[1].set_indexing_status("kb", status)
+
+        await self.together(count(), pause())
+        failed = await bases[1].set_indexing_status("kb", FAILED, error="disk full", completed_at=NAIVE)
+
+        told = IndexingProgress("kb", FAILED, 100, 10, 0, NAIVE, NAIVE, 20, error="disk full")
+        assert failed == told == await bases[0].get_indexing_progress("kb")
+        assert (await bases[0].set_indexing_status("kb", IN_PROGRESS)).error is None
+        await bases[0].set_indexing_status("kb", COMPLETED)
+        with pytest.raises(TransitionError):
+            await bases[0].set_indexing_status("kb", PAUSED)
+        assert await bases[0].set_indexing_status("new", PENDING) == IndexingProgress("new")
 
     # ---- sources
 
@@ -197,6 +235,43 @@ class KnowledgeContract(ManagerStage):
         assert found == IndexingProgress("kb", IN_PROGRESS, 10, 1, 0, embeddings=4)
         assert await bases.get_failed_documents("kb") == []
 
+    async def test_a_document_that_two_have_indexed_counts_once(self) -> None:
+        bases = [self.bases() for _ in range(2)]
+        await bases[0].fail_document("kb", "a", "timeout")
+        for _ in range(2):  # its time ran out, so both were given it
+            for one in bases:
+                await one.complete_document("kb", "a", embeddings=5, size_bytes=7)
+        once = await bases[0].get_indexing_progress("kb")
+        await bases[1].complete_document("kb", "a", embeddings=6)
+
+        assert once == IndexingProgress("kb", IN_PROGRESS, 0, 1, embeddings=5, size_bytes=7)
+        last = await bases[0].get_indexing_progress("kb")
+        assert last == IndexingProgress("kb", IN_PROGRESS, 0, 1, embeddings=6, size_bytes=0)
+
+    async def test_an_indexed_document_that_fails_is_indexed_no_longer(self) -> None:
+        bases = self.bases()
+        for id in ("a", "b"):
+            await bases.complete_document("kb", id, embeddings=5)
+        await bases.fail_document("kb", "a", "it has changed, and cannot be read")
+        failed = await bases.get_indexing_progress("kb")
+        await bases.complete_document("kb", "a", embeddings=6)
+
+        assert failed == IndexingProgress("kb", IN_PROGRESS, 0, 1, 1, embeddings=5)
+        assert await bases.get_indexing_progress("kb") == IndexingProgress(
+            "kb", IN_PROGRESS, 0, 2, 0, embeddings=11
+        )
+
+    async def test_a_run_that_begins_anew_counts_each_document_anew(self) -> None:
+        bases = self.bases()
+        await bases.complete_document("kb", "a", embeddings=5)
+        await bases.set_indexing_status("kb", COMPLETED)
+        await bases.update_indexing_progress(IndexingProgress("kb", IN_PROGRESS, 1, 0, embeddings=0))
+        for _ in range(2):
+            await bases.complete_document("kb", "a", embeddings=6)
+
+        found = await bases.get_indexing_progress("kb")
+        assert found == IndexingProgress("kb", IN_PROGRESS, 1, 1, embeddings=6)
+
     async def test_failed_documents_are_handed_out_to_one_at_a_time(self) -> None:
         bases = [self.bases() for _ in range(3)]
         for number in range(12):
@@ -226,46 +301,59 @@ class KnowledgeContract(ManagerStage):
             assert found is not None and (found.processed_documents, found.failed_documents) == (len(id), 1)
         assert sorted(await bases.list_knowledge_bases()) == sorted(AWKWARD_IDS)
 
-    async def test_cleanup_removes_bases_that_are_over(self) -> None:
+    async def test_cleanup_leaves_every_base_with_what_failed_in_it(self) -> None:
         bases = self.bases()
         for id, status in (("done", COMPLETED), ("on", IN_PROGRESS)):
-            await bases.update_indexing_progress(IndexingProgress(id, status))
+            await bases.update_source_state(SourceState("s", id, SyncStatus.SYNCED, NAIVE))
             await bases.fail_document(id, "d", "no")
+            await bases.complete_document(id, "e", embeddings=1)
+            await bases.set_indexing_status(id, status)
+        before = [await bases.get_knowledge_base_state(id) for id in ("done", "on")]
         kept = await bases.cleanup(older_than=timedelta(hours=1))
         await self.pass_time(20)
         removed = await bases.cleanup(older_than=timedelta(0))
 
-        assert (kept, removed) == (0, 2)
-        assert await bases.list_knowledge_bases() == ["on"]
+        assert (kept, removed) == (0, 2)  # that `e` was indexed
+        assert [await bases.get_knowledge_base_state(id) for id in ("done", "on")] == before
+        assert [each.document_id for each in await bases.get_failed_documents("done")] == ["d"]
+        assert (await bases.get_sources("done"))[0].last_sync == NAIVE
+
+    async def test_a_base_is_deleted_by_its_name(self) -> None:
+        bases = self.bases()
+        for id in ("a", "a/b"):
+            await bases.complete_document(id, "d", embeddings=1)
+            await bases.fail_document(id, "e", "no")
+        deleted = [await bases.delete("a") for _ in range(2)]
+
+        assert deleted == [True, False] and await bases.list_knowledge_bases() == ["a/b"]
+        assert await bases.get_knowledge_base_state("a") is None
+        assert await bases.get_failed_documents("a") == []
+        await bases.complete_document("a", "d")
+        assert await bases.get_indexing_progress("a") == IndexingProgress("a", IN_PROGRESS, 0, 1)
 
     # ---- a plain model
 
     async def test_a_base_counts_as_a_plain_model_does(self) -> None:
         for seed in range(3):
             bases, dice = [self.bases(), self.bases()], random.Random(seed)
-            id, model, failed = (
-                f"kb {seed}",
-                dict.fromkeys(("processed", "failed", "embeddings"), 0),
-                set[str](),
-            )
-            for _ in range(30):
+            id, indexed, failed, added = f"kb {seed}", dict[str, int](), set[str](), 0
+            for step in range(30):
                 one, name = dice.choice(bases), f"doc {dice.randrange(6)}"
                 if dice.random() < 0.4:
                     await one.fail_document(id, name, "no")
                     failed.add(name)
+                    indexed.pop(name, None)
                 elif dice.random() < 0.5:
-                    await one.complete_document(id, name, embeddings=2)
+                    await one.complete_document(id, name, embeddings=step)
                     failed.discard(name)
-                    model["processed"] += 1
-                    model["embeddings"] += 2
+                    indexed[name] = step
                 else:
                     await one.add_indexing_progress(id, processed=3, embeddings=5)
-                    model["processed"] += 3
-                    model["embeddings"] += 5
-                model["failed"] = len(failed)
+                    added += 1
 
                 found: Any = await bases[0].get_indexing_progress(id)
                 counts = (found.processed_documents, found.failed_documents, found.embeddings or 0)
-                assert counts == tuple(model.values())
+                brought = sum(indexed.values()) + 5 * added
+                assert counts == (len(indexed) + 3 * added, len(failed), brought)
                 listed = {each.document_id for each in await bases[1].get_failed_documents(id)}
                 assert listed == failed
