@@ -25,6 +25,8 @@
 01 "waiting" due_ms id               … from then on
 01 "claimed" until_ms id             … again from then on, unless its holder renews it
 01 "done" at_ms id, 01 "dead" at_ms id   … never again
+01 "checkpoint" line id              a checkpoint of a framework's run: which commit has its state, and more
+01 "pending" line id task            what a task has written on a checkpoint
 02 "doc" name                        a document
 02 "lease" name                      a lease
 02 "branch" name                     a branch of the history: its head
@@ -71,11 +73,15 @@ DONE: Final = stored_key(BY_KEY, "done")
 DEAD: Final = stored_key(BY_KEY, "dead")
 PAYLOADS: Final = stored_key(BY_KEY, "payload")
 RESULTS: Final = stored_key(BY_KEY, "result")
+CHECKPOINTS: Final = stored_key(BY_KEY, "checkpoint")
+PENDING: Final = stored_key(BY_KEY, "pending")
 
 INDEXES: Final = {"ready": READY, "waiting": WAITING, "claimed": CLAIMED, "done": DONE, "dead": DEAD}
 """The index of each state of a task."""
 
-NAME_PARTS: Final = (DOCUMENTS, EVENTS, FOLDS, PAYLOADS, RESULTS, STATES, GRAFTS, EXPIRING, BLOBS)
+NAME_PARTS: Final = (
+    *(DOCUMENTS, EVENTS, FOLDS, PAYLOADS, RESULTS, STATES, GRAFTS, EXPIRING, BLOBS, CHECKPOINTS, PENDING),
+)
 """Where values stand that may be too large for one entry."""
 
 _LONGEST_NAME = 440

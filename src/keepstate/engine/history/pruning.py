@@ -26,11 +26,13 @@ class Keeping(msgspec.Struct, frozen=True):
         last: So many commits of each branch, by first parents; None keeps none for their number.
         since_ms: What was made from then on; None keeps none for their time.
         tagged: Whether what has a tag is kept; else the tags go with their commits.
+        commits: These as well.
     """
 
     last: int | None
     since_ms: int | None
     tagged: bool
+    commits: frozenset[bytes] = frozenset()
 
 
 async def prune(ledger: Ledger, keeping: Keeping) -> int:
@@ -61,7 +63,7 @@ async def _pruned(
     ledger: Ledger, keeping: Keeping, branches: Mapping[str, bytes], tagged: Mapping[str, bytes]
 ) -> int:
     unit = ledger.unit
-    kept: set[bytes] = set()
+    kept = set(keeping.commits)
     for commit in branches.values():
         kept |= await _last(ledger, commit, keeping.last or 1)
     if keeping.tagged:

@@ -1,0 +1,153 @@
+"""Which classes come back from stored checkpoints: a closed list, and how their objects are taken apart.
+
+What comes back: LangChain's messages and LangGraph's own types, what is registered with `keepstate.register`,
+what is allowed by name, and classes whose objects this very process has stored. A name in stored bytes is
+looked up and never imported, but for one that was allowed.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterable
+from importlib import import_module
+from typing import Any, Final, TypeAlias
+
+from keepstate.adapters.langgraph.shapes import MESSAGES, framework, shape_of_unknown
+from keepstate.errors import InvalidError
+from keepstate.values import limits
+from keepstate.values.schema import CLASSES, Registration, Registry
+from keepstate.values.shapes import Shape, shape_of
+
+Allowed: TypeAlias = type | tuple[str, ...]
+"""A class, or its module and name."""
+
+_LOGGER: Final = logging.getLogger("keepstate.adapters.langgraph")
+_VERSION: Final = 1
+
+
+class Classes(Registry):
+    """What stored objects may turn into.
+
+    Args:
+        allow: Classes of the application, or their modules and names.
+        is_quiet: Whether to say nothing of classes that other processes will not read.
+    """
+
+    def __init__(self, allow: Iterable[Allowed] = (), *, is_quiet: bool = False) -> None:
+        super().__init__()
+        self._is_quiet = is_quiet
+        for known in framework():
+            self._by_name[known.name] = self._by_class[known.kind] = known
+        self._allowed: dict[str, tuple[str, str]] = {}
+        self.allow(allow)
+
+    def allow(self, more: Iterable[Allowed]) -> None:
+        """Lets objects of more classes come back.
+
+        Raises:
+            InvalidError: One is neither a class nor a module and a name.
+        """
+        for one in more:
+            if isinstance(one, type):
+                if self.known(one) is None:
+                    self._met(one)
+            elif len(one) == 2 and all(isinstance(part, str) for part in one):  # pyright: ignore[reportUnnecessaryIsInstance]
+                module, name = one
+                self._allowed[f"{module}.{name}"] = module, name
+            else:
+                raise InvalidError(f"{one!r} allows nothing; give a class, or its module and name")
+
+    def allowing(self, more: Collection[Allowed]) -> Classes:
+        """Returns these classes and more."""
+        other = Classes(is_quiet=self._is_quiet)
+        other._by_name, other._by_class = dict(self._by_name), dict(self._by_class)
+        other._allowed = dict(self._allowed)
+        other.allow(more)
+        return other
+
+    def replaces(self, name: str, kind: type, shape: Shape) -> None:
+        """Takes this for what is stored under a name."""
+        self._by_name[name] = self._by_class[kind] = Registration(name, _VERSION, kind, shape)
+
+    # ---- writing
+
+    def known(self, kind: type) -> Registration | None:
+        """Returns how objects of a class are stored, if that is known."""
+        return self._by_class.get(kind) or CLASSES.of(kind)
+
+    def of(self, kind: type) -> Registration | None:
+        """Returns how objects of a class are stored: what this process stores, it may read again."""
+        found = self._by_class.get(kind) or CLASSES.of(kind)
+        if found is not None:
+            return found
+        return self._met(kind, is_new=not self._is_quiet)
+
+    def _met(self, kind: type, *, is_new: bool = False) -> Registration | None:
+        name = f"{kind.__module__}.{kind.__qualname__}"[-limits.TYPE_NAME_BYTES :]
+        try:
+            shape: Shape | None = shape_of(kind)
+        except InvalidError:
+            shape, is_new = shape_of_unknown(kind), False
+        if shape is None:
+            return None
+        if is_new and name not in self._allowed:
+            _LOGGER.warning(
+                "objects of %s are stored in checkpoints; other processes read them only if they allow it: "
+                "KeepstateSaver(..., allow=[%s])",
+                name,
+                kind.__qualname__,
+            )
+        found = Registration(name, _VERSION, kind, shape)
+        self._by_name[name] = self._by_class[kind] = found
+        return found
+
+    # ---- reading
+
+    def named(self, name: str, version: int) -> Registration:
+        """Returns the class that objects stored under a name turn into.
+
+        Raises:
+            InvalidError: Nobody has allowed it.
+            UnsupportedError: It is registered in an older version.
+        """
+        found = self._by_name.get(name)
+        if found is not None and version <= found.version:
+            return found
+        if CLASSES.knows(name, version):
+            return CLASSES.named(name, version)
+        if name in self._allowed:
+            return self._imported(name)
+        if found is not None or CLASSES.knows(name, 1):
+            return CLASSES.named(name, version)
+        raise InvalidError(
+            f"an object of {name} is stored here, and nobody allowed it to be made; if it is a class of "
+            "yours, name it: KeepstateSaver(..., allow=[...]), or register it with keepstate.register"
+        )
+
+    def upcasted(self, fields: dict[str, Any], known: Registration, version: int) -> dict[str, Any]:
+        """Returns the fields of a stored version as those of the registered one."""
+        return CLASSES.upcasted(fields, known, version)
+
+    def knows(self, name: str, version: int) -> bool:
+        """Returns whether objects stored under a name can be made here."""
+        return name in self._by_name or name in self._allowed or CLASSES.knows(name, version)
+
+    def _imported(self, name: str) -> Registration:
+        module, path = self._allowed[name]
+        found: Any = import_module(module)
+        for part in path.split("."):
+            found = getattr(found, part, None)
+        made = self._met(found) if isinstance(found, type) else None
+        if made is None:
+            raise InvalidError(f"{module}.{path} is allowed, and is no class whose objects can be made again")
+        self._by_name[name] = made
+        return made
+
+    def made(self, kind: type, attributes: dict[str, Any]) -> Any:
+        """Returns the object of a known class that has these attributes."""
+        return self._by_class[kind].build(attributes)
+
+    @property
+    def messages(self) -> frozenset[type]:
+        """Returns the classes of messages whose objects are nothing but their attributes."""
+        return MESSAGES()

@@ -1,0 +1,163 @@
+"""One store, used with and without `await`, in any event loop.
+
+What is embedded, in memory, a file or SQLite, belongs to no loop: in asynchronous use its blocking handle
+works in a thread beside. A server is reached by a handle of each loop that asks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from itertools import islice
+from os import PathLike
+from typing import Any, Final, TypeVar, cast
+
+from keepstate._finish import finish, finish_each
+from keepstate._runner import Lock
+from keepstate.engine.keepstate import Keepstate
+from keepstate.errors import InvalidError
+from keepstate.opening import source_of
+from keepstate.stores.protocol import Coloured, Store
+from keepstate.stores.wrappers.encrypted import KeyRing
+
+T = TypeVar("T")
+
+_EMBEDDED: Final = ("memory:", "file:", "sqlite:")
+_THREADS: Final = 32
+
+Work = Callable[[Keepstate], Coroutine[Any, Any, T]]
+
+
+class Homes:
+    """Handles on one store, of either colour.
+
+    Args:
+        place: A URL, the path of an SQLite file, an open store, or a handle on one. What is passed in open is
+            not closed here.
+        namespace: Stands before the names of all spaces.
+        author: Who writes, in what is recorded.
+        encryption: The keys that values are encrypted under.
+    """
+
+    def __init__(
+        self,
+        place: str | PathLike[str] | Store | Keepstate,
+        *,
+        namespace: str = "",
+        author: str | None = None,
+        encryption: KeyRing | None = None,
+    ) -> None:
+        handle: Any = getattr(place, "_inner", place)
+        if isinstance(handle, Keepstate):
+            if namespace or author is not None or encryption is not None:
+                raise InvalidError(f"{handle!r} says already where state is kept, and how; give it alone")
+            self._base, self._is_own = handle, False
+        else:
+            colour = handle.colour if isinstance(handle, Coloured) else "blocking"
+            source = source_of(cast("str | PathLike[str] | Store", place), colour, encryption)
+            self._base, self._is_own = Keepstate(source, namespace=namespace, author=author), True
+        self._made: list[Keepstate] = []
+        self._by_loop: dict[asyncio.AbstractEventLoop, Keepstate] = {}
+        self._blocking: Keepstate | None = None
+        self._threads: ThreadPoolExecutor | None = None
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return repr(self._base)
+
+    @property
+    def url(self) -> str:
+        """Returns what names the store, without a password."""
+        return self._base.url
+
+    @property
+    def namespace(self) -> str:
+        """Returns what stands before the names of all spaces."""
+        return self._base.namespace
+
+    # ---- handles
+
+    def blocking(self) -> Keepstate:
+        """Returns the handle for use without `await`."""
+        with self._lock:
+            if self._blocking is None:
+                self._blocking = self._of("blocking")
+            return self._blocking
+
+    def here(self) -> Keepstate:
+        """Returns the handle of the running event loop."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            found = self._by_loop.get(loop)
+            if found is None:
+                found = self._by_loop[loop] = self._of("async")
+            return found
+
+    def _of(self, colour: Any) -> Keepstate:
+        if self._base.runner.colour == colour and self._base not in self._made:
+            if colour == "blocking" or not self._by_loop:
+                return self._base
+        made = self._base.in_colour(colour)
+        self._made.append(made)
+        return made
+
+    @property
+    def is_embedded(self) -> bool:
+        """Whether it works in this process alone, and belongs to no event loop."""
+        return self._base.runner.colour == "blocking" and self.url.startswith(_EMBEDDED)
+
+    # ---- working
+
+    def finish(self, work: Work[T]) -> T:
+        """Returns the result of work, without `await`."""
+        return finish(work(self.blocking()))
+
+    def finish_each(self, work: Callable[[Keepstate], AsyncIterator[T]]) -> Iterator[T]:
+        """Yields the results of work, without `await`."""
+        return finish_each(work(self.blocking()))
+
+    async def wait(self, work: Work[T]) -> T:
+        """Returns the result of work."""
+        if not self.is_embedded:
+            return await work(self.here())
+        if self.url.startswith("memory:"):
+            return finish(work(self.blocking()))
+        return await self._beside(lambda: self.finish(work))
+
+    async def wait_each(self, work: Callable[[Keepstate], AsyncIterator[T]]) -> AsyncIterator[T]:
+        """Yields the results of work."""
+        if not self.is_embedded:
+            async for one in work(self.here()):
+                yield one
+            return
+        results = self.finish_each(work)
+        while some := await self._beside(lambda: [*islice(results, 1)]):
+            yield some[0]
+
+    def _beside(self, call: Callable[[], T]) -> Awaitable[T]:
+        with self._lock:
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="keepstate")
+        return asyncio.get_running_loop().run_in_executor(self._threads, call)
+
+    # ---- closing
+
+    def close(self) -> None:
+        """Closes what was opened for use without `await`; twice is once."""
+        if self._threads is not None:
+            self._threads.shutdown(wait=True)
+        if self._is_own or self._blocking is not self._base:
+            blocking = self._blocking or (self._base if self._base.runner.colour == "blocking" else None)
+            if blocking is not None:
+                finish(blocking.close())
+
+    async def aclose(self) -> None:
+        """Closes what was opened for this event loop, and for use without `await`; twice is once."""
+        found = self._by_loop.get(asyncio.get_running_loop())
+        if found is not None and (self._is_own or found is not self._base):
+            await found.close()
+        if self._threads is not None:
+            await asyncio.get_running_loop().run_in_executor(None, self.close)
+        else:
+            self.close()

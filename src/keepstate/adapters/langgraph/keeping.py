@@ -1,0 +1,71 @@
+"""What a saver has at hand between its calls, whatever colour they are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from keepstate._runner import Lock
+from keepstate.adapters.langgraph.records import space_of
+from keepstate.adapters.langgraph.serde import Values
+from keepstate.adapters.langgraph.taking import Standings
+from keepstate.engine.history.ledger import Ledger, Records
+from keepstate.engine.history.objects import Kept, SharedObjects
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.scope import SpaceScope
+from keepstate.engine.unit import Unit
+
+_ASKED: Final = 1_024
+
+
+class Keeper:
+    """Values, and what was read and stored lately.
+
+    Args:
+        values: What encodes and decodes.
+    """
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.standings = Standings()
+        self.asked = Asked()
+        self._records, self._objects = Records(), SharedObjects()
+
+    def with_values(self, values: Values) -> Keeper:
+        """Returns the same, with other values."""
+        other = Keeper(values)
+        other.standings, other.asked = self.standings, self.asked
+        other._records, other._objects = self._records, self._objects
+        return other
+
+    def scope(self, handle: Keepstate, thread: str) -> SpaceScope:
+        """Returns where a thread's work is done."""
+        return SpaceScope(handle, handle.space(space_of(thread)).name, handle.author)
+
+    def ledger(self, scope: SpaceScope, unit: Unit) -> Ledger:
+        """Returns the history of a thread, as one unit of work sees it."""
+        kept = Kept(self._objects, scope.stored_name)
+        return Ledger(unit, self._records, kept, self.values.codec)
+
+
+class Asked:
+    """Checkpoints that somebody has asked for by their id, to go on from there."""
+
+    def __init__(self) -> None:
+        self._names: dict[tuple[str, str, str | None], None] = {}
+        self._lock = Lock()
+
+    def add(self, names: tuple[str, str, str]) -> None:
+        """Notes that somebody has."""
+        with self._lock:
+            self._names.pop(names, None)
+            self._names[names] = None
+            if len(self._names) > _ASKED:
+                del self._names[next(iter(self._names))]
+
+    def discard(self, names: tuple[str, str, str | None]) -> None:
+        """Notes that who asked has gone on from there."""
+        with self._lock:
+            self._names.pop(names, None)
+
+    def __contains__(self, names: object) -> bool:
+        return names in self._names

@@ -1,0 +1,255 @@
+"""Stores checkpoints: each is a commit of its thread's history, and a record beside it, in one batch.
+
+A namespace has a branch, which always stands on its latest checkpoint: `main` for the root. Where a
+checkpoint follows another one than the latest, somebody has gone back in time, or two runs have begun at the
+same place: the line that is left then ends in a branch of its own, `fork/…`. So each checkpoint's commit lies
+on a branch for as long as its record is there; a batch that builds on one checks that record.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from keepstate.adapters.langgraph.keeping import Keeper
+from keepstate.adapters.langgraph.records import (
+    CheckpointRecord,
+    Names,
+    PendingRecord,
+    checkpoint_key,
+    cut_names,
+    cut_task,
+    is_of,
+    line_prefix,
+    packed,
+    pending_key,
+    read,
+    short_names,
+)
+from keepstate.adapters.langgraph.taking import Standing, State, Taken, state_of
+from keepstate.engine import layout
+from keepstate.engine.describing import describe
+from keepstate.engine.history.heads import MAIN, Head, put_head, read_head
+from keepstate.engine.history.ledger import Ledger
+from keepstate.engine.history.record import NONCE_BYTES
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.unit import Unit
+from keepstate.errors import ConflictError
+from keepstate.sessions.home import short
+from keepstate.values.merkle import Planted, shared
+
+RECORDED_MAIN: Final = "langgraph"
+"""The branch of the root namespace where `main` follows the documents of the space."""
+LINES: Final = "ns/"
+FORKS: Final = "fork/"
+"""What the names of branches begin with that end the lines which were left."""
+
+_FORK_DIGITS: Final = 16
+
+
+class Putting(msgspec.Struct, frozen=True):
+    """A checkpoint on its way into the store, as it was when it was passed.
+
+    Attributes:
+        names: Its thread, namespace and id.
+        parent: The id of the one before it.
+        taken: The values of its channels, told by how they differ from `standing`.
+        standing: What was stored last of the namespace.
+        body: All else, encoded.
+        snapshots: Channels whose value is a snapshot of a delta channel.
+        message: What the commit says.
+        may_fork: Whether it may follow another checkpoint than the latest.
+    """
+
+    names: Names
+    parent: str | None
+    taken: dict[str, Taken]
+    standing: Standing | None
+    body: bytes
+    snapshots: list[str]
+    message: str
+    may_fork: bool
+
+
+class Found(msgspec.Struct, frozen=True):
+    """What a batch that stores a checkpoint stands on: entries that were read, and are checked."""
+
+    branch: str
+    head: Head | None
+    own: CheckpointRecord | None
+    parent: CheckpointRecord | None
+    standing: CheckpointRecord | None
+
+
+async def put(keeper: Keeper, handle: Keepstate, putting: Putting) -> None:
+    """Stores a checkpoint.
+
+    Raises:
+        ConflictError: It does not follow the latest one, and may not fork; nothing was stored.
+    """
+    names = putting.names
+    scope = keeper.scope(handle, names.thread)
+    nonce = scope.clock.random_bytes(NONCE_BYTES)
+
+    async def work(unit: Unit) -> Standing | ConflictError:
+        ledger = keeper.ledger(scope, unit)
+        found = await _find(unit, putting)
+        if not putting.may_fork and (error := _fork_refused(unit, found, putting)) is not None:
+            return error  # to try again would not help
+        base = found.parent.commit if found.parent else None
+        before = putting.standing if _still_stands(putting.standing, found.standing) else None
+        state = await _state(keeper, ledger, putting, before, base)
+        sources = [base] if base else []
+        if before is not None and before.commit != base:
+            sources.append(before.commit)
+        commit, record = await ledger.write(
+            state.planted.encoding,
+            state.planted.objects,
+            parents=[base] if base else [],
+            sources=sources,
+            author=scope.author,
+            message=putting.message,
+            nonce=nonce,
+        )
+        head = Head(commit, found.parent.number + 1 if found.parent else 1)
+        await _stand(unit, found, putting, head)
+        told = CheckpointRecord(
+            *(commit, head.number, putting.parent, record.created_ms, putting.body, putting.snapshots),
+            names=cut_names(names),
+        )
+        unit.put(checkpoint_key(names.line, names.id), packed(told))
+        return Standing(names.id, commit, state.channels)
+
+    standing, _ = await scope.run(work)
+    if isinstance(standing, ConflictError):
+        raise standing
+    keeper.standings.put(names.thread, names.line, standing)
+
+
+async def _find(unit: Unit, putting: Putting) -> Found:
+    names, standing = putting.names, putting.standing
+    branch = MAIN if not names.line else short(LINES + names.line)
+    ids = names.id, putting.parent, standing.id if standing else None
+    keys = {id: checkpoint_key(names.line, id) for id in ids if id is not None}
+    await unit.read(layout.RECORDED, layout.named_key(layout.BRANCHES, branch), *keys.values())
+    if branch == MAIN and await unit.get(layout.RECORDED) is not None:
+        branch = RECORDED_MAIN
+    records: dict[str | None, CheckpointRecord | None] = {
+        id: await _record(unit, key) for id, key in keys.items()
+    }
+    return Found(branch, await read_head(unit, layout.BRANCHES, branch), *(records.get(id) for id in ids))
+
+
+async def _record(unit: Unit, key: bytes) -> CheckpointRecord | None:
+    entry = await unit.get(key)
+    return None if entry is None else read(await unit.value(entry), CheckpointRecord, describe(key))
+
+
+def _still_stands(standing: Standing | None, record: CheckpointRecord | None) -> bool:
+    return standing is not None and record is not None and standing.commit == record.commit
+
+
+async def _state(
+    keeper: Keeper, ledger: Ledger, putting: Putting, before: Standing | None, base: bytes | None
+) -> State:
+    values = keeper.values
+    called = {name: values.called(name) for name in putting.taken}
+    state = await ledger.serve(state_of(values, putting.taken, called, before))
+    if before is not None or base is None:
+        return state
+    there = await ledger.serve(shared([(await ledger.record(base)).root], state.planted.objects))
+    objects = {name: data for name, data in state.planted.objects.items() if name not in there}
+    return State(Planted(state.planted.encoding, objects), state.channels)
+
+
+# ---- branches
+
+
+async def _stand(unit: Unit, found: Found, putting: Putting, head: Head) -> None:
+    """Puts the namespace's branch on it if it is the latest, and a branch on what would else be lost."""
+    was, own, parent = found.head, found.own, found.parent
+    if own is not None:
+        _end_fork(unit, await _fork(unit, own.commit))
+    if was is None or (own is not None and was.commit == own.commit):
+        put_head(unit, layout.BRANCHES, found.branch, head)
+        return
+    follows = parent is not None and was.commit == parent.commit
+    if follows and putting.parent is not None and putting.names.id > putting.parent:
+        put_head(unit, layout.BRANCHES, found.branch, head)
+        return
+    if not await _is_latest(unit, putting.names):
+        put_head(unit, layout.BRANCHES, fork_name(head.commit), head)
+        return
+    if not follows:
+        put_head(unit, layout.BRANCHES, fork_name(was.commit), was)
+        if parent is not None:
+            _end_fork(unit, await _fork(unit, parent.commit))
+    put_head(unit, layout.BRANCHES, found.branch, head)
+
+
+async def _is_latest(unit: Unit, names: Names) -> bool:
+    page = await unit.store.scan(
+        unit.space, line_prefix(layout.CHECKPOINTS, names.line), limit=1, reverse=True
+    )
+    if not page.entries:
+        return True
+    await unit.get(page.entries[0].key)  # so that the batch checks that it is still there
+    return (
+        is_of(short_names(page.entries[0].key)[1], names.id) or short_names(page.entries[0].key)[1] < names.id
+    )
+
+
+def fork_name(commit: bytes) -> str:
+    """Returns the branch that ends a line with this commit."""
+    return FORKS + commit.hex()[:_FORK_DIGITS]
+
+
+async def _fork(unit: Unit, commit: bytes) -> bytes | None:
+    """Returns the key of the branch that ends a line with this commit, if there is one."""
+    name = fork_name(commit)
+    found = await read_head(unit, layout.BRANCHES, name)
+    return layout.named_key(layout.BRANCHES, name) if found and found.commit == commit else None
+
+
+def _end_fork(unit: Unit, key: bytes | None) -> None:
+    if key is not None:
+        unit.delete(key)
+
+
+def _fork_refused(unit: Unit, found: Found, putting: Putting) -> ConflictError | None:
+    is_own = found.own is not None and found.head is not None and found.own.commit == found.head.commit
+    if found.head is None or is_own or (found.parent and found.parent.commit == found.head.commit):
+        return None
+    after = putting.parent or "the beginning"
+    return ConflictError(
+        f"thread {putting.names.thread!r} has gone on since this run began: its checkpoint follows {after}, "
+        "which is no longer the latest; load the state and run again, or name the checkpoint to go back to",
+        space=unit.name,
+        key=checkpoint_key(putting.names.line, putting.names.id),
+    )
+
+
+# ---- pending writes
+
+
+async def put_writes(
+    keeper: Keeper, handle: Keepstate, names: Names, task: str, record: PendingRecord
+) -> None:
+    """Stores what a task has written on a checkpoint: of ordinary writes the first one counts."""
+    key = pending_key(names.line, names.id, task)
+    scope = keeper.scope(handle, names.thread)
+
+    async def work(unit: Unit) -> None:
+        entry = await unit.get(key)
+        writes = {write[0]: write for write in record.writes}
+        if entry is not None:
+            before = read(await unit.value(entry), PendingRecord, describe(key))
+            kept = {write[0]: write for write in before.writes}
+            special = {place: write for place, write in writes.items() if place < 0}
+            writes = {**writes, **kept, **special}
+            if writes == kept and before.path == record.path:
+                return
+        unit.put(key, packed(PendingRecord(record.path, [*writes.values()], cut_task(task))))
+
+    await scope.run(work)

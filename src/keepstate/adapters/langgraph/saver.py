@@ -1,0 +1,447 @@
+"""`KeepstateSaver`: LangGraph's checkpoints in any keepstate store."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from os import PathLike
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import (
+    WRITES_IDX_MAP,
+    BaseCheckpointSaver,
+    ChannelVersions,
+    Checkpoint,
+    CheckpointMetadata,
+    CheckpointTuple,
+    DeltaChannelHistory,
+    get_checkpoint_id,
+    get_serializable_checkpoint_metadata,
+)
+from langgraph.checkpoint.serde.base import SerializerProtocol
+
+from keepstate.adapters.langgraph import putting, reading, retention
+from keepstate.adapters.langgraph.classes import Allowed, Classes
+from keepstate.adapters.langgraph.homes import Homes
+from keepstate.adapters.langgraph.keeping import Keeper
+from keepstate.adapters.langgraph.opened import Done, Opened
+from keepstate.adapters.langgraph.records import Names, PendingRecord
+from keepstate.adapters.langgraph.retention import Retention, Strategy
+from keepstate.adapters.langgraph.serde import Values
+from keepstate.adapters.langgraph.taking import snapshots_in, take
+from keepstate.engine.keepstate import Keepstate
+from keepstate.errors import InvalidError
+from keepstate.opening import DEFAULT_URL
+from keepstate.stores.protocol import Store
+
+if TYPE_CHECKING:
+    from keepstate.stores.wrappers.encrypted import KeyRing
+
+OnFork = Literal["fork", "raise"]
+
+
+class KeepstateSaver(BaseCheckpointSaver[Any]):
+    """LangGraph's checkpointer on a keepstate store: for `compile(checkpointer=…)`, with and without `await`.
+
+    A checkpoint is a commit in the history of its thread, `thread/<thread_id>`: it costs what has changed,
+    and `keepstate log`, `show`, `diff` and `blame` read it by channel. Threads may share a saver, and event
+    loops too; processes may share its store.
+
+    Args:
+        url: A store URL, the path of an SQLite file, an open store, or a handle on one.
+        serde: A serializer of LangGraph, instead of keepstate's codec. One that encrypts leaves nothing
+            readable but the names of threads, namespaces, checkpoints and tasks.
+        allow: Classes whose objects may come back, or their modules and names: beside LangChain's messages,
+            LangGraph's own types, and what is registered with `keepstate.register`.
+        namespace: Stands before the names of all spaces.
+        author: Who runs, as the history says.
+        encryption: The keys that all values of the store are encrypted under.
+        on_conflict: What becomes of a run whose thread another one has continued meanwhile: its checkpoints
+            `fork` from where it began, as with LangGraph's own savers, or `raise` `ConflictError`.
+        keep_last: Keeps so many checkpoints of each namespace, and what delta channels need of older ones.
+        max_age_s: Lets go of checkpoints that are older, but for the latest of each namespace.
+        ttl_s: Lets go of threads to which nothing was stored for so long. They are absent at once; `sweep`
+            removes them.
+
+    Raises:
+        InvalidError: An argument is wrong, or the URL names no store.
+    """
+
+    def __init__(
+        self,
+        url: str | PathLike[str] | Store | Keepstate = DEFAULT_URL,
+        *,
+        serde: SerializerProtocol | None = None,
+        allow: Iterable[Allowed] = (),
+        namespace: str = "",
+        author: str | None = None,
+        encryption: KeyRing | None = None,
+        on_conflict: OnFork = "fork",
+        keep_last: int | None = None,
+        max_age_s: float | None = None,
+        ttl_s: float | None = None,
+    ) -> None:
+        super().__init__(serde=serde)
+        if on_conflict not in ("fork", "raise"):  # pyright: ignore[reportUnnecessaryContains]
+            raise InvalidError(f"`on_conflict` is {on_conflict!r}; it is 'fork' or 'raise'")
+        self._homes = Homes(url, namespace=namespace, author=author, encryption=encryption)
+        own = None if serde is None else self.serde
+        self._keeper = Keeper(Values(Classes(allow, is_quiet=serde is not None), own))
+        self._on_conflict: OnFork = on_conflict
+        self._retention = Retention(self._keeper, keep_last, max_age_s, ttl_s)
+
+    def __repr__(self) -> str:
+        return f"<KeepstateSaver on {self._homes!r}>"
+
+    # ---- opening and closing
+
+    @classmethod
+    def from_conn_string(cls, conn_string: str, **options: Any) -> Opened[Self]:
+        """Returns a block, for `with` and `async with`, that gives a saver and closes it.
+
+        Args:
+            conn_string: A store URL.
+            options: As for the class.
+        """
+        return Opened(lambda: cls(conn_string, **options))
+
+    def setup(self) -> Done:
+        """Does nothing, since nothing is to be set up; may be awaited."""
+        return Done()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.aclose()
+
+    def close(self) -> None:
+        """Lets go of the store as far as it is used without `await`; twice is once."""
+        self._homes.close()
+
+    async def aclose(self) -> None:
+        """Lets go of the store, in this event loop and without one; twice is once."""
+        await self._homes.aclose()
+
+    # ---- versions and classes
+
+    def get_next_version(self, current: Any, channel: None = None) -> Any:
+        """Returns the version after one; those that other savers have given go on in their form."""
+        if isinstance(current, str):
+            return f"{int(current.split('.')[0]) + 1:032}.{0:017.14f}"
+        return 1 if current is None else int(current) + 1
+
+    def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
+        """Returns the same saver for more classes; graphs call it where LangGraph is to be strict."""
+        changed = cast("Self", super().with_allowlist(extra_allowlist)) if self._keeper.values.serde else self
+        clone = copy.copy(self)
+        clone.serde = changed.serde
+        serde = clone.serde if self._keeper.values.serde else None
+        clone._keeper = self._keeper.with_values(self._keeper.values.allowing(extra_allowlist, serde))
+        return clone
+
+    # ---- storing
+
+    def put(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Stores a checkpoint and returns the config that names it.
+
+        Raises:
+            ConflictError: The thread has gone on since its run began, and this saver is to raise then.
+            InvalidError: A value would not come back equal; its path is named.
+        """
+        new = self._putting(config, checkpoint, metadata)
+        self._homes.finish(lambda handle: self._put(handle, new))
+        return reading.config_of(new.names)
+
+    async def aput(
+        self,
+        config: RunnableConfig,
+        checkpoint: Checkpoint,
+        metadata: CheckpointMetadata,
+        new_versions: ChannelVersions,
+    ) -> RunnableConfig:
+        """Stores a checkpoint; as `put`."""
+        new = self._putting(config, checkpoint, metadata)
+        await self._homes.wait(lambda handle: self._put(handle, new))
+        return reading.config_of(new.names)
+
+    async def _put(self, handle: Keepstate, new: putting.Putting) -> None:
+        if new.parent is None:
+            await self._retention.end_expired(handle, new.names.thread)
+        await putting.put(self._keeper, handle, new)
+        self._keeper.asked.discard((new.names.thread, new.names.line, new.parent))
+        await self._retention.after_put(handle, new.names.thread)
+
+    def _putting(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    ) -> putting.Putting:
+        """Returns the checkpoint as it is now: what becomes of its values later changes nothing."""
+        values = self._keeper.values
+        thread, line, parent = _place(config)
+        names = Names(thread, line, checkpoint["id"])
+        channels = checkpoint["channel_values"]
+        standing = self._keeper.standings.get(thread, line)
+        told = get_serializable_checkpoint_metadata(config, metadata)
+        fields = {key: value for key, value in checkpoint.items() if key not in ("channel_values", "id")}
+        may_fork = self._on_conflict == "fork" or line != "" or (thread, line, parent) in self._keeper.asked
+        message = f"{told.get('source', 'step')}, step {told.get('step', '?')}, {names.id}"
+        return putting.Putting(
+            names,
+            parent,
+            take(values, channels, standing),
+            standing,
+            values.dump([fields, told, list(channels)]),
+            snapshots_in(channels),
+            "" if values.is_encrypted else message,
+            may_fork,
+        )
+
+    def put_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Stores what a task has written on a checkpoint."""
+        names, record = self._writes(config, writes, task_path)
+        self._homes.finish(lambda handle: putting.put_writes(self._keeper, handle, names, task_id, record))
+
+    async def aput_writes(
+        self,
+        config: RunnableConfig,
+        writes: Sequence[tuple[str, Any]],
+        task_id: str,
+        task_path: str = "",
+    ) -> None:
+        """Stores what a task has written on a checkpoint."""
+        names, record = self._writes(config, writes, task_path)
+        await self._homes.wait(
+            lambda handle: putting.put_writes(self._keeper, handle, names, task_id, record)
+        )
+
+    def _writes(
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_path: str
+    ) -> tuple[Names, PendingRecord]:
+        dump = self._keeper.values.dump
+        thread, line, id = _place(config)
+        if id is None:
+            raise InvalidError("writes belong to a checkpoint; name it in the config")
+        told = {
+            WRITES_IDX_MAP.get(channel, place): dump([channel, value])
+            for place, (channel, value) in enumerate(writes)
+        }
+        return Names(thread, line, id), PendingRecord(dump(task_path), [*told.items()])
+
+    # ---- reading
+
+    def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Returns the checkpoint that a config names, or the latest of its thread; None if there is none."""
+        return self._homes.finish(lambda handle: self._get(handle, config))
+
+    async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
+        """Returns the checkpoint that a config names, or the latest of its thread; None if there is none."""
+        return await self._homes.wait(lambda handle: self._get(handle, config))
+
+    async def _get(self, handle: Keepstate, config: RunnableConfig) -> CheckpointTuple | None:
+        thread, line, id = _place(config)
+        if await self._retention.is_expired(handle, thread):
+            return None
+        if id is not None and self._on_conflict == "raise":
+            latest = await reading.Reading(self._keeper, handle, thread).latest(line)
+            if latest is not None and latest.names.id != id:
+                self._keeper.asked.add((thread, line, id))
+        return await reading.get(self._keeper, handle, thread, line, id, config if id is not None else None)
+
+    def list(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> Iterator[CheckpointTuple]:
+        """Yields checkpoints, the latest first; see `alist`."""
+        wanted = _wanted(config, filter, before, limit)
+        return self._homes.finish_each(lambda handle: self._list(handle, wanted))
+
+    async def alist(
+        self,
+        config: RunnableConfig | None,
+        *,
+        filter: dict[str, Any] | None = None,
+        before: RunnableConfig | None = None,
+        limit: int | None = None,
+    ) -> AsyncIterator[CheckpointTuple]:
+        """Yields checkpoints, the latest first.
+
+        Args:
+            config: Whose: of a thread, of one namespace if it names one. None for those of all threads, which
+                are all looked at.
+            filter: What their metadata must have; compared by equality.
+            before: Only those before this one.
+            limit: So many at most.
+        """
+        wanted = _wanted(config, filter, before, limit)
+        async for one in self._homes.wait_each(lambda handle: self._list(handle, wanted)):
+            yield one
+
+    async def _list(self, handle: Keepstate, wanted: reading.Wanted) -> AsyncIterator[CheckpointTuple]:
+        if wanted.thread is not None and await self._retention.is_expired(handle, wanted.thread):
+            return
+        async for one in reading.listed(self._keeper, handle, wanted):
+            thread, _, _ = _place(one.config)
+            if wanted.thread is None and await self._retention.is_expired(handle, thread):
+                continue
+            yield one
+
+    def get_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Returns what was written to channels before a checkpoint, back to the nearest value of each."""
+        place = _place(config)
+        return self._homes.finish(
+            lambda handle: reading.delta_history(self._keeper, handle, *place, channels)
+        )
+
+    async def aget_delta_channel_history(
+        self, *, config: RunnableConfig, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        """Returns what was written to channels before a checkpoint, back to the nearest value of each."""
+        place = _place(config)
+        return await self._homes.wait(
+            lambda handle: reading.delta_history(self._keeper, handle, *place, channels)
+        )
+
+    def threads(self) -> Iterator[str]:
+        """Yields the ids of threads that have checkpoints."""
+        return self._homes.finish_each(reading.threads)
+
+    async def athreads(self) -> AsyncIterator[str]:
+        """Yields the ids of threads that have checkpoints."""
+        async for thread in self._homes.wait_each(reading.threads):
+            yield thread
+
+    # ---- copying and letting go
+
+    def delete_thread(self, thread_id: str) -> None:
+        """Deletes all that is stored of a thread; an absent one stays absent."""
+        self._homes.finish(lambda handle: retention.delete(self._keeper, handle, str(thread_id)))
+
+    async def adelete_thread(self, thread_id: str) -> None:
+        """Deletes all that is stored of a thread; an absent one stays absent."""
+        await self._homes.wait(lambda handle: retention.delete(self._keeper, handle, str(thread_id)))
+
+    def delete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Deletes the checkpoints of some runs and what was written on them; looks at all threads.
+
+        What a delta channel of another run's checkpoint is made of stays.
+        """
+        self._homes.finish(lambda handle: self._retention.delete_runs(handle, run_ids))
+
+    async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
+        """Deletes the checkpoints of some runs and what was written on them; looks at all threads."""
+        await self._homes.wait(lambda handle: self._retention.delete_runs(handle, run_ids))
+
+    def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copies all that is stored of a thread to another one.
+
+        Raises:
+            AlreadyExistsError: The other has a history already.
+        """
+        self._homes.finish(
+            lambda handle: retention.copy(self._keeper, handle, str(source_thread_id), str(target_thread_id))
+        )
+
+    async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
+        """Copies all that is stored of a thread to another one."""
+        await self._homes.wait(
+            lambda handle: retention.copy(self._keeper, handle, str(source_thread_id), str(target_thread_id))
+        )
+
+    def prune(  # type: ignore[override]  # it also says how many
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int | None = None,
+        max_age_s: float | None = None,
+    ) -> int:
+        """Lets go of old checkpoints of threads, and returns how many.
+
+        The latest of each namespace stays, and what its delta channels are made of.
+
+        Args:
+            thread_ids: The threads.
+            strategy: `delete` deletes all; `keep_latest` keeps what the other arguments say, by default only
+                the latest of each namespace.
+            keep_last: Keeps so many of each namespace.
+            max_age_s: Keeps those that are not older.
+        """
+        how = Strategy.of(strategy, keep_last, max_age_s)
+        return self._homes.finish(lambda handle: self._retention.prune(handle, thread_ids, how))
+
+    async def aprune(  # type: ignore[override]
+        self,
+        thread_ids: Sequence[str],
+        *,
+        strategy: str = "keep_latest",
+        keep_last: int | None = None,
+        max_age_s: float | None = None,
+    ) -> int:
+        """Lets go of old checkpoints of threads, and returns how many; as `prune`."""
+        how = Strategy.of(strategy, keep_last, max_age_s)
+        return await self._homes.wait(lambda handle: self._retention.prune(handle, thread_ids, how))
+
+    def sweep(self) -> int:
+        """Removes threads that have outlived their time to live, and returns how many."""
+        return self._homes.finish(self._retention.sweep)
+
+    async def asweep(self) -> int:
+        """Removes threads that have outlived their time to live, and returns how many."""
+        return await self._homes.wait(self._retention.sweep)
+
+
+def _place(config: RunnableConfig) -> tuple[str, str, str | None]:
+    """Returns thread, namespace and checkpoint of a config."""
+    configurable = config.get("configurable", {})
+    if "thread_id" not in configurable:
+        raise InvalidError('the config names no thread; give {"configurable": {"thread_id": …}}')
+    line = configurable.get("checkpoint_ns") or ""
+    return str(configurable["thread_id"]), line, get_checkpoint_id(config) or None
+
+
+def _wanted(
+    config: RunnableConfig | None,
+    metadata: dict[str, Any] | None,
+    before: RunnableConfig | None,
+    limit: int | None,
+) -> reading.Wanted:
+    asked = (config or {}).get("configurable", {})
+    thread = asked.get("thread_id")
+    return reading.Wanted(
+        None if thread is None else str(thread),
+        asked.get("checkpoint_ns"),
+        asked.get("checkpoint_id"),
+        None if before is None else get_checkpoint_id(before),
+        metadata or {},
+        limit,
+    )

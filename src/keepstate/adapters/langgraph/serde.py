@@ -1,0 +1,157 @@
+"""Values of channels to bytes and back: by keepstate's codec, or by a serializer of LangGraph.
+
+The codec makes objects of known classes alone (`classes`), and raises for all others. With a serializer each
+value, and each item of a list, is what that makes of it; if it encrypts, nothing else is stored of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from hashlib import sha256
+from typing import Any, Final
+
+from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+
+from keepstate.adapters.langgraph.classes import Classes
+from keepstate.adapters.langgraph.shapes import PlainShape
+from keepstate.engine.history.objects import packed, unpacked
+from keepstate.errors import CorruptError, InvalidError
+from keepstate.values.codec import Codec
+from keepstate.values.contents import closed
+from keepstate.values.merkle import Planted
+from keepstate.values.nodes import LIST_STYLE, item
+from keepstate.values.refs import Fetching
+
+_SEALED: Final = "langgraph.serialized"
+
+
+class Serialized:
+    """What a serializer has made of a value.
+
+    Args:
+        type: What it says that the bytes are.
+        data: The bytes.
+    """
+
+    __slots__ = ("data", "type")
+
+    def __init__(self, type: str, data: bytes) -> None:
+        self.type, self.data = type, data
+
+
+class _Opened:
+    __slots__ = ("value",)
+
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+
+class Values:
+    """Encodes and decodes what checkpoints hold.
+
+    Args:
+        classes: What may come back.
+        serde: Instead of keepstate's codec.
+    """
+
+    def __init__(self, classes: Classes, serde: SerializerProtocol | None = None) -> None:
+        self.classes, self.serde = classes, serde
+        self.is_encrypted = isinstance(serde, EncryptedSerializer)
+        classes.replaces(_SEALED, Serialized, PlainShape(_parts_of, self._open))
+        self.codec = Codec(classes)
+        self.messages = classes.messages
+
+    def allowing(self, more: Collection[tuple[str, ...]], serde: SerializerProtocol | None) -> Values:
+        """Returns the same for more classes."""
+        return Values(self.classes.allowing(more), serde)
+
+    # ---- whole values
+
+    def dump(self, value: Any) -> bytes:
+        """Returns the bytes to store of a value that is kept as one.
+
+        Raises:
+            InvalidError: It would not come back; its path is named.
+        """
+        return packed(self.codec.canonical(value if self.serde is None else self._seal(value)))
+
+    def load(self, stored: bytes, place: str) -> Any:
+        """Returns the value.
+
+        Raises:
+            InvalidError: An object of a class that nobody allowed is in it.
+            CorruptError: Nobody wrote it.
+        """
+        return self.opened(self.codec.assemble(unpacked(stored, place), {}))
+
+    def called(self, channel: str) -> str:
+        """Returns what a channel is called in the state: nothing readable, if a serializer encrypts."""
+        return sha256(channel.encode()).hexdigest()[:16] if self.is_encrypted else channel
+
+    # ---- values in parts
+
+    def plant(self, value: Any) -> Planted:
+        """Returns the Merkle form of a value that stands by itself, or in a list."""
+        if self.serde is None:
+            return self.codec.plant(value)
+        return Planted(self.codec.canonical(self._seal(value)), {})
+
+    def plant_whole(self, value: Any) -> Planted:
+        """Returns the Merkle form of a channel's value: a list by its items, each for itself."""
+        if self.serde is None or kind_of(value) is not list:
+            return self.plant(value)
+        return _at_hand(closed(LIST_STYLE, [item(self.plant(one).encoding) for one in value]))
+
+    def assemble(self, encoding: bytes, objects: Mapping[bytes, bytes]) -> Any:
+        """Returns a channel's value."""
+        value = self.codec.assemble(encoding, objects)
+        if self.serde is not None and kind_of(value) is list:
+            return [self.opened(one) for one in value]
+        return self.opened(value)
+
+    def opened(self, value: Any) -> Any:
+        """Returns what a serializer has given; if that encrypts, nothing else passes.
+
+        Raises:
+            CorruptError: The value was not encrypted.
+        """
+        if type(value) is _Opened:
+            return value.value
+        if self.is_encrypted:
+            raise CorruptError(
+                "a value stands here that was never encrypted, under a serializer that encrypts; "
+                "somebody else wrote it, or it is from before: read it without"
+            )
+        return value
+
+    def _seal(self, value: Any) -> Serialized:
+        assert self.serde is not None
+        return Serialized(*self.serde.dumps_typed(value))
+
+    def _open(self, fields: Mapping[str, Any]) -> _Opened:
+        kind, data = fields["type"], fields["data"]
+        if self.serde is None:
+            raise InvalidError(f"a serializer stored {kind!r} here; give the saver the same, serde=")
+        if self.is_encrypted and "+" not in kind:
+            raise CorruptError(f"a value of {kind!r} stands here that was never encrypted")
+        return _Opened(self.serde.loads_typed((kind, data)))
+
+
+def kind_of(value: object) -> Any:
+    """Returns the class of a value."""
+    return type(value)
+
+
+def _parts_of(value: Serialized) -> dict[str, Any]:
+    return {"type": value.type, "data": bytes(value.data)}
+
+
+def _at_hand(work: Fetching[Planted]) -> Planted:
+    """Returns the result of work that has all it needs."""
+    try:
+        next(work)
+    except StopIteration as end:
+        made: Planted = end.value
+        return made
+    raise AssertionError("nothing of a new list is stored yet")

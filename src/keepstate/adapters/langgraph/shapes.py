@@ -1,0 +1,224 @@
+"""How objects of LangChain's and LangGraph's own classes are taken apart into fields, and made again.
+
+Nothing of a class runs when an object is made again: neither its constructor nor its validators. What was
+stored was valid when it was stored.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from functools import cache
+from typing import Any, Final, cast
+
+from langchain_core import messages
+from langchain_core.documents import Document
+from langchain_core.messages import BaseMessage
+from langgraph.checkpoint.serde import types
+from langgraph.store.base import GetOp, Item
+from langgraph.types import Command, Interrupt, Overwrite, PregelTask, Send, StateSnapshot
+from pydantic import SecretBytes, SecretStr
+
+from keepstate.errors import InvalidError
+from keepstate.values.schema import Registration
+from keepstate.values.shapes import Shape, shape_of
+
+Snapshot: Final = types._DeltaSnapshot  # pyright: ignore[reportPrivateUsage]
+"""A value of a delta channel that stands whole in its checkpoint."""
+
+_Make = Callable[[Mapping[str, Any]], Any]
+_MESSAGES: Final = (
+    *("HumanMessage", "AIMessage", "SystemMessage", "ToolMessage", "ChatMessage", "FunctionMessage"),
+    *("HumanMessageChunk", "AIMessageChunk", "SystemMessageChunk", "ToolMessageChunk", "ChatMessageChunk"),
+    *("FunctionMessageChunk", "RemoveMessage", "BaseMessage", "BaseMessageChunk"),
+)
+_ADDRESSES: Final = (
+    *(ipaddress.IPv4Address, ipaddress.IPv4Interface, ipaddress.IPv4Network),
+    *(ipaddress.IPv6Address, ipaddress.IPv6Interface, ipaddress.IPv6Network),
+)
+_SUPERSEDED: Final = str, int, float, bytes, list, dict, set, frozenset, tuple
+_set: Final = object.__setattr__
+
+
+class MessageShape:
+    """A message: its attributes, without those that are empty as in every new one."""
+
+    def __init__(self, kind: type[BaseMessage]) -> None:
+        self._kind = kind
+        fields = kind.model_fields
+        self._plain = {
+            name: field.default
+            for name, field in fields.items()
+            if field.default_factory is None and not field.is_required()
+        }
+        self._made: list[tuple[str, Callable[[], Any]]] = [
+            (name, cast("Callable[[], Any]", field.default_factory))
+            for name, field in fields.items()
+            if field.default_factory is not None
+        ]
+        self._empty = self._plain | {name: make() for name, make in self._made}
+        self._names = frozenset(fields)
+
+    def fields(self, value: BaseMessage) -> dict[str, Any]:
+        """Returns what is not as in every new message."""
+        empty, names = self._empty, self._names
+        fields = {
+            name: held
+            for name, held in value.__dict__.items()
+            if name in names
+            and not (name in empty and held == empty[name] and type(held) is type(empty[name]))
+        }
+        return {**fields, **value.__pydantic_extra__} if value.__pydantic_extra__ else fields
+
+    def unset(self, value: BaseMessage) -> list[str]:
+        """Returns nothing: which attributes somebody set is no part of a message."""
+        return []
+
+    def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> BaseMessage:
+        """Returns the message."""
+        made = self._kind.__new__(self._kind)
+        held = {**self._plain, **{name: make() for name, make in self._made}, **fields}
+        extra: dict[str, Any] = {}
+        if not self._names.issuperset(fields):
+            extra = {name: held.pop(name) for name in fields if name not in self._names}
+        _set(made, "__dict__", held)
+        _set(made, "__pydantic_fields_set__", set(fields))
+        _set(made, "__pydantic_extra__", extra)
+        _set(made, "__pydantic_private__", None)
+        return made
+
+
+class PlainShape:
+    """An object that is what some functions say: one gives its fields, one makes it of them."""
+
+    def __init__(self, take: Callable[[Any], dict[str, Any]], make: _Make) -> None:
+        self._take, self._make = take, make
+
+    def fields(self, value: Any) -> dict[str, Any]:
+        """Returns the fields."""
+        return self._take(value)
+
+    def unset(self, value: Any) -> list[str]:
+        """Returns nothing."""
+        return []
+
+    def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> Any:
+        """Returns the object."""
+        return self._make(fields)
+
+
+def _slots(kind: Any, *names: str) -> PlainShape:
+    """Returns the shape of what is nothing but some attributes; those that it lacks are left out."""
+
+    def take(value: Any) -> dict[str, Any]:
+        return {name: getattr(value, name) for name in names if hasattr(value, name)}
+
+    def make(fields: Mapping[str, Any]) -> Any:
+        made = kind.__new__(kind)
+        for name in names:
+            if name in fields:
+                _set(made, name, fields[name])
+        return made
+
+    return PlainShape(take, make)
+
+
+@cache
+def MESSAGES() -> frozenset[type]:  # noqa: N802 - a value, made when it is first asked for
+    """Returns the classes of messages."""
+    return frozenset(getattr(messages, name) for name in _MESSAGES if hasattr(messages, name))
+
+
+@cache
+def framework() -> tuple[Registration, ...]:
+    """Returns how objects of the frameworks' own classes, and those of the standard library, are stored."""
+    shapes: dict[str, tuple[type, Shape]] = {
+        f"langchain.{kind.__name__}": (kind, MessageShape(kind)) for kind in MESSAGES()
+    }
+    shapes |= {
+        "langchain.Document": (Document, shape_of(Document)),
+        "langgraph.Send": (Send, _slots(Send, "node", "arg", "timeout")),
+        "langgraph.Interrupt": (Interrupt, _dataclass(Interrupt)),
+        "langgraph.Command": (Command, _dataclass(Command)),
+        "langgraph.Overwrite": (Overwrite, _dataclass(Overwrite)),
+        "langgraph.StateSnapshot": (StateSnapshot, shape_of(StateSnapshot)),
+        "langgraph.PregelTask": (PregelTask, shape_of(PregelTask)),
+        "langgraph.Item": (Item, _slots(Item, *Item.__slots__)),
+        "langgraph.GetOp": (GetOp, shape_of(GetOp)),
+        "deque": (deque, PlainShape(lambda it: {"items": [*it], "most": it.maxlen}, _deque)),
+        "regex": (re.Pattern, PlainShape(lambda it: {"pattern": it.pattern, "flags": it.flags}, _regex)),
+        "bytearray": (
+            bytearray,
+            PlainShape(lambda it: {"bytes": bytes(it)}, lambda f: bytearray(f["bytes"])),
+        ),
+        "secret": (SecretStr, _secret(SecretStr)),
+        "secret bytes": (SecretBytes, _secret(SecretBytes)),
+    }
+    for kind in _ADDRESSES:
+        shapes[kind.__name__] = kind, _address(kind)
+    if (policy := _timeout_policy()) is not None:
+        shapes["langgraph.TimeoutPolicy"] = policy, _dataclass(policy)
+    return tuple(Registration(name, 1, kind, shape) for name, (kind, shape) in shapes.items())
+
+
+def _timeout_policy() -> type | None:
+    from langgraph import types
+
+    return getattr(types, "TimeoutPolicy", None)
+
+
+def _dataclass(kind: Any) -> PlainShape:
+    return _slots(kind, *kind.__dataclass_fields__)
+
+
+def _deque(fields: Mapping[str, Any]) -> deque[Any]:
+    return deque(fields["items"], fields["most"])
+
+
+def _regex(fields: Mapping[str, Any]) -> re.Pattern[Any]:
+    return re.compile(fields["pattern"], fields["flags"])
+
+
+def _secret(kind: Any) -> PlainShape:
+    return PlainShape(lambda it: {"secret": it.get_secret_value()}, lambda fields: kind(fields["secret"]))
+
+
+def _address(kind: Any) -> PlainShape:
+    return PlainShape(lambda it: {"text": str(it)}, lambda fields: kind(fields["text"]))
+
+
+def shape_of_unknown(kind: Any) -> Shape | None:
+    """Returns how LangGraph's own serializer would store objects of a class that has no shape; or None.
+
+    An error becomes its text, and what was derived from a builtin class becomes one of that.
+    """
+    if issubclass(kind, BaseException):
+        return PlainShape(lambda error: {"text": repr(error)}, lambda fields: fields["text"])
+    if issubclass(kind, deque):
+        return PlainShape(lambda it: {"items": [*it], "most": it.maxlen}, _deque)
+    if issubclass(kind, re.Pattern):
+        return PlainShape(lambda it: {"pattern": it.pattern, "flags": it.flags}, _regex)
+    bases: tuple[Any, ...] = _SUPERSEDED
+    base: Any = next((base for base in bases if issubclass(kind, base)), None)
+    if base is not None:
+        return PlainShape(lambda it: {"value": base(it)}, lambda fields: fields["value"])
+    if hasattr(kind, "__fields__") and hasattr(kind, "construct"):
+        return _pydantic_1(kind)
+    return None
+
+
+def _pydantic_1(kind: Any) -> Shape:
+    def make(fields: Mapping[str, Any]) -> Any:
+        made = kind.__new__(kind)
+        _set(made, "__dict__", dict(fields))
+        _set(made, "__fields_set__", set(fields))
+        return made
+
+    def take(value: Any) -> dict[str, Any]:
+        if any(type(name) is not str for name in value.__dict__):
+            raise InvalidError(f"{kind.__qualname__} has attributes whose names are no text")
+        return dict(value.__dict__)
+
+    return PlainShape(take, make)

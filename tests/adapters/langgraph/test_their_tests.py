@@ -1,0 +1,66 @@
+"""LangGraph's own tests of graphs, with our saver in place of theirs: forks, time travel, interrupts."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.adapters.langgraph.sdists import unpacked
+
+LEAST = 600
+"""So many tests take a checkpointer, in the version that is locked and those near it."""
+PLUGIN = Path(__file__).parent
+_OPTIONS = ("-p", "lend_saver", "-p", "no:randomly", "-q", "-n", "2", "-o", "addopts=--strict-markers")
+_TALLY = re.compile(r"(\d+) (passed|failed|error)")
+
+
+@pytest.fixture(scope="module")
+def their_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return unpacked("langgraph", tmp_path_factory.mktemp("langgraph"))
+
+
+@pytest.mark.slow
+def test_forks_pass_in_memory(their_folder: Path) -> None:
+    tally = ran(their_folder, "memory://", "tests/test_time_travel.py")
+
+    assert tally.get("failed", 0) == 0
+    assert tally["passed"] > 40
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(1_200)
+@pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
+def test_all_that_take_a_checkpointer_pass(
+    kind: str, their_folder: Path, request: pytest.FixtureRequest, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/graphs.db"
+    if kind != "sqlite":
+        url = request.getfixturevalue(f"{kind}_url")
+
+    tally = ran(their_folder, url, "tests")
+
+    assert tally.get("failed", 0) + tally.get("error", 0) == 0
+    assert tally["passed"] >= LEAST
+
+
+def ran(folder: Path, url: str, what: str) -> dict[str, int]:
+    """Returns how many of their tests have passed and failed."""
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *_OPTIONS, what],
+        cwd=folder,
+        env=os.environ | {"KEEPSTATE_URL": url, "NO_DOCKER": "true", "PYTHONPATH": f"{PLUGIN}:{folder}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    tally = {what: int(count) for count, what in _TALLY.findall(done.stdout[-2_000:])}
+    assert "passed" in tally, done.stdout[-4_000:] + done.stderr[-2_000:]
+    assert done.returncode in (0, 1), done.stdout[-4_000:]
+    if tally.get("failed") or tally.get("error"):
+        print(done.stdout[-6_000:])
+    return tally
