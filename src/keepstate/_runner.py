@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 import threading
 from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -291,6 +292,11 @@ def is_cancelled() -> bool:
     except RuntimeError:
         return False
     return task is not None and task.cancelling() > 0
+
+
+def process_name() -> str:
+    """Returns what tells people which process this is."""
+    return f"process {os.getpid()} on {socket.gethostname()}"
 
 
 def runner_of(colour: Colour) -> Runner:

@@ -306,7 +306,12 @@ class WorkflowMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH, id=st.sampled_from("pq"), step=st.integers(0, 4), context=PATCHES)
     def checkpoint(self, which: int, id: str, step: int, context: dict[str, int]) -> None:
-        self.managers[which].checkpoint(WorkflowCheckpoint("w", id, step, context=context))
+        point = WorkflowCheckpoint("w", id, step, context=context)
+        if step > self.plain.total:
+            with pytest.raises(InvalidError):
+                self.managers[which].checkpoint(point)
+            return
+        self.managers[which].checkpoint(point)
         self.plain.points.pop(id, None)
         self.plain.points[id] = (step, context)
 

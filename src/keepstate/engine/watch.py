@@ -12,7 +12,7 @@ from keepstate.engine.document_record import decoded, name_and_value
 from keepstate.engine.glob import Glob
 from keepstate.engine.losses import Losses
 from keepstate.engine.scope import Scope
-from keepstate.errors import CompactedError, CorruptError
+from keepstate.errors import CompactedError, CorruptError, StoreUnavailableError
 from keepstate.stores.protocol import Change, Listener, Store
 
 _LONGEST_WAIT_S = 5.0
@@ -54,7 +54,7 @@ class Watch:
         self._timeout_s, self._losses = timeout_s, Losses(store, scope.stored_name, scope.name)
         self._ready: deque[Change] = deque()
         self._asked_to = self.revision = after
-        self._failed: CompactedError | CorruptError | None = None
+        self._failed: CompactedError | CorruptError | StoreUnavailableError | None = None
 
     def __repr__(self) -> str:
         return f"<Watch {self._glob.text!r} of {self._scope.name!r} after {self.revision}>"
@@ -100,7 +100,7 @@ class Watch:
             try:
                 if (told := await self._next()) is not None:
                     taken.append(told)
-            except (CompactedError, CorruptError) as error:
+            except (CompactedError, CorruptError, StoreUnavailableError) as error:
                 if not taken:
                     raise
                 self._failed = error  # those before it are told first

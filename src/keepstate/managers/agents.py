@@ -9,20 +9,19 @@ from os import PathLike
 from typing import Any, ClassVar, Final
 
 from keepstate._runner import Colour
+from keepstate.engine.admission import admit_flag, admit_text
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import InvalidError
 from keepstate.managers.backends import Backend
 from keepstate.managers.manager import Manager
-from keepstate.managers.moments import Moment, Moments, admit_id
+from keepstate.managers.moments import Moment, Moments, admit_id, forget_old
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_record, record
 from keepstate.stores.protocol import Store
 
 RECOVERABLE: Final = "recoverable"
 """What holds of a checkpoint that recovery may go on from."""
-_REMOVED_AT_ONCE: Final = 300
 
 
 @record("AgentSnapshot")
@@ -135,8 +134,9 @@ class AgentStateStore(Manager):
 
     async def latest_snapshot(self, agent_id: str) -> AgentSnapshot | None:
         """Returns the snapshot that was saved last, or None if there is none."""
-        found = await self.list_snapshots(agent_id, limit=1)
-        return found[0] if found else None
+        moments = self._snapshots(agent_id)
+        moment = await moments.newest()
+        return None if moment is None else await moments.read(moment)
 
     # ---- checkpoints
 
@@ -144,8 +144,6 @@ class AgentStateStore(Manager):
         """Keeps a checkpoint, and returns the id of its commit; the history keeps one that it replaces."""
         admit_record("checkpoint", checkpoint, AgentCheckpoint)
         admit_id("checkpoint_id", checkpoint.checkpoint_id)
-        if type(checkpoint.recoverable) is not bool:
-            raise InvalidError(f"`recoverable` is {checkpoint.recoverable!r}; it is True or False")
         moments = self._checkpoints(checkpoint.agent_id)
         message = f"checkpoint {checkpoint.checkpoint_id}"
 
@@ -180,12 +178,14 @@ class AgentStateStore(Manager):
             agent_id: The agent.
             recoverable_only: Only among those that recovery may go on from.
         """
+        admit_flag("recoverable_only", recoverable_only)
         moments = self._checkpoints(agent_id)
         moment = await moments.newest(RECOVERABLE if recoverable_only else "")
         return None if moment is None else await moments.read(moment)
 
     async def delete_checkpoint(self, agent_id: str, checkpoint_id: str) -> bool:
         """Forgets a checkpoint, and returns whether there was one; the history keeps it."""
+        admit_text("checkpoint_id", checkpoint_id)
         moments = self._checkpoints(agent_id)
 
         async def work(inside: Folder) -> bool:
@@ -205,19 +205,6 @@ class AgentStateStore(Manager):
 
     async def _clean(self, folder: Folder, before: datetime) -> int:
         """Removes snapshots and checkpoints that were saved before then, but for the newest, and the past."""
-        removed = 0
-        since: list[datetime] = []
-        for kind in ("snapshot", "checkpoint"):
-            old, kept_since = await Moments(folder, kind).old(before)
-            for begin in range(0, len(old), _REMOVED_AT_ONCE):
-                ids = [moment.id for moment in old[begin : begin + _REMOVED_AT_ONCE]]
-
-                async def work(inside: Folder, kind: str = kind, ids: list[str] = ids) -> None:
-                    await Moments(inside, kind).remove(*ids)
-
-                await self._together(folder, work, message="clean up what is old")
-            removed += len(old)
-            since += [] if kept_since is None else [kept_since]
-        if removed:
-            await self._prune(folder, min(since, default=None))
+        removed, since = await forget_old(folder, ("snapshot", "checkpoint"), before, self._together)
+        await self._prune(folder, since)
         return removed

@@ -1,29 +1,24 @@
 """When keys were last written, as far as `cleanup` needs it.
 
 A document tells by which revision it was written, not when. So now and then a write also notes the store's
-time, and the revision that was the last one then.
+time, and the revision that was the last one then; and so does a manager that has written when it is closed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
 from datetime import datetime
-from typing import Any, Final
+from typing import Final
 
 from keepstate.engine.glob import escaped
 from keepstate.engine.space import Space
-from keepstate.managers.place import Folder
+from keepstate.managers.place import Folder, Together
 
 _TIMES: Final = "times"
-_SPARSE: Final = 20
-"""How many intervals of a manager lie between two notes."""
 _READ, _REMOVED_AT_ONCE = 1_000, 300
 
-Together = Callable[..., Awaitable[Any]]
 
-
-async def note_time(folder: Folder, interval_s: float = 0.0) -> None:
-    """Notes the store's time, unless that was done lately."""
+async def note_time(folder: Folder, least_s: float = 0.0) -> None:
+    """Notes the store's time, unless that was done within so many seconds."""
     if not isinstance(folder.space, Space):
         return
     stream = folder.space.events.stream(folder.label(_TIMES))
@@ -31,16 +26,16 @@ async def note_time(folder: Folder, interval_s: float = 0.0) -> None:
     revision = await folder.space.revision()
     now = await folder.space.now()
     last = await stream.last()
-    if last is not None and interval_s:
+    if last is not None and least_s:
         noted = await stream.read(after=last - 1, limit=1)
-        if noted and (now - noted[0].data[0]).total_seconds() < interval_s * _SPARSE:
+        if noted and (now - noted[0].data[0]).total_seconds() < least_s:
             return
     await stream.append((now, revision))
 
 
 async def remove_old(folder: Folder, before: datetime, together: Together) -> int:
     """Removes documents that were last written before a time, as far as notes tell, and returns how many."""
-    last = await _revision_at(folder, before)
+    last, position = await _revision_at(folder, before)
     keys = [key async for key in folder.space.documents.keys(escaped(folder.prefix) + "*")] if last else []
     removed = 0
     for begin in range(0, len(keys), _REMOVED_AT_ONCE):
@@ -54,19 +49,24 @@ async def remove_old(folder: Folder, before: datetime, together: Together) -> in
             return len(old)
 
         removed += await together(folder, work, message="clean up what is old")
+    if position is not None:
+        await folder.space.events.stream(folder.label(_TIMES)).truncate(position)
     return removed
 
 
-async def _revision_at(folder: Folder, before: datetime) -> int:
-    """Returns the revision that the last note tells which is not younger; 0 if there is none."""
+async def _revision_at(folder: Folder, before: datetime) -> tuple[int, int | None]:
+    """Returns the revision that the last note tells which is not younger, and the position of the one before.
+
+    The revision is 0 if there is no such note, the position None if none comes before it.
+    """
     stream = folder.space.events.stream(folder.label(_TIMES))
-    found, after = 0, None
+    found, after, passed = 0, None, None
     while True:
         noted = await stream.read(after=after, limit=_READ)
         for event in noted:
             now, revision = event.data
             if now > before:
-                return found
-            found, after = max(found, revision), event.position
+                return found, passed
+            found, after, passed = max(found, revision), event.position, after
         if len(noted) < _READ:
-            return found
+            return found, passed

@@ -28,9 +28,11 @@ from keepstate.managers.backends import Backend
 from keepstate.managers.place import Folder, Place
 from keepstate.managers.sizes import AlertCallback, ManagerSize, Measured, SizeAlerts
 from keepstate.stores.protocol import Store
+from keepstate.values import limits
 
 T = TypeVar("T")
 
+_FORGOTTEN_AT_ONCE: Final = 300
 _SWEEP_S: Final = 30.0
 _RESTED: Final = 20
 """How many times longer than a sweep took the next one is away at least."""
@@ -121,7 +123,7 @@ class Manager:
             growth_per_hour: More than so much within the last hour, as far as this manager has measured.
             callback: Gets a `SizeAlert`.
         """
-        self._refuse_coroutine(callback)
+        self._refuse_coroutine(callback, "callback")
         self._alerts.add(limit_bytes, growth_per_hour, callback)
 
     async def cleanup(self, *, older_than: timedelta) -> int:
@@ -207,36 +209,57 @@ class Manager:
 
         return await together(folder.space, on, lease=lease, message=message, attempts=attempts)
 
-    async def _forget(self, folder: Folder, branches: Sequence[str] = ()) -> bool:
+    async def _forget(self, folder: Folder, branches: Sequence[str] = (), *, last: str = "") -> bool:
         """Removes all of a subject, and returns whether there was something.
 
-        Its own space goes whole; of one that was passed, its documents and these branches.
+        Its own space goes whole. Of one that was passed its documents go, at most 300 together, and last of
+        all what says that the subject is there.
+
+        Args:
+            folder: What belongs to the subject.
+            branches: What else goes from a space that was passed.
+            last: The document that says so.
+
+        Raises:
+            InvalidError: There is too much to remove in the present transaction.
         """
+        names = [name async for name in folder.names()]
         if self._place.is_own_space:
-            existed = [name async for name in folder.names()] != []
             await self._place.drop(folder)
-            return existed
+            return bool(names)
+        if self._place.transaction is not None and len(names) >= limits.BATCH_WRITES:
+            raise InvalidError(
+                f"{self._kind} {folder.id!r} has {len(names)} documents, and a transaction removes fewer "
+                f"than {limits.BATCH_WRITES}; remove it outside of one"
+            )
+        if self._place.transaction is None:
+            await self._forget_most(folder, [name for name in names if name != last])
 
         async def work(inside: Folder) -> bool:
-            names = [name async for name in inside.names()]
-            for name in names:
+            left = [name async for name in inside.names()]
+            for name in left:
                 await inside.space.documents.delete(inside.name(name))
             for branch in branches:
                 await inside.space.history.delete_branch(inside.label(branch))
-            return bool(names)
+            return bool(left)
 
-        return await self._together(folder, work, message=f"delete {folder.id}")
+        return bool(names) and await self._together(folder, work, message=f"delete {folder.id}")
 
-    async def _prune(self, folder: Folder, since: datetime | None) -> None:
-        """Lets go of history in a subject's own space; in another it is its owner's.
+    async def _forget_most(self, folder: Folder, names: Sequence[str]) -> None:
+        """Removes documents, but for the last ones that go in one batch."""
+        for begin in range(0, len(names) - _FORGOTTEN_AT_ONCE, _FORGOTTEN_AT_ONCE):
+            page = names[begin : begin + _FORGOTTEN_AT_ONCE]
 
-        Args:
-            folder: The subject.
-            since: When the oldest commit to be kept was made; without it, the last one of each branch stays.
-        """
+            async def work(inside: Folder, page: Sequence[str] = page) -> None:
+                for name in page:
+                    await inside.space.documents.delete(inside.name(name))
+
+            await self._together(folder, work, message=f"delete {folder.id}")
+
+    async def _prune(self, folder: Folder, since: datetime) -> None:
+        """Lets go of the history before a time in a subject's own space; in another it is its owner's."""
         if self._place.is_own_space:
-            keep_last = 1 if since is None else None
-            await folder.space.history.prune(older_than=since, keep_last=keep_last)
+            await folder.space.history.prune(older_than=since)
 
     async def _wrote(self) -> None:
         """Does what is due after a write: not more often than the interval says, nor a twentieth of the time.
@@ -247,22 +270,26 @@ class Manager:
         if self._place.transaction is not None or begun_s < self._due_s:
             return
         self._due_s = begun_s + self._sweep_s
-        try:
-            await self._sweep()
-        except KeepstateError as error:
-            _log.warning("%r was not swept: %s", self, error)
+        await self._logged(self._sweep())
         took_s = self._clock.monotonic_s() - begun_s
         self._due_s = begun_s + max(self._sweep_s, took_s * _RESTED)
+
+    async def _logged(self, work: Awaitable[None]) -> None:
+        """Does what comes after writes that have applied: where it fails, that is logged."""
+        try:
+            await work
+        except KeepstateError as error:
+            _log.warning("%r was not swept: %s", self, error)
 
     async def _sweep(self) -> None:
         """Does what need not be done with every write."""
         if self._alerts:
             await self.size()
 
-    def _refuse_coroutine(self, function: Callable[..., Any]) -> None:
+    def _refuse_coroutine(self, function: Callable[..., Any], what: str = "function") -> None:
         """Raises `InvalidError` for what is no function, or one that nobody here could await."""
         if not callable(function):  # pyright: ignore[reportUnnecessaryComparison]
-            raise InvalidError(f"{function!r} cannot be called; give a function")
+            raise InvalidError(f"`{what}` is {function!r}, which cannot be called; give a function")
         if self._runner.colour == "blocking":
             refuse_coroutine_function(function)
 

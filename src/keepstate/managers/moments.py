@@ -15,13 +15,14 @@ from typing import Any, Final
 from keepstate.engine.admission import admit_text
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError, NotFoundError
-from keepstate.managers.place import Folder
+from keepstate.managers.place import Folder, Together
 from keepstate.managers.records import put_together, record, taken_apart
 from keepstate.values import limits
 
 LATEST: Final = "latest"
 """Stands for the record that was saved last."""
 _READ_AT_ONCE: Final = 16
+_REMOVED_AT_ONCE: Final = 300
 _SAVED_AT: Final = "saved_at"
 """The field of a record that the store's time is put into."""
 
@@ -150,7 +151,7 @@ class Moments:
         return await self.read(moment)
 
     async def list(self, limit: int | None = None) -> list[Any]:
-        """Returns the records in order: all, or the last so many."""
+        """Returns the records in order: all, or the last so many; where they are is read of all."""
         if limit is not None:
             limits.admit_count("limit", limit)
         found = await self.all()
@@ -181,27 +182,56 @@ class Moments:
             await self._note(newest, outdated)
         return any(existed)
 
-    async def old(self, before: datetime) -> tuple[Sequence[Moment], datetime | None]:
-        """Returns what was saved before a time and is not the newest, and since when the others are commits.
-
-        The second is by the clock of who committed, as the history is pruned by; None if nothing is kept.
-        """
+    async def old(self, before: datetime) -> tuple[Sequence[Moment], datetime]:
+        """Returns what was saved before a time and is not the newest, and since when history is needed."""
         newest = {moment.id for moment in (await self._newest()).values()}
         moments = await self.all()
         old = [moment for moment in moments if moment.saved_at <= before and moment.id not in newest]
-        kept = [moment for moment in moments if moment not in old]
-        if not kept:
-            return old, None
-        return old, (await self.folder.space.history.find(kept[0].commit)).created_at
+        kept = next((moment for moment in moments if moment not in old), None)
+        if kept is None:
+            return old, before
+        # A commit is never before its parents, so that it may be later than what is kept says.
+        return old, min(before, (await self.folder.space.history.find(kept.commit)).created_at)
+
+
+async def forget_old(
+    folder: Folder, kinds: Sequence[str], before: datetime, together: Together
+) -> tuple[int, datetime]:
+    """Forgets what was saved before a time, but for the newest.
+
+    Args:
+        folder: The subject.
+        kinds: Those of the records.
+        before: The time.
+        together: How work is applied.
+
+    Returns:
+        How many records that were, and since when the history is needed.
+    """
+    removed, since = 0, before
+    for kind in kinds:
+        old, needed = await Moments(folder, kind).old(before)
+        since = min(since, needed)
+        for begin in range(0, len(old), _REMOVED_AT_ONCE):
+            ids = [moment.id for moment in old[begin : begin + _REMOVED_AT_ONCE]]
+
+            async def work(inside: Folder, kind: str = kind, ids: list[str] = ids) -> None:
+                await Moments(inside, kind).remove(*ids)
+
+            await together(folder, work, message="clean up what is old")
+        removed += len(old)
+    return removed, since
 
 
 def admit_id(what: str, id: object) -> str:
     """Returns the id of a record.
 
     Raises:
-        InvalidError: It is no text, or `latest`, which stands for another.
+        InvalidError: It is no text, empty, or `latest`, which stands for another.
     """
     text = admit_text(what, id)
+    if not text:
+        raise InvalidError(f"`{what}` is empty; give a name")
     if text == LATEST:
         raise InvalidError(f"`{what}` is {LATEST!r}, which stands for the one that was saved last")
     return text

@@ -6,12 +6,14 @@ agent/r2d2                 the space of a subject, where the manager has the sto
 agent/r%2Fd/checkpoint/…   the same in a space that was passed, which others use too
 ```
 
-Names of documents lead back to what they were made of. Branches, streams and leases are only looked up, so
-that those that get too long are cut.
+Names of documents lead back to what they were made of, so that they are never cut: in a space that was passed
+an id has so many bytes less than 512 as stand before it. Branches, streams and leases are only looked up, and
+those that get too long are cut.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
 from urllib.parse import unquote
@@ -27,6 +29,23 @@ _ESCAPED: Final = str.maketrans(
 )
 _LABEL_BYTES: Final = 200
 """Of the name of a branch or stream."""
+_ARGUMENTS: Final = {
+    "kb": "knowledge_base_id",
+    "speech": "session_id",
+    "state": "key_prefix",
+    "tools": "execution_id",
+    "failed": "document_id",
+    "retry": "execution_id",
+    "run": "execution_id",
+    "effect": "name",
+    "begun": "name",
+}
+"""What public calls name the id of a kind, where that is not `<kind>_id`."""
+
+
+def argument_of(kind: str) -> str:
+    """Returns what public calls name the id of a kind."""
+    return _ARGUMENTS.get(kind, f"{kind}_id")
 
 
 def quoted(id: str) -> str:
@@ -50,7 +69,7 @@ def space_of(kind: str, id: object, *, least: int = 1) -> str:
     Raises:
         InvalidError: The id is no text, has fewer than the least bytes, or is too long for a space.
     """
-    text = admit_text("id", id)
+    text = admit_text(argument_of(kind), id)
     size, most = len(text.encode()), limits.SPACE_BYTES - len(kind) - 1
     if not least <= size <= most:
         raise InvalidError(
@@ -62,6 +81,22 @@ def space_of(kind: str, id: object, *, least: int = 1) -> str:
 def id_in(kind: str, space: str) -> str:
     """Returns the id that a space's name has."""
     return space.removeprefix(f"{kind}/")
+
+
+def name_of(prefix: str, segments: Sequence[str]) -> str:
+    """Returns the name of a document or task, whose last segment may be any text.
+
+    Raises:
+        InvalidError: The last segment is no text, or too long behind what stands before it.
+    """
+    what = argument_of(segments[-2]) if len(segments) > 1 else "key"
+    before, last = "/".join((*segments[:-1], "")), admit_text(what, segments[-1])
+    name = prefix + before + last
+    if 4 * len(name) > limits.KEY_BYTES and len(name.encode()) > limits.KEY_BYTES:
+        most = limits.KEY_BYTES - len((prefix + before).encode())
+        shown, size = f"{last[:40]!r}{'…' * (len(last) > 40)}", len(last.encode())
+        raise InvalidError(f"`{what}` is {shown} of {size} bytes; here it has at most {most} bytes of UTF-8")
+    return name
 
 
 def prefix_of(kind: str, id: str) -> str:

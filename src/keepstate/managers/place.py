@@ -7,7 +7,7 @@ whose name does not begin as the subject's.
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from copy import copy
 from dataclasses import dataclass
 from os import PathLike
@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from keepstate._clock import Clock
 from keepstate._runner import Colour, Runner
-from keepstate.engine.admission import admit_place, refuse_twin
+from keepstate.engine.admission import admit_place, admit_text, refuse_twin
 from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
@@ -44,8 +44,12 @@ class Folder:
     prefix: str
 
     def name(self, *segments: str) -> str:
-        """Returns the name of a document or task; the last segment may be any text."""
-        return self.prefix + "/".join(segments)
+        """Returns the name of a document or task; the last segment may be any text.
+
+        Raises:
+            InvalidError: That is no text, or too long behind what stands before it.
+        """
+        return naming.name_of(self.prefix, segments)
 
     def label(self, name: str) -> str:
         """Returns the name of a branch, stream or lease."""
@@ -71,6 +75,10 @@ class Folder:
         place = None if after is None else begin + after
         async for key, value in self.space.documents.items(escaped(begin) + "*", after=place):
             yield key[len(begin) :], value
+
+
+Together = Callable[..., Awaitable[Any]]
+"""Applies work on what belongs to a subject as one batch."""
 
 
 class Place:
@@ -191,7 +199,7 @@ class Place:
 
     def folder(self, id: str, *, least: int = 1) -> Folder:
         """Returns what belongs to a subject, whose id has at least so many bytes; asks the store nothing."""
-        found = self._folders.get(id)
+        found = self._folders.get(admit_text(naming.argument_of(self.kind), id))
         if found is None:
             name = naming.space_of(self.kind, id, least=least)
             found = self._folders[id] = (

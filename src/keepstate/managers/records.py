@@ -7,9 +7,12 @@ that changes its meaning gets the record a new version and an upcaster.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any, Final, TypeVar, dataclass_transform
+from dataclasses import dataclass, fields, is_dataclass
+from functools import cache
+from types import NoneType, UnionType
+from typing import Any, Final, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
 
+from keepstate.engine.admission import admit_instance
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values.schema import CLASSES
 
@@ -59,9 +62,34 @@ def put_together(form: str, fields: Mapping[str, Any]) -> Any:
 
 
 def admit_record(what: str, given: object, kind: type) -> None:
-    """Raises `InvalidError` for what is no record of this class."""
-    if not isinstance(given, kind):
-        raise InvalidError(f"`{what}` is {given!r}; give a {kind.__name__}")
+    """Raises `InvalidError` for what is no record of this class, or has a field of a type it may not have."""
+    admit_instance(what, given, kind)
+    if not is_dataclass(kind):
+        return
+    for name, wanted in _field_types(kind):
+        value = getattr(given, name)
+        if not isinstance(value, wanted) or (type(value) is bool and bool not in wanted):
+            names = " or ".join("None" if one is NoneType else one.__name__ for one in wanted)
+            raise InvalidError(f"`{name}` is {value!r}; give a {names}")
+
+
+@cache
+def _field_types(kind: type) -> list[tuple[str, tuple[type, ...]]]:
+    """Returns the fields of a record whose types can be told, with these."""
+    hints = get_type_hints(kind)
+    found = [(field.name, _types_of(hints[field.name])) for field in fields(kind)]
+    return [(name, types) for name, types in found if types]
+
+
+def _types_of(hint: Any) -> tuple[type, ...]:
+    """Returns the classes of what a hint allows; none where it allows anything."""
+    if isinstance(hint, UnionType) or get_origin(hint) is Union:
+        each = [_types_of(one) for one in get_args(hint)]
+        return tuple(kind for kinds in each for kind in kinds) if all(each) else ()
+    if hint is float:
+        return (float, int)
+    kind = get_origin(hint) or hint
+    return (kind,) if isinstance(kind, type) and kind not in (Any, object) else ()
 
 
 def admit_counts(of: object, *names: str) -> None:

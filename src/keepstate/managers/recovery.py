@@ -15,10 +15,18 @@ from datetime import datetime, timedelta
 from typing import Any, Final, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
-from keepstate._runner import Colour, Signal
+from keepstate._runner import Colour, Signal, process_name
+from keepstate.engine.admission import admit_flag
 from keepstate.engine.lease import Lease
 from keepstate.engine.scope import called, refuse_coroutine_function
-from keepstate.errors import AttemptsExhaustedError, InvalidError, KeepstateError, NotFoundError
+from keepstate.engine.times import milliseconds
+from keepstate.errors import (
+    AttemptsExhaustedError,
+    ConflictError,
+    InvalidError,
+    KeepstateError,
+    NotFoundError,
+)
 from keepstate.managers.agents import RECOVERABLE, AgentCheckpoint, AgentStateStore
 from keepstate.managers.manager import colour_of, done_together, folder_of
 from keepstate.managers.moments import LATEST, Moments
@@ -27,7 +35,6 @@ from keepstate.managers.records import record
 from keepstate.managers.sizes import admit_interval
 from keepstate.values import limits
 
-_CLAIM_S: Final = 30.0
 _LONGEST_PAUSE_S: Final = 300.0
 _log = logging.getLogger("keepstate.managers")
 
@@ -87,6 +94,7 @@ class AgentRecoveryManager:
         auto_recover: Whether `run` recovers an agent that fails.
         max_recovery_attempts: How often, before it is given up.
         backoff_s: How long to wait before the second attempt, and twice as long before each later one.
+        claim_s: For how long a process that dies while it recovers an agent keeps others from it.
     """
 
     def __init__(
@@ -96,6 +104,7 @@ class AgentRecoveryManager:
         auto_recover: bool = True,
         max_recovery_attempts: int = 3,
         backoff_s: float = 1.0,
+        claim_s: float = 30.0,
         _colour: Colour = "async",
     ) -> None:
         """Makes a manager; asks the store nothing.
@@ -105,18 +114,19 @@ class AgentRecoveryManager:
             auto_recover: Whether `run` recovers an agent that fails.
             max_recovery_attempts: How often, before it is given up.
             backoff_s: How long to wait before the second attempt.
+            claim_s: For how long a process that dies in a recovery keeps others from the agent.
         """
         given: Any = agent_store
         if not isinstance(given, AgentStateStore) or colour_of(given) != _colour:
             wanted = "keepstate.sync.AgentStateStore" if _colour == "blocking" else "AgentStateStore"
             raise InvalidError(f"`agent_store` is {agent_store!r}; give a {wanted}")
-        if type(auto_recover) is not bool:
-            raise InvalidError(f"`auto_recover` is {auto_recover!r}; it is True or False")
         limits.admit_count("max_recovery_attempts", max_recovery_attempts)
+        milliseconds("claim_s", claim_s)
         self._store = agent_store
-        self.auto_recover: bool = auto_recover
+        self.auto_recover: bool = admit_flag("auto_recover", auto_recover)
         self.max_recovery_attempts: int = max_recovery_attempts
         self.backoff_s: float = admit_interval("backoff_s", backoff_s)
+        self.claim_s: float = float(claim_s)
         self._agents: WeakValueDictionary[str, Any] = WeakValueDictionary()
 
     def __repr__(self) -> str:
@@ -151,6 +161,9 @@ class AgentRecoveryManager:
     async def recover(self, agent_id: str, from_checkpoint: str = LATEST) -> Recovery:
         """Restores an agent from a checkpoint, after the pause that is due; it does not resume it.
 
+        Until it returns, no other process recovers the agent; while the caller resumes it, others may. `run`
+        keeps them away until the agent has finished.
+
         Args:
             agent_id: A registered agent.
             from_checkpoint: The id of a recoverable checkpoint; `latest` is the one that was saved last.
@@ -158,7 +171,7 @@ class AgentRecoveryManager:
         Raises:
             NotFoundError: No such agent is registered, or it has no such recoverable checkpoint.
             AttemptsExhaustedError: It was tried as often as allowed, and the agent got no further.
-            ConflictError: Another process recovers this agent just now.
+            ConflictError: Another process recovers this agent just now; the message says which.
         """
         agent = self._agent(agent_id)
         async with self._claimed(agent_id) as lease:
@@ -173,7 +186,8 @@ class AgentRecoveryManager:
 
         Raises:
             AttemptsExhaustedError: It failed as often as allowed; the last failure is its cause.
-            Exception: Without `auto_recover`, or where there is no checkpoint: what the agent raised.
+            Exception: What the agent raised, without `auto_recover`; and where there is no checkpoint, or
+                another process recovers the agent just now: a note says so then.
         """
         self.register(agent)
         for name in ("run", "resume") if self.auto_recover else ("run",):
@@ -181,28 +195,39 @@ class AgentRecoveryManager:
                 raise InvalidError(f"{agent!r} has no {name}(); recover it, and go on by yourself")
         try:
             result = await called(getattr(agent, "run"), task)  # noqa: B009  optional in the protocol
-        except Exception as error:
+        except Exception as error:  # the agent's own failure: it is recovered from, or raised
             if not self.auto_recover:
                 raise
             _log.warning("agent %r failed and is recovered: %r", agent.id, error)
             result = await self._resumed(agent, error)
-        await self._succeeded(agent.id)
+        await self._finished(agent.id)
         return result
 
     async def _resumed(self, agent: Any, error: Exception) -> Any:
-        async with self._claimed(agent.id) as lease:
-            while True:
-                try:
+        """Returns what the agent came to at last; what hinders recovery is noted in its failure."""
+        hindrance: KeepstateError
+        try:
+            async with self._claimed(agent.id) as lease:
+                while True:
                     await self._restored(agent, LATEST, lease, error)
-                except NotFoundError as absent:
-                    raise error from absent
-                except AttemptsExhaustedError as exhausted:
-                    raise exhausted from error
-                try:
-                    return await called(agent.resume)
-                except Exception as again:  # noqa: BLE001 - the agent's own failure, counted and raised at last
-                    _log.warning("agent %r failed after recovery: %r", agent.id, again)
-                    error = again
+                    try:
+                        return await called(agent.resume)
+                    except Exception as again:  # noqa: BLE001 - the agent's own failure, counted and raised at last
+                        _log.warning("agent %r failed after recovery: %r", agent.id, again)
+                        error = again
+        except AttemptsExhaustedError as exhausted:
+            raise exhausted from error
+        except (ConflictError, NotFoundError) as found:
+            hindrance = found
+        error.add_note(f"agent {agent.id!r} was not recovered: {hindrance}")
+        raise error  # here, where it keeps what it was raised from
+
+    async def _finished(self, agent_id: str) -> None:
+        """Forgets the attempts; where that fails, what the agent came to is worth more."""
+        try:
+            await self.reset(agent_id)
+        except KeepstateError as failure:
+            _log.warning("agent %r has finished, and its attempts are still counted: %s", agent_id, failure)
 
     async def _restored(
         self, agent: Any, from_checkpoint: str, lease: Lease, error: Exception | None
@@ -233,7 +258,9 @@ class AgentRecoveryManager:
 
     async def reset(self, agent_id: str) -> None:
         """Forgets the attempts to recover an agent: it may have all of them again."""
-        await self._succeeded(agent_id)
+        folder = folder_of(self._store, agent_id)
+        if await folder.space.documents.entry(folder.name("recovery")) is not None:
+            await folder.by("recovered").space.documents.delete(folder.name("recovery"))
 
     async def _attempts(self, folder: Folder, checkpoint: AgentCheckpoint | None) -> RecoveryRecord:
         """Returns the attempts since the agent came to a higher step.
@@ -270,12 +297,6 @@ class AgentRecoveryManager:
         message = f"recover, attempt {known.attempts + 1}"
         return await done_together(self._store, folder, work, message=message, lease=lease)
 
-    async def _succeeded(self, agent_id: str) -> None:
-        folder = folder_of(self._store, agent_id)
-        if await folder.space.documents.entry(folder.name("recovery")) is None:
-            return
-        await folder.by("recovered").space.documents.delete(folder.name("recovery"))
-
     # ---- claims
 
     def _agent(self, agent_id: str) -> Any:
@@ -288,10 +309,11 @@ class AgentRecoveryManager:
     async def _claimed(self, agent_id: str) -> AsyncGenerator[Lease]:
         """Holds an agent for as long as the block runs."""
         folder = folder_of(self._store, agent_id)
-        lease = await folder.space.leases.acquire(folder.label("recovery"), _CLAIM_S)
+        leases = folder.space.by(process_name()).leases
+        lease = await leases.acquire(folder.label("recovery"), self.claim_s)
 
         async def renew(signal: Signal) -> None:
-            while not await signal.wait(_CLAIM_S / 3):
+            while not await signal.wait(self.claim_s / 3):
                 with suppress(KeepstateError):  # who is at work finds out when it is asked
                     await lease.renew()
 
@@ -300,4 +322,5 @@ class AgentRecoveryManager:
             yield lease
         finally:
             await heartbeat.stop()
-            await lease.release()
+            with suppress(KeepstateError):  # it ends by itself, and must not hide how the work has ended
+                await lease.release()

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
 from keepstate.engine.measuring import SpaceSize
-from keepstate.engine.scope import called
 from keepstate.engine.space import Space
 from keepstate.errors import InvalidError
+from keepstate.managers.callbacks import tell
 from keepstate.values import limits
 
 _HOUR_S: Final = 3600.0
-_log = logging.getLogger("keepstate.managers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,14 +107,7 @@ class SizeAlerts:
             is_over = (size.size_bytes if wanted.reason == "limit" else growth) > wanted.bound
             was_over, wanted.is_over = wanted.is_over, is_over
             if is_over and not was_over:
-                await _told(wanted.callback, SizeAlert(wanted.reason, size, growth))
-
-
-async def _told(callback: AlertCallback, alert: SizeAlert) -> None:
-    try:
-        await called(callback, alert)
-    except Exception:  # noqa: BLE001 - the caller's own function, whose failure is logged
-        _log.exception("the callback of a size alert failed")
+                await tell(wanted.callback, SizeAlert(wanted.reason, size, growth), of="size alert")
 
 
 class _Wanted:

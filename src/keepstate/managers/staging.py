@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
-from keepstate._runner import Lock
+from keepstate._runner import Lock, Runner
 from keepstate.engine.documents import MISSING, Documents
-from keepstate.errors import InvalidError
+from keepstate.engine.scope import refuse_coroutine_function
+from keepstate.engine.turns import Turns
+from keepstate.errors import ClosedError, InvalidError, StorageError
+from keepstate.managers.place import Folder, Together
 from keepstate.values import codec
 
-Change = Callable[[Any], Any]
+Change: TypeAlias = Callable[[Any], Any]
+Patch: TypeAlias = Mapping[str, Any] | Change
+
+_FLUSHED_AT_ONCE: Final = 300
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -59,11 +66,18 @@ STORED: Final = _Stored()
 
 
 class Staging:
-    """The keys that wait, in the order in which they were first written."""
+    """The keys that wait, in the order in which they were first written.
 
-    def __init__(self) -> None:
+    What reads and writes again comes in turns: nothing is stored twice, and no change is lost between two.
+
+    Args:
+        runner: How the caller waits.
+        applied: How work is applied.
+    """
+
+    def __init__(self, runner: Runner, applied: Together) -> None:
         self.keys: dict[str, Staged] = {}
-        self._lock = Lock()
+        self._lock, self._turns, self._applied = Lock(), Turns(runner), applied
 
     def put(self, key: str, value: object, ttl_s: float | None) -> None:
         """Stages a value: a copy, as it would be stored.
@@ -75,31 +89,120 @@ class Staging:
         with self._lock:
             self.keys[key] = staged
 
-    def delete(self, key: str) -> None:
-        """Stages that nothing is there."""
+    async def get(self, folder: Folder, key: str, default: Any) -> Any:
+        """Returns what a key is, staged or stored, or the default."""
+        if key not in self.keys:
+            return await folder.space.documents.get(folder.name(key), default)
+        return await self._turns.run(lambda: self._get(folder, key, default))
+
+    async def _get(self, folder: Folder, key: str, default: Any) -> Any:
+        staged = self.keys.get(key)
+        if staged is None:  # it was flushed before this call's turn
+            return await folder.space.documents.get(folder.name(key), default)
+        value = await _computed(folder, key, staged)
+        return default if value is MISSING else value
+
+    async def delete(self, folder: Folder, key: str) -> bool:
+        """Stages that nothing is there, and returns whether there was something."""
+        staged = self.keys.get(key)
+        if staged is None:
+            existed = await folder.space.documents.entry(folder.name(key)) is not None
+        else:
+            existed = not staged.is_deleted  # not computed: what cannot be, can be deleted
         with self._lock:
             self.keys[key] = Staged(MISSING)
+        return existed
 
-    def with_change(self, key: str, change: Change, first: object, ttl_s: float | None) -> Staged:
-        """Returns what a key becomes by a change to what is there, staged or stored; it is not staged yet."""
+    async def change(self, folder: Folder, key: str, patch: Patch, first: object, ttl_s: float | None) -> Any:
+        """Stages a change of what is there, and returns what comes of it now; what raises is not staged."""
+        if callable(patch):
+            refuse_coroutine_function(patch)  # staged changes are computed where nothing is awaited
+            change = patch
+        else:
+            change = _merging(key, patch)
+        return await self._turns.run(lambda: self._change(folder, key, change, first, ttl_s))
+
+    async def _change(
+        self, folder: Folder, key: str, change: Change, first: object, ttl_s: float | None
+    ) -> Any:
+        value = await _computed(folder, key, self._with_change(key, change, first, ttl_s))
+        with self._lock:
+            self.keys[key] = self._with_change(key, change, first, ttl_s)
+        return value
+
+    def _with_change(self, key: str, change: Change, first: object, ttl_s: float | None) -> Staged:
         staged = self.keys.get(key, Staged(STORED, ttl_s=ttl_s))
         first_bytes = staged.first if staged.changes else codec.encode(first)
         return Staged(staged.value, (*staged.changes, change), first_bytes, staged.ttl_s)
 
-    def change(self, key: str, change: Change, first: object, ttl_s: float | None) -> None:
-        """Stages a change to what is there."""
-        with self._lock:
-            self.keys[key] = self.with_change(key, change, first, ttl_s)
+    # ---- storing what waits
 
-    def flushed(self, done: Mapping[str, Staged]) -> None:
-        """Forgets what was stored, but for what was saved or deleted meanwhile."""
+    async def flush(self, folder: Folder, keys: Sequence[str]) -> int:
+        """Stores what is staged of some keys of a folder, and returns how many those are.
+
+        At most 300 apply together. One that fails holds no other back, and stays staged.
+        """
+        stored = 0
+        for begin in range(0, len(keys), _FLUSHED_AT_ONCE):
+            page = keys[begin : begin + _FLUSHED_AT_ONCE]
+            stored += await self._turns.run(partial(self._flush, folder, page))
+        return stored
+
+    async def _flush(self, folder: Folder, keys: Sequence[str]) -> int:
+        present = {key: self.keys.get(key) for key in keys}
+        staged = {key: each for key, each in present.items() if each is not None}
+        if staged:
+            await self._store(folder, staged)
+        return len(staged)
+
+    async def _store(self, folder: Folder, staged: Mapping[str, Staged]) -> None:
+        async def work(inside: Folder) -> None:
+            for key, each in staged.items():
+                await _store_one(inside.space.documents, inside.name(key), each)
+
+        try:
+            await self._applied(folder, work, message=f"save {len(staged)} staged keys")
+        except (StorageError, ClosedError):
+            raise
+        except Exception as error:  # of a caller's change: the others are stored without it
+            if len(staged) == 1:
+                error.add_note(f"the staged key {next(iter(staged))!r} was not stored")
+                raise
+            await self._store_apart(folder, staged)
+            return
         with self._lock:
-            for key, staged in done.items():
-                if self.keys.get(key) is staged:
+            for key, each in staged.items():
+                if self.keys.get(key) is each:  # else it was saved or deleted meanwhile
                     del self.keys[key]
 
+    async def _store_apart(self, folder: Folder, staged: Mapping[str, Staged]) -> None:
+        """Stores keys one by one; the last failure is raised."""
+        failure: Exception | None = None
+        for key, each in staged.items():
+            try:
+                await self._store(folder, {key: each})
+            except Exception as error:  # noqa: BLE001 - raised when all others are stored
+                failure = error
+        if failure is not None:
+            raise failure
 
-async def store(documents: Documents, key: str, staged: Staged) -> None:
+
+def admit_patch(patch: object) -> None:
+    """Raises `InvalidError` for what changes nothing."""
+    if not isinstance(patch, Mapping) and not callable(patch):
+        raise InvalidError(f"`patch` is {patch!r}; give a dict or a function")
+
+
+async def _computed(folder: Folder, key: str, staged: Staged) -> Any:
+    """Returns a copy of what a key becomes, or `MISSING`."""
+    stored: Any = MISSING
+    if staged.value is STORED:
+        stored = await folder.space.documents.get(folder.name(key), MISSING)
+    value = staged.changed(stored)
+    return value if value is MISSING else codec.decode(codec.encode(value))
+
+
+async def _store_one(documents: Documents, key: str, staged: Staged) -> None:
     """Does to a document what was staged."""
     if staged.is_deleted:
         await documents.delete(key)
@@ -115,7 +218,7 @@ async def store(documents: Documents, key: str, staged: Staged) -> None:
     await documents.put(key, value, ttl_s=staged.ttl_s)
 
 
-def merging(key: str, patch: Mapping[Any, Any]) -> Change:
+def _merging(key: str, patch: Mapping[Any, Any]) -> Change:
     """Returns the change that puts top-level keys into a dict."""
     new: dict[Any, Any] = codec.decode(codec.encode(dict(patch)))
 

@@ -6,23 +6,21 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from copy import copy
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
 from heapq import merge
 from os import PathLike
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Final, Self
 from zlib import crc32
 
 from keepstate._runner import Colour
-from keepstate.engine.admission import admit_text
+from keepstate.engine.admission import admit_name, admit_revision
 from keepstate.engine.documents import MISSING, DocumentEntry
 from keepstate.engine.glob import compiled, escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.once import entered_once
-from keepstate.engine.scope import refuse_coroutine_function
 from keepstate.engine.space import Space
+from keepstate.engine.times import milliseconds
 from keepstate.engine.transaction import Transaction
-from keepstate.engine.turns import Turns
-from keepstate.errors import ClosedError, InvalidError, StorageError
+from keepstate.errors import InvalidError
 from keepstate.managers.ages import note_time, remove_old
 from keepstate.managers.backends import Backend
 from keepstate.managers.config import StateConfig
@@ -30,13 +28,14 @@ from keepstate.managers.manager import Manager
 from keepstate.managers.naming import quoted
 from keepstate.managers.pasts import StateMoment, moments_of
 from keepstate.managers.place import Folder
-from keepstate.managers.staging import STORED, Staged, Staging, merging, store
+from keepstate.managers.staging import Staging, admit_patch
 from keepstate.managers.subscriptions import StateCallback, Subscriptions
 from keepstate.stores.protocol import Store
-from keepstate.values import codec, limits
+from keepstate.values import limits
 
-_FLUSHED_AT_ONCE = 300
-_NAMED = 10
+_NAMED: Final = 10
+_SPARSE: Final = 20
+"""How many times `save_interval` lies between two notes of the time, while a manager writes."""
 
 
 class StateManager(Manager):
@@ -93,19 +92,22 @@ class StateManager(Manager):
         prefix, shards = quoted(self.config.key_prefix), self.config.shards
         ids = [prefix] if shards == 1 else [f"{prefix}~{number}" for number in range(shards)]
         self._shards = [self._place.folder(id, least=0) for id in ids]
-        self._staging = Staging()
         self._sweep_s = self.config.save_interval
         self._due_s = self._clock.monotonic_s() + self._sweep_s
-        self._subscriptions, self._turns = Subscriptions(self._runner), Turns(self._runner)
+        self._has_written = False
+        self._begin_here()
+
+    def _begin_here(self) -> None:
+        self._staging = Staging(self._runner, self._applied)
+        self._subscriptions = Subscriptions(self._runner)
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what another process makes the same manager of; what is staged and told of stays here."""
-        return {**super().__getstate__(), "_staging": None, "_subscriptions": None, "_turns": None}
+        return {**super().__getstate__(), "_staging": None, "_subscriptions": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._staging = Staging()
-        self._subscriptions, self._turns = Subscriptions(self._runner), Turns(self._runner)
+        self._begin_here()
 
     # ---- one key
 
@@ -113,7 +115,7 @@ class StateManager(Manager):
         """Writes a value.
 
         Args:
-            key: Its name; 1 to 512 bytes of UTF-8.
+            key: Its name; 1 to 512 bytes of UTF-8, less those of `state/<key_prefix>/` in a space passed.
             value: Anything that comes back equal.
             ttl: After how many seconds it expires, if not as the configuration says.
 
@@ -121,33 +123,19 @@ class StateManager(Manager):
             InvalidError: The value would not come back equal; the path of what is at fault is named.
         """
         ttl_s = self.config.ttl if ttl is None else ttl
-        folder = await self._begun(key)
+        if ttl_s is not None:
+            milliseconds("ttl", ttl_s)
+        folder = await self._place_of(key)
         if self._stages:
-            self._staging.put(admit_text("key", key), value, ttl_s)
+            self._staging.put(key, value, ttl_s)
             return
         await folder.by(f"save {key}").space.documents.put(folder.name(key), value, ttl_s=ttl_s)
         await self._wrote()
 
     async def get(self, key: str, default: Any = None) -> Any:
         """Returns a copy of a value, or the default if there is none."""
-        folder = await self._begun(key)
-        if key in self._staging.keys:
-            return await self._turns.run(lambda: self._get(folder, key, default))
-        return await folder.space.documents.get(folder.name(key), default)
-
-    async def _get(self, folder: Folder, key: str, default: Any) -> Any:
-        staged = self._staging.keys.get(key)
-        if staged is None:  # it was flushed before this call's turn
-            return await folder.space.documents.get(folder.name(key), default)
-        value = await self._as_staged(folder, key, staged)
-        return default if value is MISSING else value
-
-    async def _as_staged(self, folder: Folder, key: str, staged: Staged) -> Any:
-        stored: Any = MISSING
-        if staged.value is STORED:
-            stored = await folder.space.documents.get(folder.name(key), MISSING)
-        value = staged.changed(stored)
-        return value if value is MISSING else codec.decode(codec.encode(value))
+        folder = await self._place_of(key)
+        return await self._staging.get(folder, key, default)
 
     async def update(
         self, key: str, patch: Mapping[str, Any] | Callable[[Any], Any], *, default: object = MISSING
@@ -166,11 +154,11 @@ class StateManager(Manager):
         Raises:
             InvalidError: A dict meets a value that is none.
         """
-        folder = await self._begun(key)
+        admit_patch(patch)
+        folder = await self._place_of(key)
         first: object = dict[str, Any]() if default is MISSING else default
         if self._stages:
-            admit_text("key", key)
-            return await self._turns.run(lambda: self._stage_change(folder, key, patch, first))
+            return await self._staging.change(folder, key, patch, first, self.config.ttl)
         folder = folder.by(f"update {key}")
         if self.config.ttl is None:
             value = await folder.space.documents.update(folder.name(key), patch, default=first)
@@ -186,37 +174,18 @@ class StateManager(Manager):
             await documents.put(name, first, ttl_s=self.config.ttl)
         return await documents.update(name, patch)
 
-    async def _stage_change(self, folder: Folder, key: str, patch: Any, first: object) -> Any:
-        if isinstance(patch, Mapping):
-            change = merging(key, cast("Mapping[Any, Any]", patch))  # type: ignore[redundant-cast]
-        else:
-            refuse_coroutine_function(patch)  # staged changes are computed where nothing is awaited
-            change = patch
-        # What raises is not staged.
-        value = await self._as_staged(
-            folder, key, self._staging.with_change(key, change, first, self.config.ttl)
-        )
-        self._staging.change(key, change, first, self.config.ttl)
-        return value
-
     async def delete(self, key: str) -> bool:
         """Removes a value, and returns whether there was one."""
-        folder = await self._begun(key)
+        folder = await self._place_of(key)
         if self._stages:
-            staged = self._staging.keys.get(key)  # not computed: what cannot be, can be deleted
-            if staged is None:
-                existed = await folder.space.documents.get(folder.name(key), MISSING) is not MISSING
-            else:
-                existed = not staged.is_deleted
-            self._staging.delete(admit_text("key", key))
-            return existed
+            return await self._staging.delete(folder, key)
         existed = await folder.by(f"delete {key}").space.documents.delete(folder.name(key))
         await self._wrote()
         return existed
 
     async def entry(self, key: str) -> DocumentEntry[Any] | None:
         """Returns a value with its version, as it is stored, or None if there is none."""
-        folder = await self._begun(key)
+        folder = await self._place_of(key)
         found = await folder.space.documents.entry(folder.name(key))
         return None if found is None else replace(found, key=key)
 
@@ -231,7 +200,8 @@ class StateManager(Manager):
         Raises:
             ConflictError: It is at another version; `actual` says at which.
         """
-        folder = (await self._begun(key)).by(f"save {key}")
+        admit_revision("expected_version", expected_version)
+        folder = (await self._place_of(key)).by(f"save {key}")
         await self._flush([key])
         version = await folder.space.documents.put(
             folder.name(key), value, expected_version=expected_version, ttl_s=self.config.ttl
@@ -281,10 +251,11 @@ class StateManager(Manager):
             ConflictError: What the block had read has changed; nothing was applied.
             InvalidError: The state is in shards, of which no two change together.
         """
-        folder = await self._begun()
+        await self._begun()
         await self._flush()
         if len(self._shards) > 1:
             raise InvalidError("no two shards change together; use one, or update keys one by one")
+        folder = self._shards[0]
         if isinstance(folder.space, Transaction):
             yield self
             return
@@ -296,7 +267,7 @@ class StateManager(Manager):
         inside = copy(self)
         inside.config = replace(self.config, auto_save=True)
         inside._place = self._place.on(tx)
-        inside._staging = Staging()
+        inside._staging = Staging(self._runner, inside._applied)
         inside._shards = [folder.on(tx) for folder in self._shards]
         return inside
 
@@ -309,51 +280,15 @@ class StateManager(Manager):
         return await self._flush()
 
     async def _flush(self, keys: list[str] | None = None) -> int:
-        """Stores what is staged of some keys, or of all; in turns, so that nothing is stored twice."""
+        """Stores what is staged of some keys, or of all."""
         staged, stored = [key for key in list(self._staging.keys) if keys is None or key in keys], 0
         for folder in self._shards:
-            own = [key for key in staged if self._shard_of(key) is folder]
-            for begin in range(0, len(own), _FLUSHED_AT_ONCE):
-                page = own[begin : begin + _FLUSHED_AT_ONCE]
-                stored += await self._turns.run(partial(self._flush_page, folder, page))
+            stored += await self._staging.flush(
+                folder, [key for key in staged if self._shard_of(key) is folder]
+            )
         if stored:
             await self._wrote()
         return stored
-
-    async def _flush_page(self, folder: Folder, keys: list[str]) -> int:
-        present = {key: self._staging.keys.get(key) for key in keys}
-        staged = {key: each for key, each in present.items() if each is not None}
-        if staged:
-            await self._store(folder, staged)
-        return len(staged)
-
-    async def _store(self, folder: Folder, staged: dict[str, Staged]) -> None:
-        async def work(inside: Folder) -> None:
-            for key, each in staged.items():
-                await store(inside.space.documents, inside.name(key), each)
-
-        try:
-            await self._applied(folder, work, message=f"save {len(staged)} staged keys")
-        except (StorageError, ClosedError):
-            raise
-        except Exception as error:
-            if len(staged) == 1:
-                error.add_note(f"the staged key {next(iter(staged))!r} was not stored")
-                raise
-            await self._store_apart(folder, staged)
-            return
-        self._staging.flushed(staged)
-
-    async def _store_apart(self, folder: Folder, staged: dict[str, Staged]) -> None:
-        """Stores keys one by one, so that one that fails holds no other back; the last failure is raised."""
-        failure: Exception | None = None
-        for key, each in staged.items():
-            try:
-                await self._store(folder, {key: each})
-            except Exception as error:  # noqa: BLE001 - raised when all others are stored
-                failure = error
-        if failure is not None:
-            raise failure
 
     async def history(self, key: str, *, limit: int = 100) -> list[StateMoment]:
         """Returns what a key has been since it was last absent, the newest first.
@@ -368,7 +303,7 @@ class StateManager(Manager):
             InvalidError: Nothing is recorded: the configuration says so, or a space was passed that does not.
         """
         limits.admit_count("limit", limit)
-        folder = await self._begun(key)
+        folder = await self._place_of(key)
         return await moments_of(folder.space, folder.name(key), limit)
 
     # ---- being told
@@ -385,7 +320,7 @@ class StateManager(Manager):
             callback: A function or coroutine function; in blocking use a function, called in a thread.
         """
         self._place.refuse_inside("subscribing")
-        self._refuse_coroutine(callback)
+        self._refuse_coroutine(callback, "callback")
         self._subscriptions.add(pattern, callback)
 
     def unsubscribe(self, pattern: str, callback: StateCallback) -> bool:
@@ -432,27 +367,48 @@ class StateManager(Manager):
     async def _let_go(self) -> None:
         try:
             await self._subscriptions.close()
+            if self._has_written:
+                await self._logged(self._note_time(self.config.save_interval))
         finally:
             await super().close()
 
-    async def _begun(self, key: str | None = None) -> Folder:
-        """Returns where a key is, after subscriptions have begun."""
+    async def _begun(self) -> None:
+        """Lets subscriptions begin that were registered."""
         if self._subscriptions.is_waiting:
             await self._subscriptions.begin(self._shards)
-        return self._shard_of(key)
 
-    def _shard_of(self, key: str | None) -> Folder:
-        if len(self._shards) == 1 or key is None:
+    async def _place_of(self, key: str) -> Folder:
+        """Returns where a key is, after subscriptions have begun.
+
+        Raises:
+            InvalidError: No key can be so.
+        """
+        admit_name("key", key)
+        folder = self._shard_of(key)
+        folder.name(key)
+        await self._begun()
+        return folder
+
+    def _shard_of(self, key: str) -> Folder:
+        if len(self._shards) == 1:
             return self._shards[0]
-        return self._shards[crc32(admit_text("key", key).encode()) % len(self._shards)]
+        return self._shards[crc32(key.encode()) % len(self._shards)]
 
     @property
     def _stages(self) -> bool:
         return not self.config.auto_save and self._place.transaction is None
 
-    async def _sweep(self) -> None:
+    async def _wrote(self) -> None:
+        self._has_written = True
+        await super()._wrote()
+
+    async def _note_time(self, least_s: float = 0.0) -> None:
+        self._has_written = False
         for folder in self._shards:
-            await note_time(folder, self.config.save_interval)
+            await note_time(folder, least_s)
+
+    async def _sweep(self) -> None:
+        await self._note_time(self.config.save_interval * _SPARSE)
         if self.config.ttl is not None:
             await self._place.sweep()
         await super()._sweep()
@@ -460,15 +416,15 @@ class StateManager(Manager):
     async def cleanup(self, *, older_than: timedelta) -> int:
         """Removes keys that were not written for so long, and returns how many.
 
-        When a key was written is known as exactly as `save_interval`, times 20; it is kept rather than lost.
+        When a key was written is known by notes that managers make: when they are closed, and while they
+        write every 20 times `save_interval`. What no note covers is kept.
 
         Args:
             older_than: By the store's clock.
         """
         await self._begun()
         self._place.refuse_inside("cleaning up")
-        for folder in self._shards:
-            await note_time(folder)
+        await self._note_time()
         return await super().cleanup(older_than=older_than)
 
     async def _folders(self) -> list[Folder]:

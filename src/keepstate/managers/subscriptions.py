@@ -6,34 +6,23 @@ first awaited call of its manager after `subscribe`, before that call's own work
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextvars import ContextVar
 from typing import Any, Final
 
-from keepstate._runner import Cancelled, Lock, Promise, Runner, Signal, Work, is_cancelled
-from keepstate.engine.glob import compiled, escaped
-from keepstate.engine.scope import called
-from keepstate.engine.space import Space
+from keepstate._runner import Lock, Promise, Runner, Signal
+from keepstate.engine.glob import compiled
 from keepstate.engine.turns import Turns
-from keepstate.engine.watch import DocumentChange, Watch
-from keepstate.errors import (
-    ClosedError,
-    CompactedError,
-    HistoryLostError,
-    InvalidError,
-    KeepstateError,
-    StoreUnavailableError,
-)
+from keepstate.engine.watch import DocumentChange
+from keepstate.errors import HistoryLostError, InvalidError, KeepstateError
+from keepstate.managers.callbacks import tell
+from keepstate.managers.following import Following
 from keepstate.managers.place import Folder
 
 StateCallback = Callable[[str, Any, Any], Awaitable[Any] | Any]
 """Gets the key, the value before and the value after; None where there is none."""
 
-_WAIT_S: Final = 5.0
-_AWAY_S: Final = 0.5
-_log = logging.getLogger("keepstate.managers")
-_is_inside: ContextVar[bool] = ContextVar("keepstate_in_callback", default=False)
+_is_inside: Final[ContextVar[bool]] = ContextVar("keepstate_in_callback", default=False)
 
 
 class Subscriptions:
@@ -66,7 +55,7 @@ class Subscriptions:
         self._following = [each for each in self._following if each not in ended]
         for _, _, followers in ended:
             for follower in followers:
-                follower.end()
+                follower.stop()
                 self._ending.append(follower)
         return found
 
@@ -92,6 +81,7 @@ class Subscriptions:
 
         Raises:
             CompactedError: One was so far behind that changes were lost for it; it goes on after them.
+            HistoryLostError: The store forgot what it had acknowledged; it goes on from what is there.
             InvalidError: It is called by a callback, which would wait for itself.
         """
         if _is_inside.get():
@@ -106,48 +96,26 @@ class Subscriptions:
         ending, self._ending = self._ending, []
         ending += [follower for _, _, followers in following for follower in followers]
         for follower in ending:
-            follower.end()
+            follower.stop()
         for follower in ending:
-            await follower.ended()
+            await follower.end()
 
 
-class _Follower:
-    """Tells one callback of what changes in one space."""
+class _Follower(Following):
+    """Tells one callback of each change in one space."""
 
     def __init__(self, runner: Runner, folder: Folder, pattern: str, callback: StateCallback) -> None:
-        if not isinstance(folder.space, Space):
-            raise InvalidError("subscribing acts at once and cannot be part of a transaction; do it outside")
-        self._runner, self._space, self._prefix = runner, folder.space, folder.prefix
-        self._pattern, self._callback = escaped(folder.prefix) + pattern, callback
-        self._is_ending = False
-        self._done = 0
-        self._watch: Watch | None = None
-        self._work: Work | None = None
+        super().__init__(runner, folder, pattern, f"subscription to {pattern!r}")
+        self._prefix, self._callback = folder.prefix, callback
         self._failure: KeepstateError | None = None
         self._lock = Lock()
         self._goals: list[tuple[int, Promise[None]]] = []
-
-    async def find_start(self) -> None:
-        self._done = await self._space.revision()
-
-    def start(self) -> None:
-        self._work = self._runner.start(self._follow, f"subscription to {self._pattern!r}")
-
-    def end(self) -> None:
-        self._is_ending = True
-        if self._watch is not None:
-            self._watch.wake()
-
-    async def ended(self) -> None:
-        if self._work is not None:
-            await self._work.stop()
-        self._reached(None)
 
     async def drain(self) -> None:
         goal = await self._space.revision()
         promise: Promise[None] = self._runner.promise()
         with self._lock:
-            if self._done >= goal or self._is_ending:
+            if self._after >= goal or self._is_ending:
                 promise.give(None)
             else:
                 self._goals.append((goal, promise))
@@ -158,66 +126,34 @@ class _Follower:
         if failure is not None:
             raise failure
 
-    async def _follow(self, signal: Signal) -> None:
-        try:
-            await self._go_on(signal)
-        finally:  # whatever ended it, nobody waits for it any more
-            self._is_ending = True
-            self._reached(None)
-
-    async def _go_on(self, signal: Signal) -> None:
-        while not self._is_ending:
+    async def _tell(self, changes: Sequence[DocumentChange], signal: Signal) -> None:
+        for change in changes:
+            if self._is_ending:
+                return
+            key, token = change.key[len(self._prefix) :], _is_inside.set(True)
             try:
-                await self._tell_all()
-            except CompactedError as error:
-                _log.warning("a subscription to %r missed changes: %s", self._pattern, error)
-                self._failure = error
-                self._reached(max(error.floor or 0, self._done + 1))
-            except HistoryLostError as error:
-                _log.warning("a subscription to %r begins again: %s", self._pattern, error)
-                self._failure = error
-                self._done = 0
-                self._reached(await self._space.revision())
-            except StoreUnavailableError as error:
-                _log.warning("a subscription to %r waits: %s", self._pattern, error)
-                await signal.wait(_AWAY_S)
-            except KeepstateError as error:
-                if not isinstance(error, ClosedError):
-                    _log.warning("a subscription to %r has ended: %s", self._pattern, error)
-                    self._failure = error
-                self._is_ending = True
-
-    async def _tell_all(self) -> None:
-        async with self._space.documents.watch(self._pattern, after=self._done) as watch:
-            self._watch = watch
-            try:
-                while not self._is_ending:
-                    for change in await watch.take(_WAIT_S):
-                        await self._tell(change)
-                        self._done = change.revision - 1
-                    self._reached(watch.revision)
+                await tell(self._callback, key, change.old, change.new, of=self._what)
             finally:
-                self._watch = None
+                _is_inside.reset(token)
 
-    async def _tell(self, change: DocumentChange) -> None:
-        if self._is_ending:
-            return
-        token = _is_inside.set(True)
-        try:
-            await called(self._callback, change.key[len(self._prefix) :], change.old, change.new)
-        except Cancelled:  # what the callback waited for was, unless this work itself is
-            if is_cancelled():
-                raise
-            _log.exception("the callback of a subscription to %r was cancelled", self._pattern)
-        except Exception:  # noqa: BLE001 - the caller's own function, whose failure is logged
-            _log.exception("the callback of a subscription to %r failed", self._pattern)
-        finally:
-            _is_inside.reset(token)
+    def _failed(self, error: KeepstateError) -> None:
+        self._failure = error
+        if isinstance(error, HistoryLostError):  # revisions of before it are never reached again
+            with self._lock:
+                self._after = 0
+            self._ended()
 
-    def _reached(self, revision: int | None) -> None:
-        """Notes how far all was told, and tells who waits for that; None lets all go."""
+    def _reached(self, revision: int) -> None:
         with self._lock:
-            self._done = self._done if revision is None else revision
+            self._after = revision
+        self._let_go(revision)
+
+    def _ended(self) -> None:
+        self._let_go(None)
+
+    def _let_go(self, revision: int | None) -> None:
+        """Tells who waits for a revision up to this one that all was told; None for everybody."""
+        with self._lock:
             ready = [promise for goal, promise in self._goals if revision is None or goal <= revision]
             self._goals = [(goal, promise) for goal, promise in self._goals if promise not in ready]
         for promise in ready:

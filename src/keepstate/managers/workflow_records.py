@@ -72,7 +72,8 @@ class WorkflowState:
         workflow_id: The workflow.
         status: How it stands.
         total_steps: How many steps it has; 0 if that is not known.
-        current_step: The highest step that was completed, or what it was resumed from.
+        current_step: The highest step that was completed, or what it was resumed from. Of one that is
+            created: the steps up to it were done elsewhere, and count as completed.
         context: What its steps share.
         reason: Why it was cancelled.
         error: What it failed of.
@@ -145,10 +146,12 @@ class WorkflowRecord:
         state: Where it stands.
         resumed: The steps that it was resumed from, one after the other: what was done before of steps
             behind such a one does not count.
+        done_before: The steps up to this one were done before the workflow was created here.
     """
 
     state: WorkflowState
     resumed: tuple[int, ...] = ()
+    done_before: int = 0
 
 
 @record("StepRecord")

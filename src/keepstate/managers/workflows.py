@@ -9,16 +9,16 @@ from os import PathLike
 from typing import Any, ClassVar, Final
 
 from keepstate._runner import Colour
+from keepstate.engine.admission import admit_instance, admit_text
 from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.times import admit_wait
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
+from keepstate.errors import AlreadyExistsError, NotFoundError
 from keepstate.managers.backends import Backend
 from keepstate.managers.manager import Manager
-from keepstate.managers.moments import Moment, Moments, admit_id
-from keepstate.managers.parameters import sameness
+from keepstate.managers.moments import LATEST, Moment, Moments, admit_id, forget_old
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_record
 from keepstate.managers.workflow_records import (
@@ -31,6 +31,15 @@ from keepstate.managers.workflow_records import (
     WorkflowRecord,
     WorkflowState,
     WorkflowStatus,
+)
+from keepstate.managers.workflow_rules import (
+    admit_in,
+    admit_number,
+    admit_state,
+    admit_step,
+    admit_within,
+    is_complete,
+    is_repeated,
 )
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
@@ -92,14 +101,17 @@ class WorkflowStateManager(Manager):
 
         Raises:
             AlreadyExistsError: There is one of this id.
+            InvalidError: Its numbers do not agree.
         """
-        _admit_state(state)
+        admit_state(state)
+        done = state.current_step
+        begun = WorkflowRecord(replace(state, steps_completed=done), done_before=done)
         folder = self._folder(state.workflow_id)
 
         async def work(inside: Folder) -> WorkflowState:
             if await inside.space.documents.entry(inside.name(_STATE)) is not None:
                 raise AlreadyExistsError(f"workflow {state.workflow_id!r} is there already; take another id")
-            return await _written(inside, WorkflowRecord(state), state)
+            return await _written(inside, begun, begun.state)
 
         return await self._together(folder, work, message="create")
 
@@ -115,6 +127,8 @@ class WorkflowStateManager(Manager):
 
     async def list_workflows(self, status: WorkflowStatus | None = None) -> list[str]:
         """Returns the ids of all workflows, or of those that stand so."""
+        if status is not None:
+            admit_instance("status", status, WorkflowStatus)
         ids = await self._ids()
         if status is None:
             return ids
@@ -122,8 +136,7 @@ class WorkflowStateManager(Manager):
 
     async def update_context(self, workflow_id: str, patch: Mapping[str, Any]) -> WorkflowState:
         """Puts keys into a workflow's context, whoever else does, and returns where it stands."""
-        if not isinstance(patch, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidError(f"`patch` is {patch!r}; give a dict")
+        admit_instance("patch", patch, Mapping)
 
         async def change(inside: Folder, now: WorkflowRecord) -> WorkflowState:
             return replace(now.state, context={**now.state.context, **patch})
@@ -132,7 +145,7 @@ class WorkflowStateManager(Manager):
 
     async def delete(self, workflow_id: str) -> bool:
         """Removes a workflow with its history, and returns whether there was one."""
-        return await self._forget(self._folder(workflow_id), branches=(_CHECKPOINT,))
+        return await self._forget(self._folder(workflow_id), branches=(_CHECKPOINT,), last=_STATE)
 
     # ---- steps
 
@@ -150,7 +163,7 @@ class WorkflowStateManager(Manager):
             NotFoundError: There is no such workflow.
             TransitionError: The workflow or the step cannot go there from where it is.
         """
-        _admit_step(step)
+        admit_step(step)
 
         async def change(inside: Folder, now: WorkflowRecord) -> WorkflowState:
             return await self._stepped(inside, now, step)
@@ -159,15 +172,12 @@ class WorkflowStateManager(Manager):
 
     async def _stepped(self, inside: Folder, now: WorkflowRecord, step: StepState) -> WorkflowState:
         state, name = now.state, inside.name(_STEP, f"{step.step_number:09d}")
-        if 0 < state.total_steps < step.step_number:
-            raise InvalidError(
-                f"workflow {state.workflow_id!r} has {state.total_steps} steps, none is {step.step_number}"
-            )
+        admit_within(state, step.step_number)
         stored: StepRecord | None = await inside.space.documents.get(name)
         known = stored.step if stored is not None and stored.counts_in(now) else None
-        if known is not None and known.status in DONE and _is_repeated(known, step):
+        if known is not None and known.status in DONE and is_repeated(known, step):
             return state
-        _admit_in(state, step)
+        admit_in(state, step)
         if known is not None and known.status != step.status:
             STEP.check(f"{step.step_number} of {state.workflow_id}", known.status, step.status)
         elif known is not None and known.status in DONE:
@@ -180,7 +190,8 @@ class WorkflowStateManager(Manager):
         await inside.space.documents.put(name, StepRecord(step, len(now.resumed)))
         if state.status is WorkflowStatus.PENDING:
             state = replace(state, status=WorkflowStatus.RUNNING)
-        return state if step.status not in DONE else await self._advanced(inside, state, step)
+        counts = step.status in DONE and step.step_number > now.done_before
+        return await self._advanced(inside, state, step) if counts else state
 
     async def _advanced(self, inside: Folder, state: WorkflowState, step: StepState) -> WorkflowState:
         """Returns where the workflow stands after a step that was not done before."""
@@ -189,7 +200,7 @@ class WorkflowStateManager(Manager):
             steps_completed=state.steps_completed + 1,
             current_step=max(state.current_step, step.step_number),
         )
-        if state.status is WorkflowStatus.RUNNING and _is_complete(state):
+        if state.status is WorkflowStatus.RUNNING and is_complete(state):
             state = replace(state, status=WorkflowStatus.COMPLETED)
         if self.checkpoint_interval and state.steps_completed % self.checkpoint_interval == 0:
             checkpoint = WorkflowCheckpoint(
@@ -207,7 +218,7 @@ class WorkflowStateManager(Manager):
 
     async def get_step(self, workflow_id: str, step_number: int) -> StepState | None:
         """Returns a step, or None if nothing was reported of it, or the workflow went back behind it."""
-        _admit_number("step_number", step_number, 1)
+        admit_number("step_number", step_number, 1)
         folder = self._folder(workflow_id)
         now = await _found(folder)
         stored: StepRecord | None = await folder.space.documents.get(folder.name(_STEP, f"{step_number:09d}"))
@@ -231,11 +242,12 @@ class WorkflowStateManager(Manager):
         """
         admit_record("checkpoint", checkpoint, WorkflowCheckpoint)
         admit_id("checkpoint_id", checkpoint.checkpoint_id)
-        _admit_number("step", checkpoint.step, 0)
+        admit_number("step", checkpoint.step, 0)
         folder = self._folder(checkpoint.workflow_id)
 
         async def work(inside: Folder) -> Moment:
             now = _there(await _found(inside), checkpoint.workflow_id)
+            admit_within(now.state, checkpoint.step)
             context = now.state.context if checkpoint.context is None else checkpoint.context
             return await Moments(inside, _CHECKPOINT).add(
                 replace(checkpoint, context=context),
@@ -264,7 +276,7 @@ class WorkflowStateManager(Manager):
         """
         return await Moments(self._folder(workflow_id), _CHECKPOINT).list(limit)
 
-    async def resume_from(self, workflow_id: str, checkpoint_id: str = "latest") -> WorkflowCheckpoint:
+    async def resume_from(self, workflow_id: str, checkpoint_id: str = LATEST) -> WorkflowCheckpoint:
         """Goes back to a checkpoint, and returns it.
 
         Step and context become those of the checkpoint; steps behind it are to be done again. The workflow
@@ -278,6 +290,7 @@ class WorkflowStateManager(Manager):
             NotFoundError: There is no such workflow or checkpoint.
             TransitionError: The workflow is completed or cancelled.
         """
+        admit_text("checkpoint_id", checkpoint_id)
         found: list[WorkflowCheckpoint] = []
 
         async def change(inside: Folder, now: WorkflowRecord) -> WorkflowRecord:
@@ -295,10 +308,11 @@ class WorkflowStateManager(Manager):
         if status not in (WorkflowStatus.PAUSED, WorkflowStatus.RUNNING):
             WORKFLOW.check(state.workflow_id, status, WorkflowStatus.RUNNING)
             status = WorkflowStatus.RUNNING
-        now = replace(now, resumed=(*now.resumed, checkpoint.step))
+        done_before = min(now.done_before, checkpoint.step)
+        now = replace(now, resumed=(*now.resumed, checkpoint.step), done_before=done_before)
         done = [
             stored
-            async for _, stored in inside.values(_STEP)
+            async for _, stored in inside.values(_STEP, after=f"{done_before:09d}")
             if stored.counts_in(now) and stored.step.status in DONE
         ]
         state = replace(
@@ -307,7 +321,7 @@ class WorkflowStateManager(Manager):
             current_step=checkpoint.step,
             context=state.context if checkpoint.context is None else checkpoint.context,
             error=None,
-            steps_completed=len(done),
+            steps_completed=done_before + len(done),
         )
         return replace(now, state=state)
 
@@ -336,8 +350,9 @@ class WorkflowStateManager(Manager):
                 return state
             if state.status is not WorkflowStatus.PAUSED:
                 raise WORKFLOW.refused(workflow_id, state.status, "RUNNING by resuming")
-            is_complete = _is_complete(state)
-            return replace(state, status=WorkflowStatus.COMPLETED if is_complete else WorkflowStatus.RUNNING)
+            return replace(
+                state, status=WorkflowStatus.COMPLETED if is_complete(state) else WorkflowStatus.RUNNING
+            )
 
         return await self._changed(workflow_id, change, "resume")
 
@@ -348,6 +363,8 @@ class WorkflowStateManager(Manager):
             NotFoundError: There is no such workflow.
             TransitionError: It is completed.
         """
+        if reason is not None:
+            admit_text("reason", reason)
         return await self._moved(workflow_id, WorkflowStatus.CANCELLED, reason=reason)
 
     async def complete(self, workflow_id: str) -> WorkflowState:
@@ -424,12 +441,17 @@ class WorkflowStateManager(Manager):
         return await self._together(folder, work, message=message)
 
     async def _clean(self, folder: Folder, before: datetime) -> int:
-        """Removes a workflow that has ended, if that was before then."""
+        """Removes a workflow that ended before then; of one that goes on, old checkpoints and the past."""
         found = await _found(folder)
-        if found is None or found.state.updated_at is None or found.state.updated_at > before:
+        if found is None:
             return 0
         has_ended = WORKFLOW.is_final(found.state.status) or found.state.status is WorkflowStatus.FAILED
-        return int(has_ended and await self.delete(folder.id))
+        if has_ended:
+            is_old = found.state.updated_at is not None and found.state.updated_at <= before
+            return int(is_old and await self.delete(folder.id))
+        removed, since = await forget_old(folder, (_CHECKPOINT,), before, self._together)
+        await self._prune(folder, since)
+        return removed
 
 
 async def _found(folder: Folder) -> WorkflowRecord | None:
@@ -447,41 +469,3 @@ def _there(found: WorkflowRecord | None, workflow_id: str) -> WorkflowRecord:
     if found is None:
         raise NotFoundError(f"there is no workflow {workflow_id!r}; create it first")
     return found
-
-
-def _is_complete(state: WorkflowState) -> bool:
-    return 0 < state.total_steps <= state.steps_completed
-
-
-def _is_repeated(known: StepState, step: StepState) -> bool:
-    return known.status == step.status and sameness(known.result) == sameness(step.result)
-
-
-def _admit_in(state: WorkflowState, step: StepState) -> None:
-    """Raises `TransitionError` where the workflow's state lets no step become so."""
-    is_beginning = step.status in ("pending", "running")
-    is_held = state.status in (WorkflowStatus.PAUSED, WorkflowStatus.FAILED)
-    if WORKFLOW.is_final(state.status) or (is_held and is_beginning):
-        raise WORKFLOW.refused(
-            state.workflow_id, state.status, f"one whose step {step.step_number} is {step.status}"
-        )
-
-
-def _admit_state(state: WorkflowState) -> None:
-    admit_record("state", state, WorkflowState)
-    if not isinstance(state.status, WorkflowStatus):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidError(f"`status` is {state.status!r}; give a WorkflowStatus")
-    _admit_number("total_steps", state.total_steps, 0)
-    _admit_number("current_step", state.current_step, 0)
-
-
-def _admit_step(step: StepState) -> None:
-    admit_record("step", step, StepState)
-    _admit_number("step_number", step.step_number, 1)
-    if step.status not in STEP.table:
-        raise InvalidError(f"`status` is {step.status!r}; a step is {', '.join(STEP.table)}")
-
-
-def _admit_number(name: str, number: object, least: int) -> None:
-    if type(number) is not int or not least <= number <= limits.COUNT:
-        raise InvalidError(f"`{name}` is {number!r}; it is an int of {least} or more")

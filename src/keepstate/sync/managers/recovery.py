@@ -22,6 +22,7 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
         auto_recover: Whether `run` recovers an agent that fails.
         max_recovery_attempts: How often, before it is given up.
         backoff_s: How long to wait before the second attempt, and twice as long before each later one.
+        claim_s: For how long a process that dies while it recovers an agent keeps others from it.
     """
 
     def __init__(
@@ -31,6 +32,7 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
         auto_recover: bool = True,
         max_recovery_attempts: int = 3,
         backoff_s: float = 1.0,
+        claim_s: float = 30.0,
     ) -> None:
         super().__init__(
             managers.AgentRecoveryManager(
@@ -38,6 +40,7 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
                 auto_recover=auto_recover,
                 max_recovery_attempts=max_recovery_attempts,
                 backoff_s=backoff_s,
+                claim_s=claim_s,
                 _colour="blocking",
             )
         )
@@ -57,6 +60,11 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
         """How long to wait before the second attempt, and twice as long before each later one."""
         return self._inner.backoff_s
 
+    @property
+    def claim_s(self) -> float:
+        """For how long a process that dies while it recovers an agent keeps others from it."""
+        return self._inner.claim_s
+
     def register(self, agent: Recoverable) -> None:
         """Lets an agent be recovered by its id; it is held weakly.
 
@@ -72,6 +80,9 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
     def recover(self, agent_id: str, from_checkpoint: str = LATEST) -> Recovery:
         """Restores an agent from a checkpoint, after the pause that is due; it does not resume it.
 
+        Until it returns, no other process recovers the agent; while the caller resumes it, others may. `run`
+        keeps them away until the agent has finished.
+
         Args:
             agent_id: A registered agent.
             from_checkpoint: The id of a recoverable checkpoint; `latest` is the one that was saved last.
@@ -79,7 +90,7 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
         Raises:
             NotFoundError: No such agent is registered, or it has no such recoverable checkpoint.
             AttemptsExhaustedError: It was tried as often as allowed, and the agent got no further.
-            ConflictError: Another process recovers this agent just now.
+            ConflictError: Another process recovers this agent just now; the message says which.
         """
         return finish(self._inner.recover(agent_id, from_checkpoint))
 
@@ -92,7 +103,8 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
 
         Raises:
             AttemptsExhaustedError: It failed as often as allowed; the last failure is its cause.
-            Exception: Without `auto_recover`, or where there is no checkpoint: what the agent raised.
+            Exception: What the agent raised, without `auto_recover`; and where there is no checkpoint, or
+                another process recovers the agent just now: a note says so then.
         """
         return finish(self._inner.run(agent, task))
 

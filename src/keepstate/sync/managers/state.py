@@ -69,7 +69,7 @@ class StateManager(Manager[managers.StateManager]):
         """Writes a value.
 
         Args:
-            key: Its name; 1 to 512 bytes of UTF-8.
+            key: Its name; 1 to 512 bytes of UTF-8, less those of `state/<key_prefix>/` in a space passed.
             value: Anything that comes back equal.
             ttl: After how many seconds it expires, if not as the configuration says.
 
@@ -208,7 +208,8 @@ class StateManager(Manager[managers.StateManager]):
     def cleanup(self, *, older_than: timedelta) -> int:
         """Removes keys that were not written for so long, and returns how many.
 
-        When a key was written is known as exactly as `save_interval`, times 20; it is kept rather than lost.
+        When a key was written is known by notes that managers make: when they are closed, and while they
+        write every 20 times `save_interval`. What no note covers is kept.
 
         Args:
             older_than: By the store's clock.

@@ -12,6 +12,7 @@ from typing import Any
 from keepstate._finish import finish
 from keepstate.managers import workflows as managers
 from keepstate.managers.backends import Backend
+from keepstate.managers.moments import LATEST
 from keepstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
@@ -64,6 +65,7 @@ class WorkflowStateManager(Manager[managers.WorkflowStateManager]):
 
         Raises:
             AlreadyExistsError: There is one of this id.
+            InvalidError: Its numbers do not agree.
         """
         return finish(self._inner.create(state))
 
@@ -132,7 +134,7 @@ class WorkflowStateManager(Manager[managers.WorkflowStateManager]):
         """
         return finish(self._inner.list_checkpoints(workflow_id, limit=limit))
 
-    def resume_from(self, workflow_id: str, checkpoint_id: str = "latest") -> WorkflowCheckpoint:
+    def resume_from(self, workflow_id: str, checkpoint_id: str = LATEST) -> WorkflowCheckpoint:
         """Goes back to a checkpoint, and returns it.
 
         Step and context become those of the checkpoint; steps behind it are to be done again. The workflow

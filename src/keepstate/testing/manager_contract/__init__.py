@@ -16,6 +16,7 @@ from keepstate.testing.manager_contract.knowledge import KnowledgeContract
 from keepstate.testing.manager_contract.speech import SpeechContract
 from keepstate.testing.manager_contract.stage import InPassedSpace, ManagerStage
 from keepstate.testing.manager_contract.state import StateContract
+from keepstate.testing.manager_contract.subscriptions import SubscriptionContract
 from keepstate.testing.manager_contract.teams import TeamContract
 from keepstate.testing.manager_contract.tools import ToolContract
 from keepstate.testing.manager_contract.workflows import WorkflowContract
@@ -28,6 +29,7 @@ __all__ = [
     "RecoveryContract",
     "SpeechContract",
     "StateContract",
+    "SubscriptionContract",
     "TeamContract",
     "ToolContract",
     "WorkflowContract",

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from datetime import UTC, datetime, timedelta
 from hashlib import sha512
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -116,17 +117,41 @@ class AgentContract(ManagerStage):
         assert await agents.latest_checkpoint("a", recoverable_only=True) is None
         assert (await agents.latest_checkpoint("a")) == checkpoint("b", 4, recoverable=False)
 
+    async def test_what_is_no_id_or_no_record_is_refused_by_its_name(self) -> None:
+        agents = self.agents()
+        for wrong in (None, 5, b"a", ["a"], "\ud800"):
+            refused: dict[str, Any] = {
+                "`checkpoint_id`": agents.get_checkpoint("a", cast("str", wrong)),
+                "`checkpoint_id` ": agents.delete_checkpoint("a", cast("str", wrong)),
+                "`checkpoint_id`  ": agents.save_checkpoint(checkpoint(cast("str", wrong), 1)),
+                "`agent_id`": agents.latest_snapshot(cast("str", wrong)),
+            }
+            for name, call in refused.items():
+                with pytest.raises(InvalidError, match=name.strip()):
+                    await call
+        for field, bad in (("step", cast("Any", "x")), ("step", True), ("recoverable", 1)):
+            with pytest.raises(InvalidError, match=f"`{field}`"):
+                await agents.save_checkpoint(checkpoint("c", **{"step": 1, field: bad}))
+        with pytest.raises(InvalidError, match="`timestamp`"):
+            await agents.save_snapshot(AgentSnapshot(agent_id="a", timestamp=cast("datetime", "now")))
+
     async def test_a_checkpoint_s_id_may_be_any_text_but_latest(self) -> None:
         agents = self.agents()
-        ids = [*AWKWARD_IDS, "c" * 300]
+        most = 512 - len("checkpoint/") - len("agent/a/") * self.in_passed_space
+        ids = [*AWKWARD_IDS, "c" * 300, "c" * most]
         for number, id in enumerate(ids):
             await agents.save_checkpoint(checkpoint(id, number))
 
         assert [each.checkpoint_id for each in await agents.list_checkpoints("a")] == ids
         found = [await agents.get_checkpoint("a", id) for id in ids]
         assert [each.step for each in found if each is not None] == list(range(len(ids)))
-        with pytest.raises(InvalidError, match="latest"):
-            await agents.save_checkpoint(checkpoint("latest", 1))
+        for wrong, told in (
+            ("latest", "latest"),
+            ("", "empty"),
+            ("c" * (most + 1), f"`checkpoint_id`.* {most}"),
+        ):
+            with pytest.raises(InvalidError, match=told):
+                await agents.save_checkpoint(checkpoint(wrong, 1))
 
     # ---- agents
 
@@ -171,6 +196,37 @@ class AgentContract(ManagerStage):
                 3,
                 4,
             ]
+
+    async def test_an_agent_of_whom_much_is_kept_is_removed_whole(
+        self,
+    ) -> None:
+        agents = self.agents()
+        space = self.run_space() if self.in_passed_space else self.handle().space("agent/a")
+        prefix = "agent/a/" if self.in_passed_space else ""
+        await agents.save_snapshot(AgentSnapshot(agent_id="a", timestamp=LONG_AGO))
+        for begin in (0, 550):
+            async with space.transaction() as tx:
+                for number in range(begin, begin + 550):
+                    await tx.documents.put(f"{prefix}other/{number}", None)
+        removed = await agents.delete("a")
+
+        assert removed and await agents.list_agents() == []
+        assert not await agents.delete("a") and await agents.latest_snapshot("a") is None
+
+    async def test_what_is_too_much_for_a_transaction_is_refused_and_removed_outside(self) -> None:
+        space = self.run_space()
+        async with space.transaction() as tx:
+            for number in range(900):
+                await tx.documents.put(f"agent/a/checkpoint/{number}", None)
+        async with space.transaction() as tx:
+            for number in range(900, 1_010):
+                await tx.documents.put(f"agent/a/checkpoint/{number}", None)
+        outside = AgentStateStore(space=space, _colour=self.colour_name)
+
+        with pytest.raises(InvalidError, match="agent 'a' has 1010 documents"):
+            async with space.transaction() as tx:
+                await AgentStateStore(space=tx, _colour=self.colour_name).delete("a")
+        assert await outside.delete("a") and await outside.list_agents() == []
 
     async def test_cleanup_keeps_the_newest_and_makes_the_rest_go(self) -> None:
         agents = self.agents()
@@ -338,6 +394,52 @@ class RecoveryContract(ManagerStage):
 
         assert told == [ConflictError] and len(agent.restored) == 1
         assert (await recovery.recover("a")).attempt == 2
+
+    async def test_who_fails_while_another_recovers_the_agent_is_told_of_its_own_failure(self) -> None:
+        agents, recovery = self.recovery()
+        _, other = self.recovery()
+        await agents.save_checkpoint(checkpoint("c", 1))
+        failures: list[Exception] = []
+
+        class Nested(Agent):
+            def restore_from_checkpoint(self, state: Any) -> Any:
+                return run()
+
+        async def run() -> None:
+            try:
+                await other.run(Failing(failures=1))
+            except ConnectionError as error:
+                failures.append(error)
+
+        class Failing(Agent):
+            def _work(self, done: str) -> str:
+                try:
+                    return super()._work(done)
+                except ConnectionError as error:
+                    raise error from KeyError("why")
+
+        await recovery.run(Nested(failures=1))
+
+        (failure,) = failures
+        assert isinstance(failure.__cause__, KeyError)
+        assert f"held by process {os.getpid()} on " in "".join(failure.__notes__)
+
+    async def test_a_claim_of_who_died_ends_after_the_time_that_was_said(self) -> None:
+        agents, recovery = self.recovery(claim_s=0.2)
+        await agents.save_checkpoint(checkpoint("c", 1))
+        agent = Agent()
+        recovery.register(agent)
+        space = self.run_space() if self.in_passed_space else self.handle().space("agent/a")
+        name = "agent/a/recovery" if self.in_passed_space else "recovery"
+        await space.leases.acquire(name, recovery.claim_s)
+        with pytest.raises(ConflictError):
+            await recovery.recover("a")
+        await self.pass_time(250)
+
+        assert (await recovery.recover("a")).attempt == 1
+        for wrong in (0, -1, "1"):
+            with pytest.raises(InvalidError, match="`claim_s`"):
+                self.recovery(claim_s=wrong)
 
     async def test_the_second_attempt_waits(self) -> None:
         agents, recovery = self.recovery(backoff_s=0.1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -58,6 +58,84 @@ class WorkflowContract(ManagerStage):
 
         with pytest.raises(AlreadyExistsError):
             await workflows.create(WorkflowState(workflow_id="w"))
+
+    async def test_steps_that_were_done_elsewhere_count(self) -> None:
+        workflows = self.workflows(checkpoint_interval=None)
+        created = await workflows.create(WorkflowState("w", RUNNING, total_steps=5, current_step=3))
+        await workflows.checkpoint(WorkflowCheckpoint("w", "c", step=3))
+        again = await workflows.update_step("w", done(2))
+        await workflows.update_step("w", done(4))
+        back = await workflows.resume_from("w", "c")
+        behind = await workflows.get("w")
+        await workflows.update_step("w", done(5))
+        whole = await workflows.update_step("w", done(4))
+
+        assert back.step == 3 and behind is not None
+        assert [each.steps_completed for each in (created, again, behind, whole)] == [3, 3, 3, 5]
+        assert whole.status is COMPLETED
+
+    async def test_going_back_behind_what_was_done_elsewhere_has_it_done_again(self) -> None:
+        workflows = self.workflows(checkpoint_interval=None)
+        await workflows.create(WorkflowState("w", RUNNING, total_steps=4, current_step=3, steps_completed=3))
+        await workflows.checkpoint(WorkflowCheckpoint("w", "c", step=1))
+        await workflows.resume_from("w", "c")
+        counts = [(await workflows.update_step("w", done(number))).steps_completed for number in (2, 3, 4)]
+
+        assert counts == [2, 3, 4] and await workflows.get_status("w") is COMPLETED
+
+    async def test_numbers_that_do_not_agree_are_refused(self) -> None:
+        workflows = self.workflows()
+        for state, told in (
+            (WorkflowState("w", total_steps=2, current_step=9), "has 2 steps"),
+            (WorkflowState("w", total_steps=9, current_step=5, steps_completed=3), "steps_completed"),
+            (WorkflowState("w", RUNNING, total_steps=2, current_step=2), "COMPLETED"),
+            (WorkflowState("w", total_steps=-1), "total_steps"),
+            (WorkflowState("w", total_steps=cast("int", "2")), "total_steps"),
+            (WorkflowState("w", context=cast("dict[str, Any]", 5)), "context"),
+        ):
+            with pytest.raises(InvalidError, match=told):
+                await workflows.create(state)
+        await workflows.create(WorkflowState("w", total_steps=2))
+        for refused in (
+            workflows.update_step("w", done(1, duration_ms=-1)),
+            workflows.update_step("w", done(1, duration_ms=float("nan"))),
+            workflows.checkpoint(WorkflowCheckpoint("w", "c", step=3)),
+        ):
+            with pytest.raises(InvalidError, match=r"duration_ms|has 2 steps"):
+                await refused
+
+        assert await workflows.list_steps("w") == [] and await workflows.list_checkpoints("w") == []
+
+    async def test_what_is_no_id_or_status_is_refused_by_its_name(self) -> None:
+        workflows = await self.created()
+        for wrong in (None, 5, b"a", ["a"]):
+            id = cast("str", wrong)
+            for name, refused in (
+                ("workflow_id", workflows.get(id)),
+                ("checkpoint_id", workflows.get_checkpoint("w", id)),
+                ("checkpoint_id", workflows.resume_from("w", id)),
+                ("patch", workflows.update_context("w", cast("dict[str, Any]", id))),
+                ("step", workflows.update_step("w", cast("StepState", id))),
+            ):
+                with pytest.raises(InvalidError, match=f"`{name}`"):
+                    await refused
+        with pytest.raises(InvalidError, match="`status`"):
+            await workflows.list_workflows(cast("WorkflowStatus", "running"))
+
+    async def test_a_workflow_of_many_steps_is_removed_and_holds_no_cleanup_up(self) -> None:
+        workflows = self.workflows()
+        for id in ("a", "b"):
+            await workflows.create(WorkflowState(id, COMPLETED))
+        space = self.run_space() if self.in_passed_space else self.handle().space("workflow/a")
+        prefix = "workflow/a/" if self.in_passed_space else ""
+        for begin in (0, 600):
+            async with space.transaction() as tx:
+                for number in range(begin, begin + 600):
+                    await tx.documents.put(f"{prefix}step/{number:09d}", None)
+        await self.pass_time(20)
+
+        assert await workflows.cleanup(older_than=timedelta(0)) == 2
+        assert await workflows.list_workflows() == [] and await workflows.get("a") is None
 
     async def test_no_workflow_touches_another(self) -> None:
         workflows = self.workflows()
@@ -232,7 +310,7 @@ class WorkflowContract(ManagerStage):
         assert found[0].context == {"topic": "AI"} and found[0].state.current_step == 5
 
     async def test_checkpoints_are_listed_in_the_order_of_saving_and_replaced_by_id(self) -> None:
-        workflows = await self.created(checkpoint_interval=None)
+        workflows = await self.created(11, checkpoint_interval=None)
         at = datetime(2001, 1, 1)
         for step in range(11, 0, -1):
             await workflows.checkpoint(
@@ -340,3 +418,22 @@ class WorkflowContract(ManagerStage):
 
         assert (kept, removed) == (0, 2)
         assert await workflows.list_workflows() == ["on", "waits"]
+
+    async def test_cleanup_makes_a_workflow_that_goes_on_smaller_and_keeps_its_newest_checkpoint(
+        self,
+    ) -> None:
+        if self.in_passed_space:
+            return  # its history is its owner's
+        workflows = await self.created(100, checkpoint_interval=5)
+        for number in range(1, 31):
+            await workflows.update_step("w", done(number, f"{number} " * 200))
+            await workflows.update_context("w", {"notes": f"{number} " * 400})
+        before = await workflows.size()
+        await self.pass_time(20)
+        removed = await workflows.cleanup(older_than=timedelta(0))
+        (left,) = await workflows.list_checkpoints("w")
+        back = await workflows.resume_from("w")
+
+        assert removed == 5 and back == left and left.step == 30
+        assert len(await workflows.list_steps("w")) == 30
+        assert (await workflows.size()).size_bytes < before.size_bytes / 2

@@ -1,0 +1,156 @@
+"""Subscriptions: what is told is exact and in order, and nobody waits for what will never be told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Self
+
+import pytest
+
+from keepstate.errors import HistoryLostError, StoreUnavailableError
+from keepstate.managers.config import StateConfig
+from keepstate.managers.speech import SpeechStateManager
+from keepstate.managers.speech_records import STTState
+from keepstate.managers.state import StateManager
+from keepstate.stores.base import StoreBase
+from keepstate.stores.protocol import Reading
+from keepstate.stores.wrappers.wrapper import StoreWrapper
+from keepstate.testing.manager_contract.stage import M, ManagerStage
+
+
+class TroubledStore(StoreWrapper):
+    """A store that has lost history, and is away for a while after it was noticed.
+
+    Attributes:
+        away: How often it is still away when it is asked for a revision.
+    """
+
+    def __init__(self, store: StoreBase | StoreWrapper) -> None:
+        super().__init__(store)
+        self.away, self._losses = 0, 0
+
+    def around(self, store: StoreBase | StoreWrapper) -> Self:
+        return type(self)(store)
+
+    def fail(self, *, away: int) -> None:
+        """Loses history, and is away then."""
+        self.away, self._losses = away, self._losses + 1
+
+    def losses(self, space: str) -> int:
+        return super().losses(space) + self._losses
+
+    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        if not keys and self.away:
+            self.away -= 1
+            raise StoreUnavailableError("the store is starting; try again later")
+        return await super().read(space, keys)
+
+
+class SubscriptionContract(ManagerStage):
+    """What subscriptions of a `StateManager` and a `SpeechStateManager` tell, whatever they are kept in."""
+
+    def state(self, **config: Any) -> StateManager:
+        return self.made(StateManager, StateConfig(**config))
+
+    async def in_trouble(self, kind: type[M]) -> tuple[TroubledStore, M, M]:
+        """Returns a store that will be in trouble, a manager that works on it, and one that does without."""
+        inner: Any = await self.handle().opened()
+        store = TroubledStore(inner)
+        managers = [kind(persistence=each, _colour=self.colour_name) for each in (store, inner)]
+        self._closing += managers
+        return store, managers[0], managers[1]
+
+    async def until(self, is_so: Callable[[], Any]) -> None:
+        """Returns when something is so."""
+        for _ in range(500):
+            if is_so():
+                return
+            await self.pass_time(20)
+        raise AssertionError("it never became so")
+
+    async def test_changes_are_told_exactly_in_order_and_from_the_next_call_on(self) -> None:
+        state, other = self.state(), self.state()
+        told: list[tuple[str, Any, Any]] = []
+        await state.save("agent:a", 0)
+        state.subscribe("agent:*", lambda key, old, new: told.append((key, old, new)))
+        await state.save("agent:a", {"n": 1})
+        await other.update("agent:a", {"m": 2})
+        await other.save("tool:x", 1)
+        await other.delete("agent:a")
+        await state.drain()
+
+        assert told == [
+            ("agent:a", 0, {"n": 1}),
+            ("agent:a", {"n": 1}, {"n": 1, "m": 2}),
+            ("agent:a", {"n": 1, "m": 2}, None),
+        ]
+
+    async def test_a_callback_that_raises_hurts_nobody(self) -> None:
+        state = self.state()
+        told: list[str] = []
+
+        def fail(key: str, old: Any, new: Any) -> None:
+            raise ZeroDivisionError
+
+        state.subscribe("*", fail)
+        state.subscribe("*", lambda key, old, new: told.append(key))
+        await state.save("a", 1)
+        await state.save("b", 1)
+        await state.drain()
+
+        assert told == ["a", "b"]
+
+    async def test_after_unsubscribing_no_call_begins(self) -> None:
+        state = self.state()
+        told: list[str] = []
+
+        def tell(key: str, old: Any, new: Any) -> None:
+            told.append(key)
+
+        state.subscribe("*", tell)
+        await state.save("a", 1)
+        await state.drain()
+
+        assert state.unsubscribe("*", tell) and not state.unsubscribe("*", tell)
+        await state.save("b", 1)
+        await state.drain()
+        assert told == ["a"]
+
+    async def test_who_never_called_was_never_subscribed(self) -> None:
+        state = self.state()
+        state.subscribe("*", print)
+
+        assert state.unsubscribe("*", print)
+
+    async def test_a_subscription_outlives_lost_history_and_a_store_that_is_away(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        store, state, other = await self.in_trouble(StateManager)
+        told: list[str] = []
+        state.subscribe("*", lambda key, old, new: told.append(key))
+        await state.save("before", 1)
+        await state.drain()
+        store.fail(away=1)
+        await other.save("meanwhile", 1)
+        await self.until(lambda: not store.away)
+        with pytest.raises(HistoryLostError):
+            await state.drain()
+        await state.save("after", 1)
+        await state.drain()
+
+        assert told[0] == "before" and told[-1] == "after"
+        warned = [entry.getMessage() for entry in caplog.records if entry.name.startswith("keepstate.")]
+        assert any("missed changes" in text for text in warned) and any("waits" in text for text in warned)
+
+    async def test_who_is_told_how_things_stand_is_told_after_lost_history_too(self) -> None:
+        store, speech, other = await self.in_trouble(SpeechStateManager)
+        told: list[Any] = []
+        await speech.create_session("voice", session_id="s")
+        await speech.subscribe("s", told.append)
+        await other.update_stt_state(STTState("s", interim_transcript="one"))
+        await self.until(lambda: len(told) == 1)
+        store.fail(away=1)
+        await other.update_stt_state(STTState("s", interim_transcript="two"))
+        await self.until(lambda: [each for each in told if each == STTState("s", interim_transcript="two")])
+
+        assert store.away == 0
