@@ -127,6 +127,7 @@ if TYPE_CHECKING:
     from keepstate.sessions.window import estimate_tokens
     from keepstate.stores.protocol import Store
     from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
+    from keepstate.stores.wrappers.tiered import TieredStore
     from keepstate.typed.batch import MutationBatch
     from keepstate.typed.changes import KeyDifference, StateChange, StateWatch
     from keepstate.typed.hooks import CommitEvent
@@ -258,6 +259,7 @@ _HOMES = {
     "sessions.window": ("estimate_tokens",),
     "stores.protocol": ("Store",),
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
+    "stores.wrappers.tiered": ("TieredStore",),
     "values.pickles": ("SignedPickle",),
     "values.schema": ("register", "upcast"),
     "workspace": ("ActionEvent", "Cache", "Disk", "Live", "Versioned", "events", "view"),
@@ -442,6 +444,7 @@ __all__ = [
     "TaskQueueState",
     "TeamState",
     "TeamTask",
+    "TieredStore",
     "ToolCacheEntry",
     "ToolCallContext",
     "ToolEffect",

@@ -65,7 +65,8 @@ def open(
     `async with keepstate.open(url) as ks:` or `ks = await keepstate.open(url)` opens it at once.
 
     Args:
-        url: A store URL, the path of an SQLite file, or an opened store, which is never closed here.
+        url: A store URL, the path of an SQLite file, or an opened store, which is never closed here. A
+            wrapper that is not open yet is opened and closed with this handle.
         namespace: Stands before the names of all spaces of the handle.
         author: Who writes, in what is recorded.
         encryption: The keys that values are encrypted under; all who open the store need them.
@@ -98,15 +99,22 @@ def source_of(
         raise InvalidError(
             f"{url!r} was opened already; open an EncryptedStore around it, and hand that over"
         )
+    if isinstance(url, StoreWrapper) and not url.is_open:
+        store = url if url.colour == colour else url.twin(runner_of(colour))
+        return _owned(store, colour)
     return PassedStore(url, colour)
+
+
+def _owned(store: AnyStore, colour: Colour) -> PassedStore:
+    """Returns a source that opens a store with the first operation and closes it in the end."""
+    own = _Shared(store)
+    own.users = 1
+    return PassedStore(store, colour, own=own)
 
 
 def source_over(values: KeyValues) -> PassedStore:
     """Returns where a blocking handle on a caller's key-value store gets its store from."""
-    store = KeyValueStore(values, runner=runner_of("blocking"))
-    own = _Shared(store)
-    own.users = 1
-    return PassedStore(store, "blocking", own=own)
+    return _owned(KeyValueStore(values, runner=runner_of("blocking")), "blocking")
 
 
 def blocking(handle: Keepstate) -> BlockingKeepstate:
@@ -252,7 +260,7 @@ class OpenStore:
         self._shared: _Shared | None = None
         self._closed = False
         self._folder = os.getcwd() if folder is None and self._is_relative else folder
-        self._is_private = self._url.scheme == "memory" and not self._url.host
+        self._is_private = self._url.backend == "memory" and not self._url.host
         self._private = self._made() if self._is_private and private is None else private
 
     def __del__(self) -> None:
@@ -268,7 +276,7 @@ class OpenStore:
 
     @property
     def _is_relative(self) -> bool:
-        at_host = self._url.scheme not in _FILES or self._url.host
+        at_host = self._url.backend not in _FILES or self._url.host
         return not at_host and self._url.path[:1] not in ("", "/")
 
     @property
@@ -399,9 +407,7 @@ class PassedStore:
         """Returns the same store for another colour."""
         if not isinstance(self._store, AnyStore):
             raise UnsupportedError(f"{self._store!r} has no twin in another colour; open it there")
-        own = _Shared(self._store.twin(runner_of(colour)))
-        own.users = 1
-        return PassedStore(own.store, colour, own=own)
+        return _owned(self._store.twin(runner_of(colour)), colour)
 
     def blocking(self, handle: Keepstate) -> BlockingKeepstate:
         """Returns the twin around a handle in the blocking colour."""

@@ -26,6 +26,7 @@ OPTIONS = {
     "sqlite": ("keepstate.stores.sqlite.store", "Options"),
     "redis": ("keepstate.stores.redis.options", "RedisOptions"),
     "postgresql": ("keepstate.stores.postgres.options", "PostgresOptions"),
+    "tiered": ("keepstate.stores.wrappers.tiered.store", "TieredOptions"),
 }
 
 

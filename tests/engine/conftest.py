@@ -24,6 +24,7 @@ from keepstate.stores.protocol import Store
 from keepstate.testing.clocks import ManualClock
 
 EVERYWHERE = ("memory", "file", "sqlite", "redis", "postgres")
+WITH_TIERS = (*EVERYWHERE, pytest.param("tiered", marks=pytest.mark.deep))
 SHARED = ("sqlite", "redis", "valkey", "redis_cluster", "postgres")
 
 
@@ -55,11 +56,13 @@ def url_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"file:///{tmp_path}/keepstate.journal"
     if kind == "sqlite":
         return f"sqlite:///{tmp_path}/keepstate.db"
+    if kind == "tiered":
+        return f"tiered+sqlite:///{tmp_path}/tiered.db?hot_bytes=100000"
     url: str = request.getfixturevalue(f"{kind}_url")
     return url
 
 
-@pytest.fixture(params=EVERYWHERE)
+@pytest.fixture(params=WITH_TIERS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return url_of(request.param, request, tmp_path)
 

@@ -55,11 +55,8 @@ def split(store: Store, space: str, value: bytes) -> tuple[bytes, dict[bytes, by
     names: list[bytes] = []
     for start in range(0, len(value), limits.VALUE_BYTES):
         part = value[start : start + limits.VALUE_BYTES]
-        names.append(
-            store.object_name(space, part)
-            if isinstance(store, NamesObjects)
-            else sha256(part).digest()[:DIGEST_SIZE]
-        )
+        hidden = store.object_name(space, part) if isinstance(store, NamesObjects) else None
+        names.append(hidden or sha256(part).digest()[:DIGEST_SIZE])
         parts[layout.PARTS + names[-1]] = part
     manifest = Manifest(len(value), sha256(value).digest(), names)
     return MANIFEST_BYTE + msgspec.msgpack.encode(manifest), parts

@@ -306,6 +306,10 @@ class StoreBase(ABC):
                 self._board.hint(batch.space)
         return outcomes
 
+    def hurry(self) -> None:
+        """Lets calls fail at once where they would be repeated: for who can do without an answer."""
+        self._retry_for_s = 0.0
+
     def _patience(self, since_s: float | None = None) -> Patience:
         return Patience(self._retry_for_s, since_s=since_s, runner=self._runner, clock=self._clock)
 

@@ -12,11 +12,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from enum import StrEnum
-from typing import Final, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from keepstate.errors import InvalidError, StorageError
+
+if TYPE_CHECKING:
+    from keepstate.stores.marks import Mark
 
 LAST_REVISION: Final = 2**53 - 1
 """The largest that every backend counts to exactly; no space reaches it."""
@@ -285,6 +288,24 @@ class NoticesLosses(Protocol):
 
 
 @runtime_checkable
+class TellsMarks(Protocol):
+    """The extra ability of a store on a server to tell whether a space has a revision that was seen once."""
+
+    def mark(self, space: str) -> Mark | None:
+        """Returns the highest mark that this handle has seen of the space; asks nobody."""
+        ...
+
+    async def changes_under(self, space: str, mark: Mark, after: int, *, limit: int = 1024) -> Changes:
+        """Returns what changed after a revision, if the space has this mark.
+
+        Raises:
+            CompactedError: `after` is below the log's floor.
+            HistoryLostError: The space has not, or no longer, the mark. Nobody else is told.
+        """
+        ...
+
+
+@runtime_checkable
 class Coloured(Protocol):
     """What a store tells of where it may be used."""
 
@@ -325,8 +346,11 @@ class Inspected(Protocol):
 class NamesObjects(Protocol):
     """The extra ability of a store to name what is named by its content, where a digest would tell it."""
 
-    def object_name(self, space: str, content: bytes) -> bytes:
-        """Returns the name: the same for the same content in one space, as long as a digest."""
+    def object_name(self, space: str, content: bytes) -> bytes | None:
+        """Returns the name: the same for the same content in one space, as long as a digest.
+
+        None is what a wrapper tells where its store would let a digest be the name.
+        """
         ...
 
 

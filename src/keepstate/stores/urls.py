@@ -2,8 +2,9 @@
 
 `scheme://[user[:password]@][host[:port][,host[:port]…]][/path][?option=value&…]`. A path after three slashes
 is relative, after four absolute; `#`, `?` and `%` inside one are written `%23`, `%3F` and `%25`. Backends are
-imported when their scheme is first used; other packages add theirs by the entry point group
-`keepstate.stores`, whose names are schemes and whose objects are `StoreBase` classes.
+imported when their scheme is first used. `tiered+` before a scheme puts memory in front of its store. Other
+packages add theirs by the entry point group `keepstate.stores`, whose names are schemes and whose objects are
+`StoreBase` classes.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
     "postgresql": ("keepstate.stores.postgres", "PostgresStore"),
 }
 
+TIERED: Final = "tiered+"
+"""Stands before the scheme of a store that has memory in front of it."""
+
 _ENTRY_POINTS = "keepstate.stores"
 _PATH = re.compile(r"(?=.*[./])[\w./-]+")
 """What is most likely meant as a path, and needs no quoting in a URL; a password would not show."""
@@ -44,7 +48,7 @@ class OpensUrls(Protocol):
     """What a backend's class offers to be found by its URL."""
 
     def from_url(self, url: StoreUrl, *, runner: Runner) -> StoreBase:
-        """Returns the store that the URL names, not yet opened."""
+        """Returns the store that the URL names, or a wrapper that does the same, not yet opened."""
         ...
 
 
@@ -93,8 +97,14 @@ class StoreUrl(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         login = f"{quote(self.user)}@" if self.user else ""
         path = f"/{quote(self.path)}" if self.path else ""
-        query = "&".join(f"{name}={value}" for name, value in self.options.items() if not _is_secret(name))
+        options = [(name, _shown(value)) for name, value in self.options.items() if not _is_secret(name)]
+        query = "&".join(f"{name}={value}" for name, value in options)
         return f"{self.scheme}://{login}{self.host}{path}" + (f"?{query}" if query else "")
+
+    @property
+    def backend(self) -> str:
+        """Returns the scheme of the store that keeps what is written."""
+        return self.scheme.removeprefix(TIERED)
 
     def options_as(self, kind: type[T], *, beside: frozenset[str] = frozenset()) -> T:
         """Returns the options as a struct of typed fields.
@@ -127,6 +137,11 @@ class StoreUrl(msgspec.Struct, frozen=True):
         """Raises `InvalidError` if any option is given."""
         if self.options:
             raise InvalidError(f"{self.scheme}:// has no options, but {', '.join(self.options)} was given")
+
+
+def _shown(value: str) -> str:
+    """Returns an option's value; one that is a URL itself without its password."""
+    return str(StoreUrl.parse(value)) if "://" in value else value
 
 
 def _fits(given: Mapping[str, str], field: msgspec.structs.FieldInfo) -> bool:
@@ -174,6 +189,11 @@ def store_class(scheme: str) -> OpensUrls:
         InvalidError: No backend has this scheme; the known ones are listed.
         MissingExtraError: The backend's driver is not installed.
     """
+    if scheme.startswith(TIERED):
+        store_class(scheme.removeprefix(TIERED))
+        tiered: Any = import_module("keepstate.stores.wrappers.tiered")
+        wrapper: OpensUrls = tiered.TieredStore
+        return wrapper
     if scheme in BACKENDS:
         module, name = BACKENDS[scheme]
         loaded: Any = import_module(module)

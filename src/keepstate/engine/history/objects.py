@@ -123,7 +123,7 @@ def key_maker(unit: Unit) -> Callable[[bytes], bytes]:
     store, space = unit.store, unit.space
     if _names_objects(type(store)):
         names = cast("NamesObjects", store)
-        return lambda name: layout.STATES + names.object_name(space, name)
+        return lambda name: layout.STATES + (names.object_name(space, name) or name)
     return lambda name: layout.STATES + name
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Runner
 from keepstate.errors import HistoryLostError, StoreUnavailableError, UnsupportedError
+from keepstate.stores.admission import admit_changes
 from keepstate.stores.base import RETRY_FOR_S, SWEPT_BY_FLUSH, StoreBase
 from keepstate.stores.marks import NONCE_BYTES, Mark, Marks, applied_beside
 from keepstate.stores.postgres import reading
@@ -218,8 +219,18 @@ class PostgresStore(StoreBase):
         )  # fmt: skip
         return reading.page(self._verified(space, mark, answer))
 
-    async def _changes(self, space: str, after: int, limit: int) -> Changes:
-        mark = self._marks.of(space)
+    def mark(self, space: str) -> Mark | None:
+        """Returns the highest mark that this handle has seen of the space."""
+        return self._marks.of(space)
+
+    async def changes_under(self, space: str, mark: Mark, after: int, *, limit: int = 1024) -> Changes:
+        """Returns what changed after a revision, if the space has this mark."""
+        self._check_open()
+        admit_changes(space, after, limit)
+        return await self._repeated(self._changes, space, after, limit, mark)
+
+    async def _changes(self, space: str, after: int, limit: int, under: Mark | None = None) -> Changes:
+        mark = under or self._marks.of(space)
         answer = await self._client.ask(
             "changes", space.encode(), int8(after), int8(limit), int8(limits.PAGE_BYTES),
             int8(mark.revision if mark else 0),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from hashlib import sha256
 from typing import Self
 
 from keepstate._runner import Colour, Runner
@@ -20,7 +19,6 @@ from keepstate.stores.protocol import (
     Reading,
     Setting,
 )
-from keepstate.values.digest import DIGEST_SIZE
 
 
 class StoreWrapper:
@@ -150,8 +148,6 @@ class StoreWrapper:
         """Returns what decides beneath the store what it keeps."""
         return await self._store.settings() if isinstance(self._store, Inspected) else ()
 
-    def object_name(self, space: str, content: bytes) -> bytes:
-        """Returns the name of what is named by its content."""
-        if isinstance(self._store, StoreWrapper):
-            return self._store.object_name(space, content)
-        return sha256(content).digest()[:DIGEST_SIZE]
+    def object_name(self, space: str, content: bytes) -> bytes | None:
+        """Returns the name of what is named by its content, None where a digest will do."""
+        return self._store.object_name(space, content) if isinstance(self._store, StoreWrapper) else None

@@ -1,0 +1,108 @@
+"""A tiered store keeps the contract of all stores, whatever is cold, and with a cache between processes."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from keepstate import EncryptedStore, KeyRing, TieredStore
+from keepstate._runner import ThreadRunner
+from keepstate.stores.base import StoreBase
+from keepstate.stores.memory import MemoryStore
+from keepstate.stores.postgres import PostgresStore
+from keepstate.stores.redis import RedisStore
+from keepstate.stores.sqlite import SqliteStore
+from keepstate.stores.urls import StoreUrl
+from keepstate.testing.clocks import ManualClock
+from keepstate.testing.models import StoreMachine
+from keepstate.testing.store_contract import Clocked, Persists, Shared, SharedAcrossProcesses, StoreContract
+
+
+def as_base(store: Any) -> StoreBase:
+    """Returns it as the contract's own type, of which it has all that the contract asks for."""
+    made: StoreBase = store
+    return made
+
+
+class TestTieredMemory(Clocked, Persists, Shared, StoreContract):
+    def make_store(self, tmp_path: Path) -> StoreBase:
+        cold = MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
+        return as_base(TieredStore(cold=cold, clock=self.clock))
+
+
+@pytest.mark.deep
+class TestForgetfulMemory(Clocked, Persists, Shared, StoreContract):
+    """It remembers two or three entries, so that hardly anything is found whole."""
+
+    def make_store(self, tmp_path: Path) -> StoreBase:
+        cold = MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
+        return as_base(TieredStore(cold=cold, hot_bytes=1200, clock=self.clock))
+
+
+class TestStaleMemory(Clocked, Persists, StoreContract):
+    """What one handle writes it reads, also where it asks nobody for a minute."""
+
+    def make_store(self, tmp_path: Path) -> StoreBase:
+        cold = MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
+        return as_base(TieredStore(cold=cold, max_staleness_s=60, clock=self.clock))
+
+
+@pytest.mark.deep
+class TestEncryptedTiers(Clocked, Persists, Shared, StoreContract):
+    def make_store(self, tmp_path: Path) -> StoreBase:
+        cold = MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
+        return as_base(EncryptedStore(TieredStore(cold=cold, clock=self.clock), KeyRing(bytes(range(32)))))
+
+
+class TieredMachine(StoreMachine):
+    def make_store(self, runner: ThreadRunner, clock: ManualClock) -> StoreBase:
+        return as_base(TieredStore(cold=MemoryStore(runner=runner, clock=clock), hot_bytes=4000, clock=clock))
+
+
+class StaleMachine(StoreMachine):
+    def make_store(self, runner: ThreadRunner, clock: ManualClock) -> StoreBase:
+        cold = MemoryStore(runner=runner, clock=clock)
+        return as_base(TieredStore(cold=cold, max_staleness_s=1e6, clock=clock))
+
+
+TestTieredMachine = TieredMachine.TestCase
+TestStaleMachine = StaleMachine.TestCase
+
+
+class Workers(SharedAcrossProcesses):
+    """Other processes have tiers too."""
+
+    options = ""
+
+    def start_process(self, store: StoreBase, space: str, times: int) -> subprocess.Popen[str]:
+        worker = Path(__file__).with_name("incrementing.py")
+        url = f"tiered+{self.store_url(store)}{self.options}"
+        command = [sys.executable, str(worker), url, space, str(times)]
+        return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+class TestTieredSqlite(Clocked, Persists, Workers, StoreContract):
+    def make_store(self, tmp_path: Path) -> StoreBase:
+        path = tmp_path / "keepstate.db"
+        cold = SqliteStore(path, durability="normal", runner=self.runner(), clock=self.clock)
+        return as_base(TieredStore(cold=cold, clock=self.clock))
+
+
+class TestThreeTiers(Persists, Workers, StoreContract):
+    """Memory and Valkey in front of PostgreSQL."""
+
+    @pytest.fixture(autouse=True)
+    def servers(self, postgres_url: str, valkey_url: str) -> None:
+        self.cold, self.warm = postgres_url, f"{valkey_url}?timeout_s=5"
+        self.options = f"?warm={quote(self.warm, safe='')}"
+
+    def make_store(self, tmp_path: Path) -> StoreBase:
+        runner = self.runner()
+        cold = PostgresStore.from_url(StoreUrl.parse(self.cold), runner=runner)
+        warm = RedisStore(StoreUrl.parse(self.warm), runner=type(runner)())
+        return as_base(TieredStore(cold=cold, warm=warm))
