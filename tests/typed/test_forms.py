@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import attrs
 import msgspec
+import pydantic.dataclasses
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -46,6 +49,37 @@ class Struct(msgspec.Struct):
     parts: tuple[int, ...] = ()
 
 
+class Level(IntEnum):
+    LOW = 1
+
+
+@dataclass
+class Cached:
+    size: int = 0
+    cache: Any = field(default=None, compare=False)
+
+
+@dataclass
+class Heir(Cached):
+    more: int = 0
+
+
+@pydantic.dataclasses.dataclass
+class Checked:
+    size: int = Field(default=1, ge=1)
+    tags: list[int] = field(default_factory=list)
+
+
+def out_of_bounds() -> Checked:
+    checked = Checked()
+    checked.size = 0
+    return checked
+
+
+class Inner(BaseModel):
+    sizes: list[Model] = []
+
+
 @attrs.define
 class Plate:
     tags: list[str] = attrs.field(factory=list)
@@ -66,6 +100,12 @@ VALUES = [
     (HoldsModel, HoldsModel(Model(size=2))),
     (Struct, Struct((1, 2))),
     (Plate, Plate(["x"])),
+    (Heir, Heir(1, [1], more=2)),
+    (Checked, Checked(2, [1])),
+    (list[datetime], [datetime(2026, 10, 25, 2, 30)]),
+    (dict[str, Mood], {"a": Mood.CALM}),
+    (list[Level], [Level.LOW]),
+    (Inner, Inner(sizes=[Model(size=2)])),
 ]
 
 
@@ -94,6 +134,19 @@ def test_nan_is_kept() -> None:
         (dict[str, Any], {"a": [1, (2, 3)]}, "['a'][1]"),
         (list[Any], [{"when": datetime(2026, 1, 1, tzinfo=UTC)}], "[0]['when']"),
         (list[Any], [1, 1j], "[1]"),
+        (dict[str, Any], {"a": [Level.LOW]}, "['a'][0]"),
+        (list[int], [0, Level.LOW], "[1]"),
+        (set[int], {Level.LOW}, ""),
+        (dict[int, str], {Level.LOW: "x"}, ""),
+        (set[int], frozenset({1}), ""),
+        (bytes, bytearray(b"x"), ""),
+        (list[float], [1.0, 1], "[1]"),
+        (Report, Report(at=datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))), "at"),
+        (list[datetime], [datetime(2026, 10, 25, 2, 30, fold=1)], "[0]"),
+        (Cached, Cached(1, {"k": (1,)}), "cache['k']"),
+        (Cached, Heir(1), ""),
+        (Checked, out_of_bounds(), "size"),
+        (dict[str, Checked], {"a": out_of_bounds()}, "['a'].size"),
         (HoldsModel, HoldsModel(model=3), "model"),  # type: ignore[arg-type]
         (int, "three", ""),
     ],
@@ -107,20 +160,25 @@ def test_what_would_not_come_back_is_refused_with_its_path(kind: Any, value: Any
 
 
 @pytest.mark.parametrize(
-    ("kind", "raw", "told"),
+    ("kind", "raw", "path"),
     [
         (Profile, {"name": "x", "tags": "y"}, "tags"),
         (Model, {"size": 0}, "size"),
-        (HoldsModel, {"model": {"size": 0}}, "model"),
+        (HoldsModel, {"model": {"size": 0}}, "model.size"),
+        (dict[str, Model], {"a": {"size": 0}}, "['a'].size"),
+        (Inner, {"sizes": [{"size": 1}, {"size": 0}]}, "sizes[1].size"),
         (list[Mood], ["calm", "wild"], "[1]"),
+        (Checked, {"size": 0}, "size"),
+        (list[Checked], [{}, {"size": 0}], "[1].size"),
+        (dict[str, Checked | None], {"a": {"size": 0}}, "['a'].size"),
     ],
     ids=str,
 )
-def test_what_does_not_validate_is_refused_with_its_path(kind: Any, raw: Any, told: str) -> None:
+def test_what_does_not_validate_is_refused_with_its_path(kind: Any, raw: Any, path: str) -> None:
     with pytest.raises(StateError) as refused:
         key_of(kind).decode(raw)
 
-    assert told in f"{refused.value.path}{refused.value}"
+    assert (refused.value.state_key, refused.value.path) == ("k", path)
 
 
 def test_a_value_nested_too_deep_is_refused() -> None:
@@ -144,6 +202,35 @@ plain = st.recursive(
     lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
     max_leaves=12,
 )
+
+
+leaves: list[st.SearchStrategy[Any]] = [
+    st.none(),
+    st.booleans(),
+    st.integers(-9, 9),
+    st.floats(-9, 9),
+    st.text(max_size=2),
+    st.binary(max_size=2),
+    st.sampled_from([Level.LOW, Mood.CALM]),
+    st.datetimes(),
+]
+mixed = st.recursive(
+    st.one_of(leaves),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.tuples(inner)
+        | st.dictionaries(st.text(max_size=2) | st.integers(0, 2), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@given(mixed)
+def test_what_nobody_declares_comes_back_of_its_types_or_is_refused(value: Any) -> None:
+    key = key_of(list[Any])
+
+    with suppress(StateError):
+        assert repr(key.decode(key.encode([value]))) == repr([value])
 
 
 @given(plain)

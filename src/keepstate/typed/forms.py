@@ -1,22 +1,22 @@
 """Values as JSON types and back: plain ones, dataclasses, msgspec, attrs and pydantic classes.
 
-msgspec does the work. What would not come back equal is refused when it is written, and what does not
-validate when it is read; both name the path.
+msgspec does the work, and pydantic that of its own classes. What would not come back the same is refused
+when it is written, and what does not validate when it is read; both name the path.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
-from collections.abc import Iterator, Mapping
-from typing import Any, Final, get_args, get_origin
+from functools import cache
+from typing import Any, Final, cast, get_args, get_origin
 
 import msgspec
+from msgspec import inspect
 
 from keepstate.errors import StateError
+from keepstate.typed.sameness import difference, parts, path_to
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
-_CLASSES: Final = ("__attrs_attrs__", "__struct_fields__", "__pydantic_fields__")
 
 
 class _UnfitError(Exception):
@@ -25,6 +25,14 @@ class _UnfitError(Exception):
     def __init__(self, value: object) -> None:
         super().__init__(f"{type(value).__module__}.{type(value).__qualname__} has no JSON form")
         self.value = value
+
+
+class _InvalidError(ValueError):
+    """What pydantic says of an object, and where in it."""
+
+    def __init__(self, reason: str, path: str) -> None:
+        super().__init__(reason)
+        self.path = path
 
 
 def written(value: Any, wanted: Any, key: str) -> Any:
@@ -36,15 +44,15 @@ def written(value: Any, wanted: Any, key: str) -> Any:
     try:
         raw = msgspec.to_builtins(value, str_keys=True, enc_hook=_form)
     except _UnfitError as error:
-        raise _refused(key, _path_to(value, error.value), str(error), "is not written") from error
+        raise _refused(key, path_to(value, error.value), str(error), "is not written") from error
     except (TypeError, ValueError, RecursionError) as error:
         raise _refused(key, "", str(error) or type(error).__name__, "is not written") from error
     if type(value) in _ATOMS and type(value) is wanted:
         return raw
     raw = _without_tuples(raw)
     back = _read(raw, wanted, key, "is not written")
-    if back != value and (path := _difference(value, back, "")) is not None:
-        raise _refused(key, path, "it would come back different", "is not written")
+    if (found := difference(value, back)) is not None:
+        raise _refused(key, *found, "is not written")
     return raw
 
 
@@ -59,17 +67,23 @@ def read(raw: Any, wanted: Any, key: str) -> Any:
 
 def _read(raw: Any, wanted: Any, key: str, what: str) -> Any:
     try:
-        return msgspec.convert(raw, wanted, str_keys=True, dec_hook=_value)
+        value = msgspec.convert(raw, wanted, str_keys=True, dec_hook=_value)
+        if _holds_validated(wanted):
+            _validate(value)
+        return value
     except msgspec.ValidationError as error:
         reason, path = _told(error)
         raise _refused(key, _exactly(raw, wanted) or path, reason, what) from error
+    except _InvalidError as error:
+        raise _refused(key, error.path, str(error), what) from error
     except (TypeError, ValueError, RecursionError) as error:
         raise _refused(key, "", str(error) or type(error).__name__, what) from error
 
 
 def _told(error: msgspec.ValidationError) -> tuple[str, str]:
     reason, _, place = str(error).partition(" - at `")
-    return reason, place.removesuffix("`").removeprefix("$")
+    inner = error.__cause__.path if isinstance(error.__cause__, _InvalidError) else ""
+    return reason, place.removesuffix("`").removeprefix("$") + inner
 
 
 def _exactly(raw: Any, wanted: Any) -> str | None:
@@ -139,50 +153,65 @@ def _value(wanted: Any, raw: Any) -> Any:
     try:
         return wanted.model_validate(raw, by_name=True, by_alias=False)
     except pydantic.ValidationError as error:
-        first = error.errors(include_url=False)[0]
-        place = ".".join(str(step) for step in first["loc"])
-        raise ValueError(f"{place}: {first['msg']}" if place else first["msg"]) from error
+        raise _first(error, "") from error
 
 
-def _parts(value: Any) -> Iterator[tuple[str, Any]]:
-    """Yields what a value consists of, and where."""
-    kind = _kind(value)
-    if issubclass(kind, Mapping):
-        yield from ((f"[{name!r}]", item) for name, item in value.items())
-    elif issubclass(kind, list | tuple):
-        yield from ((f"[{index}]", item) for index, item in enumerate(value))
-    elif issubclass(kind, set | frozenset):
-        yield from (("[…]", item) for item in value)
-    elif dataclasses.is_dataclass(value) or any(hasattr(kind, mark) for mark in _CLASSES):
-        yield from ((f".{name}", item) for name, item in _fields(value))
+def _first(error: Any, path: str) -> _InvalidError:
+    """Returns the first of what pydantic found, with its place behind a path."""
+    first = error.errors(include_url=False)[0]
+    steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
+    return _InvalidError(first["msg"], path + "".join(steps))
 
 
-def _fields(value: Any) -> Iterator[tuple[str, Any]]:
-    names = getattr(value, "__struct_fields__", None) or getattr(_kind(value), "__annotations__", {})
-    yield from ((name, getattr(value, name)) for name in names if hasattr(value, name))
+# ---- dataclasses of pydantic, which msgspec fills like any other
 
 
-def _path_to(value: Any, part: object, path: str = "") -> str:
-    if value is part:
-        return path
-    return next((found for step, item in _parts(value) if (found := _path_to(item, part, path + step))), "")
+def _holds_validated(wanted: Any) -> bool:
+    """Whether values of a type may have dataclasses of pydantic in them."""
+    try:
+        return _looked_through(wanted)
+    except TypeError:  # a type that cannot be hashed
+        return True
 
 
-def _difference(old: Any, new: Any, path: str) -> str | None:
-    """Returns where two values differ, if they do: what cannot be compared, and NaN, is no difference."""
-    if type(old) is not type(new):
-        return path
-    if isinstance(old, float):
-        return None if old == new or (math.isnan(old) and math.isnan(new)) else path
-    mine, theirs = list(_parts(old)), list(_parts(new))
-    if not mine and not theirs:
-        has_no_equality = "__eq__" not in {name for base in type(old).__mro__[:-1] for name in vars(base)}
-        return None if old == new or has_no_equality else path
-    if isinstance(old, set | frozenset):
-        return None if old == new else path
-    if [step for step, _ in mine] != [step for step, _ in theirs]:
-        return path
-    for (step, item), (_, other) in zip(mine, theirs, strict=True):
-        if (found := _difference(item, other, path + step)) is not None:
-            return found
-    return None
+@cache
+def _looked_through(wanted: Any) -> bool:
+    seen: set[int] = set()
+    left: list[Any] = [inspect.type_info(wanted)]
+    while left:
+        part = left.pop()
+        if id(part) in seen:
+            continue
+        seen.add(id(part))
+        if isinstance(part, inspect.DataclassType) and _is_validated(part.cls):
+            return True
+        if isinstance(part, tuple):
+            left.extend(cast("tuple[Any, ...]", part))
+        elif isinstance(part, inspect.Type | inspect.Field):
+            left.extend(getattr(part, name) for name in part.__struct_fields__)
+    return False
+
+
+def _is_validated(kind: type) -> bool:
+    return getattr(kind, "__is_pydantic_dataclass__", False) is True
+
+
+def _validate(value: Any, path: str = "") -> None:
+    """Raises `_InvalidError` for what a dataclass of pydantic does not take."""
+    if _is_validated(_kind(value)):
+        import pydantic
+
+        given = {field.name: getattr(value, field.name) for field in dataclasses.fields(value) if field.init}
+        try:
+            _adapter(_kind(value)).validate_python(given, by_name=True, by_alias=False)
+        except pydantic.ValidationError as error:
+            raise _first(error, path) from error
+    for step, item in parts(value):
+        _validate(item, path + step)
+
+
+@cache
+def _adapter(kind: type) -> Any:
+    import pydantic
+
+    return pydantic.TypeAdapter(kind)
