@@ -1,41 +1,13 @@
-"""Keys and plugins that the tests share."""
+"""Keys and plugins that the tests share: those of the contract, one of a dataclass, and a plugin."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from keepstate import (
-    CounterKey,
-    KeyScope,
-    ListKey,
-    MergeStrategy,
-    PluginRegistrar,
-    RegisterKey,
-    StateKey,
-)
+from keepstate import KeyScope, MergeStrategy, PluginRegistrar, StateKey
+from keepstate.testing.typed_contract.keys import Draft, Evens, Notes, Plan, Steps, Visits
 
-
-class Visits(CounterKey):
-    KEY = "visits"
-    SCOPE = KeyScope.THREAD
-
-
-class Steps(CounterKey):
-    KEY = "steps"
-
-
-class Notes(ListKey[str]):
-    KEY = "notes"
-    SCOPE = KeyScope.THREAD
-
-
-class Plan(RegisterKey[str]):
-    KEY = "plan"
-    SCOPE = KeyScope.THREAD
-
-
-class Draft(RegisterKey[str]):
-    KEY = "draft"
+__all__ = ["KEYS", "Diary", "Draft", "Evens", "Notes", "Person", "Plan", "Profile", "Steps", "Visits"]
 
 
 @dataclass
@@ -53,19 +25,6 @@ class Person(StateKey[Profile, str]):
     def apply(cls, value: Profile, update: str) -> Profile:
         value.tags.append(update)
         return value
-
-
-class Evens(StateKey[int, int]):
-    """Refuses what is odd."""
-
-    KEY = "evens"
-    SCOPE = KeyScope.THREAD
-
-    @classmethod
-    def apply(cls, value: int, update: int) -> int:
-        if update % 2:
-            raise ValueError(f"{update} is odd")
-        return value + update
 
 
 KEYS = (Visits, Steps, Notes, Plan, Draft, Person, Evens)

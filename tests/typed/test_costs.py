@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from types import new_class
 from typing import Any
 
 import pytest
 
-from keepstate import CounterKey, KeyedState, KeyScope, MutationBatch
+from keepstate import AgentRun, CounterKey, KeyedState, KeyScope, MutationBatch
 from keepstate._runner import TaskRunner
 from keepstate.engine.keepstate import Keepstate
-from keepstate.opening import PassedStore
+from keepstate.opening import PassedStore, source_of
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Reading
 
@@ -102,21 +103,139 @@ def test_who_missed_some_commits_reads_what_they_changed() -> None:
     asyncio.run(main())
 
 
-def test_who_missed_more_reads_all_of_it_once() -> None:
+@pytest.mark.parametrize("count", [100, 1000])
+@pytest.mark.parametrize("touched", [16, 64])
+def test_two_who_commit_in_turn_read_what_both_touch_however_many_keys_there_are(
+    count: int, touched: int
+) -> None:
     async def main() -> None:
-        store, registered = Counting(), keys(300)
+        store, registered = Counting(), keys(count)
+        one = await filled(store, registered)
+        other = KeyedState(persistence=Keepstate(PassedStore(store, "async")), keys=registered)
+        await other.refresh()
+        for _ in range(3):
+            batch = one.begin_mutation()
+            for key in registered[:touched]:
+                batch.update(key, 1)
+            await one.commit(batch)
+            store.taken()
+
+            await other.commit(other.begin_mutation().update(registered[-1], 1))
+
+            counts = store.taken()
+            assert counts["pages"] == 0
+            assert counts["read"] <= 2 * touched + 8
+        await one.refresh()
+
+        assert [state.read(registered[0]) for state in (one, other)] == [4, 4]
+        assert [state.read(registered[-1]) for state in (one, other)] == [4, 4]
+        assert one.export_persisted() == other.export_persisted()
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_who_missed_many_commits_reads_what_they_changed() -> None:
+    async def main() -> None:
+        store, registered = Counting(), keys(1000)
         state = await filled(store, registered)
         other = KeyedState(persistence=Keepstate(PassedStore(store, "async")), keys=registered)
         await other.refresh()
-        for key in registered:
+        for key in registered[:300]:
             await state.commit(state.begin_mutation().update(key, 1))
         store.taken()
 
         await other.refresh()
 
-        assert store.taken()["pages"] <= 6
-        assert [other.read(key) for key in registered] == [2] * 300
+        assert store.taken() == {"read": 302, "written": 0, "pages": 0}
+        assert [other.read(key) for key in registered] == [2] * 300 + [1] * 700
         await store.close()
+
+    asyncio.run(main())
+
+
+def test_who_missed_more_than_the_log_tells_reads_all_of_it_once() -> None:
+    async def main() -> None:
+        store, registered = Counting(), keys(300)
+        state = await filled(store, registered)
+        other = KeyedState(persistence=Keepstate(PassedStore(store, "async")), keys=registered)
+        await other.refresh()
+        for _ in range(10):
+            for begin in range(0, 300, 20):
+                batch = state.begin_mutation()
+                for key in registered[begin : begin + 20]:
+                    batch.update(key, 1).update(key, 0)
+                await state.commit(batch)
+        for _ in range(10):
+            batch = state.begin_mutation()
+            for key in registered[:250]:
+                batch.update(key, 0)
+            await state.commit(batch)
+        store.taken()
+
+        await other.refresh()
+
+        assert 0 < store.taken()["pages"] <= 6
+        assert [other.read(key) for key in registered] == [11] * 300
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_a_moment_is_read_without_what_others_keep_in_the_space() -> None:
+    async def main() -> dict[int, dict[str, int]]:
+        told: dict[int, dict[str, int]] = {}
+        for foreign in (10, 2_000):
+            store, registered = Counting(), keys(3)
+            await store.open()
+            space = Keepstate(PassedStore(store, "async")).space("s", record=True)
+            for begin in range(0, foreign, 500):
+                async with space.transaction() as tx:
+                    for number in range(begin, min(begin + 500, foreign)):
+                        await tx.documents.put(f"foreign {number}", "x" * 200)
+            state = KeyedState("t", space=space, keys=registered)
+            for _ in range(2):
+                await state.commit(MutationBatch().update(registered[0], 1))
+            store.taken()
+
+            then = await state.at("main~1")
+
+            told[foreign] = store.taken()
+            assert [then.get(key) for key in registered] == [1, None, None]
+            assert (then.revision, state.read(registered[0])) == (1, 2)
+            await store.close()
+        return told
+
+    told = asyncio.run(main())
+
+    assert told[2_000]["read"] <= told[10]["read"] + 20
+    assert told[2_000]["pages"] == told[10]["pages"]
+
+
+def test_values_of_a_run_that_are_many_are_cleared_in_several_batches() -> None:
+    async def main() -> None:
+        run_scoped: list[Any] = [
+            new_class(f"Own{number}", (CounterKey,), {}, partial(dict.update, KEY=f"own {number}"))
+            for number in range(1200)
+        ]
+        ks = Keepstate(source_of("memory://", "async"))
+        async with ks, AgentRun(persistence=ks, keys=run_scoped) as run:
+            await run.start_run("t", "r1")
+            for begin in range(0, 1200, 600):
+                batch = MutationBatch()
+                for key in run_scoped[begin : begin + 600]:
+                    batch.update(key, 1)
+                await run.commit(batch)
+            reader = KeyedState("t", persistence=ks, keys=run_scoped, run_id="r1")
+            await reader.refresh()
+            assert len(reader.export_persisted().extensions) == 1200
+            await run.finish_run()
+
+            await run.start_run("t", "r2")
+
+            await reader.refresh()
+            assert reader.export_persisted().extensions == {}
+            assert [name async for name in ks.space("thread/t").documents.keys("typed/run/*")] == []
 
     asyncio.run(main())
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, dataclass
 from typing import Any
 
 import pytest
 
-from keepstate import PersistedState, Snapshot, StateError, StateKeyOptions, StateMap
+import keepstate
+from keepstate import (
+    KeyedState,
+    KeyScope,
+    MutationBatch,
+    PersistedState,
+    RegisterKey,
+    Snapshot,
+    StateError,
+    StateKeyOptions,
+    StateMap,
+)
 from tests.typed.keys import Notes, Person, Plan, Profile, Visits
 
 
@@ -134,6 +146,50 @@ def test_a_copy_of_what_a_snapshot_holds_can_be_changed() -> None:
 
     assert (values.get(Visits), snapshot.get(Visits)) == (4, 3)
     assert snapshot.ext.contains(Visits)
+
+
+def test_a_class_that_is_defined_again_is_the_same_key() -> None:
+    def defined() -> Any:
+        @dataclass
+        class Trip:
+            to: str = ""
+
+        class Trips(RegisterKey[Trip]):
+            KEY = "trips"
+
+        return Trip, Trips
+
+    (trip, first), (again, second) = defined(), defined()
+    values = StateMap()
+    values.insert(first, trip("Rome"))
+
+    assert Snapshot.new(1, values).get(second) == again("Rome")
+    assert values.get(second) == again("Rome")
+    values.insert(second, again("Oslo"))
+    assert values.get(first) == trip("Oslo")
+    assert values.remove(first) == trip("Oslo")
+    assert not values.contains(second)
+
+
+def test_a_value_that_cannot_be_read_leaves_the_others_of_a_copy() -> None:
+    class Number(RegisterKey[int]):
+        KEY = Plan.KEY
+        SCOPE = KeyScope.THREAD
+
+    async def copied() -> StateMap:
+        async with keepstate.open("memory://") as ks:
+            written = KeyedState(persistence=ks, keys=[Visits, Plan])
+            await written.commit(MutationBatch().update(Visits, 3).update(Plan, "text"))
+            async with KeyedState(persistence=ks, keys=[Visits, Number]) as state:
+                return state.snapshot().ext.copy()
+
+    values = asyncio.run(copied())
+
+    assert values.copy().get(Visits) == 3
+    with pytest.raises(StateError, match="version 1"):
+        values.get(Number)
+    values.insert(Number, 4)
+    assert values.get(Number) == 4
 
 
 def test_sharing_a_snapshot_encodes_nothing_again() -> None:

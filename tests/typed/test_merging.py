@@ -17,13 +17,11 @@ from keepstate import (
     MapKey,
     MaximumKey,
     MutationBatch,
-    PersistedState,
-    PluginRegistrar,
     RegisterKey,
     SetKey,
     StateError,
 )
-from tests.typed.keys import Diary, Draft, Notes, Plan, Steps, Visits
+from tests.typed.keys import Draft, Notes, Plan, Steps, Visits
 
 
 class Total(CounterKey):
@@ -217,44 +215,3 @@ def test_a_parallel_merge_equals_the_serial_order_of_its_batches(batches: list[M
         return
 
     assert applied(batches, merged=True) == applied(batches)
-
-
-class Late:
-    """A plugin with all keys, each of the scope that its class says: a run."""
-
-    def register(self, registrar: PluginRegistrar) -> None:
-        for key in updates:
-            registrar.register_key(key)
-
-
-@quickly
-@given(
-    st.lists(batches_of([*COMMUTATIVE, One]), max_size=4),
-    st.dictionaries(st.text(min_size=1), numbers, max_size=3),
-)
-def test_export_then_restore_is_identity_with_plugins_or_without(
-    batches: list[MutationBatch], unheard: dict[str, int]
-) -> None:
-    values = applied(batches)
-    runs = sorted(key.KEY for key in updates if key.KEY in values)
-    whole = PersistedState(
-        len(batches),
-        {**{f"plugin {name}": value for name, value in unheard.items()}, **values},
-        run_scoped=runs,
-    )
-
-    async def main() -> None:
-        async with KeyedState() as bare, KeyedState(keys=list(updates), plugins=[Diary()]) as full:
-            await bare.restore_persisted(whole)
-            assert bare.export_persisted() == whole
-            await bare.install_plugin(Late())
-            assert bare.export_persisted() == whole
-            assert all((bare.read(key) is None) == (key.KEY not in values) for key in updates)
-            await full.restore_persisted(bare.export_persisted())
-            assert full.export_persisted() == whole
-            again = KeyedState(keys=list(updates))
-            async with again:
-                await again.restore_persisted(full.export_persisted())
-                assert again.export_persisted() == whole
-
-    asyncio.run(main())

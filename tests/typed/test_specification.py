@@ -72,6 +72,20 @@ def test_each_name_of_the_specification_is_importable_and_has_its_members(name: 
     assert set(NAMES[name]) - declared == set()
 
 
+def test_what_a_hook_is_told_and_what_a_hook_is_can_be_imported() -> None:
+    told: list[keepstate.CommitEvent] = []
+    hook: keepstate.CommitHook = told.append
+
+    async def main() -> None:
+        async with KeyedState(keys=[Counter]) as state:
+            state.add_hook(hook)
+            await state.commit(MutationBatch().update(Counter, 1))
+
+    asyncio.run(main())
+
+    assert [event.new_revision for event in told] == [1]
+
+
 def test_defaults_are_those_of_the_specification() -> None:
     async def main() -> None:
         class Plain:
@@ -80,7 +94,9 @@ def test_defaults_are_those_of_the_specification() -> None:
 
         async with KeyedState(plugins=[Plain()]) as state:
             await state.commit(state.begin_mutation().update(Counter, 1))
-            assert state.export_persisted() == PersistedState(1, {"counter": 1}, run_scoped=["counter"])
+            assert state.export_persisted() == PersistedState(
+                1, {"counter": 1}, {"counter": 1}, run_scoped=["counter"]
+            )
             await state.clear_run_scoped()
             assert state.read(Counter) is None  # for a run
             await state.commit(state.begin_mutation().update(Counter, 1))

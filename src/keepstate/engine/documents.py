@@ -194,6 +194,10 @@ class Documents:
         return answer
 
     async def _changed(self, key: str, change: Change, default: object, type: Any = None) -> Any:
+        return (await self._made(key, change, default, type))[0]
+
+    async def _made(self, key: str, change: Change, default: object, type: Any = None) -> tuple[Any, int]:
+        """Returns the new value and its version, which is 0 inside a transaction."""
         place = layout.named_key(layout.DOCUMENTS, key)
 
         async def before(unit: Unit, entry: Entry | None) -> Any:
@@ -218,9 +222,9 @@ class Documents:
             return new
 
         if self._scope.gathers:
-            return (await self._scope.run(work))[0]
+            return await self._scope.run(work)
         store, space, runner = await self._scope.store(), self._scope.stored_name, self._scope.runner
-        return (await in_turn(store, space, place, runner, lambda: self._scope.run(work, attempts=None)))[0]
+        return await in_turn(store, space, place, runner, lambda: self._scope.run(work, attempts=None))
 
     def _copied(self, place: bytes, value: object, type: Any = None) -> Any:
         return self._scope.decode(self._scope.encode(value, place), place, type)

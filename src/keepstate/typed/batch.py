@@ -108,6 +108,12 @@ class MutationBatch:
             )
         return self.extend(other)
 
+    def on_base_of(self, other: MutationBatch) -> MutationBatch:
+        """Returns a copy on another batch's base: safe on an older one, as more counts as changed."""
+        batch = MutationBatch(other.base_revision, lineage=other.lineage)
+        batch._operations = list(self._operations)
+        return batch
+
     def exclusive_overlap(self, other: MutationBatch) -> str | None:
         """Returns an exclusive key that both batches touch, the first by name, or None."""
         mine = self.exclusive_keys()

@@ -22,8 +22,10 @@ class Applying:
         stored: The slots that it touches and that stand in documents.
     """
 
-    def __init__(self, batch: MutationBatch, registry: Registry, unstored: Mapping[str, Kept]) -> None:
-        self._batch, self._unstored = batch, unstored
+    def __init__(
+        self, batch: MutationBatch, registry: Registry, unstored: Mapping[str, Kept], run_id: str
+    ) -> None:
+        self._batch, self._unstored, self._run_id = batch, unstored, run_id
         self._touched = {operation.key.KEY: registry.named(operation.key) for operation in batch}
         self.stored = frozenset(_slot(each) for each in self._touched.values() if each.persistent)
 
@@ -62,8 +64,10 @@ class Applying:
         A value of a revision that the state has not come to was written before an earlier state was restored.
         """
         for name in sorted(self._batch.exclusive_keys()):
-            stored = self._stored(_slot(self._touched[name]), found)
-            if base < (found.head.removed if stored is None else stored.revision) <= found.head.revision:
+            slot = _slot(self._touched[name])
+            stored, head = self._stored(slot, found), found.head
+            changed = head.removed_at(slot, self._run_id) if stored is None else stored.revision
+            if base < changed <= head.revision:
                 return name
         return None
 

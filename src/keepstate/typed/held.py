@@ -15,9 +15,9 @@ from keepstate.engine.space import Space
 from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
 from keepstate.engine.turns import Turns
-from keepstate.errors import LeaseLostError, StorageError
+from keepstate.errors import LeaseLostError, StateError, StorageError
 from keepstate.typed.batch import MutationBatch
-from keepstate.typed.layout import Names
+from keepstate.typed.layout import RUN_SLOTS, Names
 from keepstate.typed.records import Head, RunRecord, plain, read_record
 from keepstate.typed.state import KeyedState
 
@@ -191,24 +191,35 @@ class _Beginning:
             if self.names.head in found
             else Head()
         )
+        if self.resume and name in found and self.run_id not in head.runs:
+            raise StateError(
+                f"run {self.run_id!r} of thread {self.thread_id!r} cannot be resumed: it had ended, or "
+                f"{_INTERRUPTED_RUNS} others were interrupted after it, and its run-scoped values were "
+                "removed; start it without `resume`"
+            )
         over = await self._over(tx, head)
-        if not await self._clear(tx, over):
+        cleared, is_all = await self._clear(tx, over)
+        head = head.after_clearing(cleared, self.run_id)
+        if not is_all:
+            await tx.documents.put(self.names.head, plain(head))
             return None
         fresh = RunRecord(self.run_id, self.thread_id, revision=head.revision)
         old = read_record(RunRecord, name, found[name].value) if self.resume and name in found else fresh
         record = replace(old, status="running", fence=self.lease.token, author=self.place.author)
         await tx.documents.put(name, plain(record))
         runs = {run: revision for run, revision in head.runs.items() if run not in over}
-        changed = runs.pop(self.run_id, 0)
+        changed = head.runs.get(self.run_id, 0)
+        runs.pop(self.run_id, None)
         await tx.documents.put(self.names.head, plain(replace(head, runs={**runs, self.run_id: changed})))
         return record
 
     async def _over(self, tx: Transaction, head: Head) -> list[str]:
-        """Returns the runs whose values go: those that have ended, and this one unless it is resumed.
+        """Returns the runs whose values go: those that have ended, and unless it is resumed this one.
 
-        Of runs that nobody does and that have not ended only the last ones stay, to be resumed.
+        Values of no run go as well when a run begins. Of runs that nobody does and that have not ended only
+        the last ones stay, to be resumed.
         """
-        over = [self.run_id] if self.run_id in head.runs and not self.resume else []
+        over = [] if self.resume else [run for run in (self.run_id, "") if run in head.runs]
         others = [run for run in head.runs if run not in (self.run_id, "")]
         records = await tx.documents.entries(*(self.names.run(run) for run in others))
         interrupted: list[str] = []
@@ -221,12 +232,14 @@ class _Beginning:
                 interrupted.append(run)
         return over + interrupted[:-_INTERRUPTED_RUNS]
 
-    async def _clear(self, tx: Transaction, runs: Sequence[str]) -> bool:
-        """Removes the values of runs, and returns whether that was all of them."""
-        deleted = 0
+    async def _clear(self, tx: Transaction, runs: Sequence[str]) -> tuple[dict[str, list[str]], bool]:
+        """Removes the values of runs, and returns the slots by run, and whether that was all of them."""
+        cleared: dict[str, list[str]] = {run: [] for run in runs}
         for run in runs:
-            async for name in tx.documents.keys(f"{escaped(self.names.run_prefix(run))}*"):
-                if deleted == _DELETES_BY_BATCH:
-                    return False
-                deleted += await tx.documents.delete(name)
-        return True
+            prefix = self.names.run_prefix(run)
+            async for name in tx.documents.keys(f"{escaped(prefix)}*"):
+                if sum(map(len, cleared.values())) == _DELETES_BY_BATCH:
+                    return cleared, False
+                await tx.documents.delete(name)
+                cleared[run].append(RUN_SLOTS + name.removeprefix(prefix))
+        return cleared, True

@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from keepstate._runner import Colour
 from keepstate.engine.scope import called, refuse_coroutine_function
 from keepstate.errors import InvalidError
 from keepstate.typed.state_map import Snapshot
@@ -35,10 +36,10 @@ CommitHook: TypeAlias = Callable[[CommitEvent], Awaitable[None] | None]
 
 
 class Hooks:
-    """The hooks of one state, in the order in which they were added."""
+    """The hooks of one state, or of all states of one run after the other, in the order of adding."""
 
-    def __init__(self, *, blocking: bool) -> None:
-        self._blocking = blocking
+    def __init__(self, colour: Colour) -> None:
+        self._blocking = colour == "blocking"
         self._hooks: list[CommitHook] = []
 
     def add(self, hook: CommitHook) -> None:

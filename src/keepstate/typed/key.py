@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import inspect
 from enum import Enum
-from typing import Any, ClassVar, Generic, Self, TypeAlias, TypeVar, cast
+from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, cast
 
 from keepstate.errors import KeepstateError, StateError
 from keepstate.typed import forms
@@ -22,6 +22,8 @@ Json: TypeAlias = Any
 """None, bool, int, float, str, and lists and dicts with str keys of these."""
 
 NAME_BYTES = 200
+UNSAID: Final = 0
+"""The version of a value of which nobody has said the version."""
 
 
 class KeyScope(Enum):
@@ -199,9 +201,21 @@ def is_key(given: Any, kind: type) -> bool:
     return isinstance(given, type) and issubclass(given, kind) and hasattr(given, "KEY")
 
 
+Identity: TypeAlias = tuple[object, ...]
+
+
+def identity(key: type) -> Identity:
+    """Returns what definitions of one key have in common, as when a cell of a notebook runs again.
+
+    Classes that one function makes have one name, too: those whose values or updates go otherwise are others.
+    """
+    said = [getattr(key, name, None) for name in ("KEY", "VERSION", "MERGE")]
+    return key.__module__, key.__qualname__, *said, str(getattr(key, "_type", None))
+
+
 def is_same(one: type, other: type) -> bool:
-    """Returns whether two classes are one, or definitions of one, as when a cell of a notebook runs again."""
-    return one is other or (one.__module__, one.__qualname__) == (other.__module__, other.__qualname__)
+    """Returns whether two classes are one, or definitions of one."""
+    return one is other or identity(one) == identity(other)
 
 
 def opened(key: type[TypedKey[Value]], raw: Json, version: int) -> Value:
@@ -211,17 +225,23 @@ def opened(key: type[TypedKey[Value]], raw: Json, version: int) -> Value:
         StateError: It cannot be read; names the key, the path and the stored version.
     """
     try:
+        if version == UNSAID and key.VERSION > 1:
+            raise StateError(
+                f"{key.__qualname__} is version {key.VERSION}, and whether this is of it nobody has said: "
+                "restore it with `versions`"
+            )
         if version > key.VERSION:
             raise StateError(
                 f"it was written by a newer one than {key.__qualname__}: upgrade the application"
             )
-        return key.decode(raw if version == key.VERSION else key.upgrade(raw, version))
+        return key.decode(raw if version in (key.VERSION, UNSAID) else key.upgrade(raw, version))
     except Exception as error:
         path = getattr(error, "path", None)
         told = str(error) if isinstance(error, KeepstateError) else repr(error)
+        said = "an unsaid version" if version == UNSAID else f"version {version}"
         raise StateError(
-            f"what is stored of {key.KEY!r} in version {version} is no value of it: {told}; "
-            "let `upgrade` read it, or delete it",
+            f"what is stored of {key.KEY!r} in {said} is no value of it: {told}; let `upgrade` read it, or "
+            "delete it",
             state_key=key.KEY,
             path=path if isinstance(path, str) else None,
             stored_version=version,

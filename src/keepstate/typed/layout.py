@@ -78,6 +78,11 @@ class Names:
         return f"{self.prefix}typed/head"
 
     @property
+    def all(self) -> str:
+        """Returns what the head and all values begin with."""
+        return f"{self.prefix}typed/"
+
+    @property
     def messages(self) -> str:
         """Returns the stream of the thread's messages."""
         return f"{self.prefix}messages"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.space import Space
@@ -13,11 +13,16 @@ from keepstate.typed.memory import Memory
 from keepstate.typed.records import Head, ValueRecord, read_record
 
 
-async def memory_at(place: Space | Transaction, names: Names, ref: Revision, run_id: str) -> Memory:
-    """Returns what a commit has recorded of a thread's state."""
-    documents = await place.at(ref)
-    head = read_record(Head, names.head, documents[names.head]) if names.head in documents else Head()
-    return Memory(head.revision, head.lineage, _slots(names, documents, run_id))
+async def memory_at(
+    place: Space | Transaction, names: Names, ref: Revision, run_id: str, slots: Iterable[str]
+) -> Memory:
+    """Returns what a commit has recorded of some slots of a thread's state; reads nothing else."""
+    documents = await place.at(ref, load=False)
+    wanted = [names.head, *(names.document(slot, run_id) for slot in slots)]
+    present = await documents._load_present(wanted)  # pyright: ignore[reportPrivateUsage]
+    found = {name: documents[name] for name in present}
+    head = read_record(Head, names.head, found[names.head]) if names.head in found else Head()
+    return Memory(head.revision, head.lineage, _slots(names, found, run_id))
 
 
 async def changed_between(

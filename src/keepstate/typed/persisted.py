@@ -9,7 +9,7 @@ from typing import Any, Literal, cast
 from keepstate.errors import StateError
 from keepstate.typed.forms import admit_json
 from keepstate.typed.kept import Kept
-from keepstate.typed.key import Json, KeyScope, opened
+from keepstate.typed.key import UNSAID, Json, KeyScope, opened
 from keepstate.typed.layout import RUN_SLOTS, key_in, slot_of
 from keepstate.typed.options import Registered
 from keepstate.values import codec
@@ -22,10 +22,13 @@ Unknown = Literal["keep", "error", "skip"]
 class PersistedState:
     """The serialized form of a state; all of it is JSON.
 
+    NaN and infinities, where values have them, are what `json` writes and reads as `NaN` and `Infinity`.
+
     Attributes:
         revision: The revision that it was exported at.
         extensions: The values by name of key.
-        versions: The versions of the keys' classes that made them; 1 for what is not named.
+        versions: The versions of the keys' classes that made them. What is not named can be read by a class
+            of version 1 only: nobody knows whether an `upgrade` has been done.
         run_scoped: The names of keys whose values live as long as a run; a registered key knows that itself.
     """
 
@@ -50,7 +53,7 @@ def exported(
         stored = slots[slot]
         extensions[name] = stored.raw
         versions.pop(name, None)
-        if stored.version != 1:
+        if stored.version != UNSAID:
             versions[name] = stored.version
         if slot.startswith(RUN_SLOTS):
             run_scoped.append(name)
@@ -72,7 +75,7 @@ def restored(
     _admit(state)
     slots: dict[str, Kept] = {}
     for name, raw in state.extensions.items():
-        version = state.versions.get(name, 1)
+        version = state.versions.get(name, UNSAID)
         known = registered.get(name)
         admit_json(raw, name)
         if known is not None:

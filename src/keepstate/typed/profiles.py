@@ -38,13 +38,15 @@ class ProfileEntry(Generic[V]):
 
     Attributes:
         key: The name of its profile key.
-        value: A copy; JSON where the key is not known.
+        value: A copy; JSON where the key is not known, or `error` says why it is no value of it.
         version: What `expected_version` asks for; 0 in the transaction that has written it.
+        error: Why the value cannot be read, in what `list` gives: the others can.
     """
 
     key: str
     value: V
     version: int
+    error: StateError | None = None
 
 
 Entries = list[ProfileEntry[Any]]
@@ -262,8 +264,12 @@ class ProfileAccess:
             return kept_record(kept(profile_key, cast("V", new)))
 
         # A plain function around it, because blocking handles take no coroutine functions.
-        made = await self._place(owner).documents.update(name, lambda old: changed(old), default=None)  # noqa: PLW0108
-        self._read.forget(owner, profile_key.KEY)
+        documents = self._place(owner).documents
+        made, version = await documents._made(name, lambda old: changed(old), None)  # noqa: PLW0108  # pyright: ignore[reportPrivateUsage]
+        if version:
+            self._read.read(owner, profile_key.KEY, version)
+        else:
+            self._read.forget(owner, profile_key.KEY)
         record = read_record(ValueRecord, name, made)
         return opened(profile_key, record.value, record.version)
 
@@ -309,7 +315,10 @@ class ProfileAccess:
     async def list(
         self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None
     ) -> Entries:
-        """Returns all values of one owner by name of key, those of unknown keys as JSON; see `read`."""
+        """Returns all values of one owner by name of key; see `read`.
+
+        Those of unknown keys are JSON, and so are those that no longer validate: `error` says why.
+        """
         owner = owner_of(key, agent, scope)
         prefix = profile_prefix(owner)
 
@@ -330,8 +339,12 @@ class ProfileAccess:
 
     def _told(self, key: str, name: str, stored: DocumentEntry[Any]) -> ProfileEntry[Any]:
         record, known = read_record(ValueRecord, name, stored.value), self._keys.get(key)
-        value = record.value if known is None else opened(known, record.value, record.version)
-        return ProfileEntry(key, value, stored.version)
+        if known is None:
+            return ProfileEntry(key, record.value, stored.version)
+        try:
+            return ProfileEntry(key, opened(known, record.value, record.version), stored.version)
+        except StateError as error:
+            return ProfileEntry(key, record.value, stored.version, error)
 
     async def clear(
         self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -24,7 +24,8 @@ class Head(msgspec.Struct, frozen=True):
     Attributes:
         revision: Counts its batches.
         lineage: Which counting it is: a restored state begins another. Empty for the first.
-        removed: The revision that last removed values.
+        removed: The revision that last removed values, but for those of runs that have ended.
+        cleared: The revision that last removed values of runs that have ended.
         floor: All slots that were changed after this revision are in `recent`, but for those of runs that
             have an id: only who does a run changes its values.
         recent: The slots that were changed last, and by which revision.
@@ -38,6 +39,7 @@ class Head(msgspec.Struct, frozen=True):
     floor: int = 0
     recent: dict[str, int] = {}
     runs: dict[str, int] = {}
+    cleared: int = 0
 
     def after(self, changed: Collection[str], run_id: str, *, removes: bool) -> Head:
         """Returns the head once a batch has changed these slots."""
@@ -50,13 +52,28 @@ class Head(msgspec.Struct, frozen=True):
         runs = self.runs
         if any(slot.startswith(RUN_SLOTS) for slot in changed):
             runs = {**runs, run_id: revision}
-        return Head(revision, self.lineage, revision if removes else self.removed, floor, recent, runs)
+        removed = revision if removes else self.removed
+        return Head(revision, self.lineage, removed, floor, recent, runs, self.cleared)
+
+    def after_clearing(self, cleared: Mapping[str, Collection[str]], begun: str) -> Head:
+        """Returns the head once slots of some runs were removed, because the run `begun` begins."""
+        if not any(cleared.values()):
+            return self
+        shared = cleared.get("", ())
+        head = self.after(shared, "", removes=bool(shared or cleared.get(begun)))
+        touched = {run: head.revision for run, slots in cleared.items() if slots}
+        return msgspec.structs.replace(head, runs={**head.runs, **touched}, cleared=head.revision)
+
+    def removed_at(self, slot: str, run_id: str) -> int:
+        """Returns the revision that may have removed the value of a slot in which there is none."""
+        is_of_ended = slot.startswith(RUN_SLOTS) and run_id != "" and run_id not in self.runs
+        return max(self.removed, self.cleared) if is_of_ended else self.removed
 
     def changed_since(self, revision: int, lineage: str, run_id: str) -> set[str] | None:
         """Returns the slots changed after a revision; None if that is not known."""
         if lineage != self.lineage or not self.floor <= revision <= self.revision:
             return None
-        if run_id and self.runs.get(run_id, 0) > revision:
+        if run_id and self.runs.get(run_id, self.cleared) > revision:
             return None
         missed = {slot for slot, made in self.recent.items() if made > revision}
         return {slot for slot in missed if not run_id or slot.startswith(THREAD_SLOTS)}

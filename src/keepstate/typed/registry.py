@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from keepstate.errors import StateError
@@ -28,7 +28,24 @@ class Registry:
     def __init__(self) -> None:
         self.keys: Mapping[str, Registered] = {}
         self._profile_keys: dict[str, tuple[type[ProfileKey[Any]], str]] = {}
-        self._plugins: set[str] = set()
+        self._plugins: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, keys: Iterable[AnyKey], plugins: Iterable[Plugin]) -> Registry:
+        """Returns these keys and those of these plugins, in use."""
+        registry, own = cls(), list(keys)
+        for plugin in [*([Keys(own)] if own else []), *plugins]:
+            registry.add(registry.asked(plugin))
+        return registry
+
+    def saved(self) -> Callable[[], None]:
+        """Returns what puts back what is in use now."""
+        before = self.keys, self._profile_keys, self._plugins
+
+        def put_back() -> None:
+            self.keys, self._profile_keys, self._plugins = before
+
+        return put_back
 
     def find(self, name: str) -> Registered | None:
         """Returns the key of this name that is in use, or None."""
@@ -74,9 +91,10 @@ class Registry:
 
     def add(self, registrar: PluginRegistrar) -> None:
         """Puts in use what a plugin has registered."""
-        self._plugins.add(registrar.owner)
+        self._plugins |= {registrar.owner}
         self.keys = {**self.keys, **{each.key.KEY: each for each in registrar.keys}}
-        self._profile_keys |= {key.KEY: (key, registrar.owner) for key in registrar.profile_keys}
+        profile_keys = {key.KEY: (key, registrar.owner) for key in registrar.profile_keys}
+        self._profile_keys = {**self._profile_keys, **profile_keys}
 
     def owned(self, owner: str) -> list[Registered]:
         """Returns the keys that a plugin has brought.
@@ -90,7 +108,7 @@ class Registry:
 
     def remove(self, owner: str) -> None:
         """Takes out of use what a plugin has brought."""
-        self._plugins.discard(owner)
+        self._plugins -= {owner}
         self.keys = {name: each for name, each in self.keys.items() if each.owner != owner}
         self._profile_keys = {name: each for name, each in self._profile_keys.items() if each[1] != owner}
 
@@ -125,7 +143,7 @@ class Registry:
         known = (here, owner) if here is not None else self._profile_keys.get(key.KEY)
         if known is None:
             return True
-        if known[1] != owner or known[0] is not key:
+        if known[1] != owner or not is_same(known[0], key):
             raise StateError(
                 f"profile key {key.KEY!r} is registered by plugin {known[1]} as {_path(known[0])} and by "
                 f"plugin {owner} as {_path(key)}; give one of the keys another name",

@@ -25,10 +25,11 @@ from keepstate.stores.protocol import Store
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.held import HeldRun, begin_run
 from keepstate.typed.home import Home
+from keepstate.typed.hooks import CommitHook, Hooks
 from keepstate.typed.key import AnyKey, ReadableKey
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.records import RunRecord
-from keepstate.typed.registry import Keys, Plugin
+from keepstate.typed.registry import Plugin, Registry
 from keepstate.typed.state import KeyedState
 from keepstate.typed.state_map import Snapshot
 from keepstate.typed.tools import (
@@ -39,6 +40,7 @@ from keepstate.typed.tools import (
     admit_tools,
     call,
     name_of,
+    raised_by,
     together_and_apart,
 )
 from keepstate.values import limits
@@ -92,7 +94,7 @@ class AgentRun:
         self._home = Home(persistence, space, author=author, record=record, colour=_colour)
         self._colour: Colour = _colour
         self._author = author
-        self._plugins: list[Plugin] = [*([Keys(list(keys))] if keys else []), *plugins]
+        self._registry, self._hooks = Registry.of(keys, plugins), Hooks(_colour)
         self._profile = profile
         self._on_conflict: OnConflict = on_conflict
         limits.admit_count("reruns", reruns)
@@ -123,12 +125,14 @@ class AgentRun:
         Args:
             thread_id: The thread.
             run_id: The run; processes that give the same one do the same run, and only one of them may.
-            resume: Goes on with what the run had when it was interrupted, run-scoped values included.
+            resume: Goes on with what the run had when it was interrupted, run-scoped values included. Of runs
+                that were interrupted the last 16 can be resumed.
             wait_s: How long to wait for another process that does the run, in seconds.
 
         Raises:
             ConflictError: Another process does the run.
-            StateError: This object does a run already.
+            StateError: This object does a run already. Or the run cannot be resumed, because its run-scoped
+                values were removed since.
         """
         if not admit_text("run_id", run_id):
             raise InvalidError("`run_id` is empty; give the run's id")
@@ -136,7 +140,7 @@ class AgentRun:
             raise StateError(f"run {self._held.record.run_id!r} goes on; finish it before another begins")
         place, names = self._home.thread(thread_id)
         assert isinstance(place, Space)
-        state = KeyedState._in_run(place, names, run_id, self._plugins)  # pyright: ignore[reportPrivateUsage]
+        state = KeyedState._in_run(place, names, run_id, self._registry, self._hooks)  # pyright: ignore[reportPrivateUsage]
         self._held = await begin_run(
             place,
             names,
@@ -180,6 +184,13 @@ class AgentRun:
         finally:
             await self._home.close()
 
+    def add_hook(self, hook: CommitHook) -> None:
+        """Calls a function with a `CommitEvent` after each commit of this object's runs, in order of adding.
+
+        A hook that is added to `state` goes on with the next run too, and so does a plugin installed there.
+        """
+        self._hooks.add(hook)
+
     # ---- reading
 
     @property
@@ -220,7 +231,9 @@ class AgentRun:
 
         A tool gives a `MutationBatch`, a `ToolOutput`, any other value, or nothing. It may be run again: what
         it does beside must bear that. Where one raises nothing is committed, and it is raised once all have
-        ended. A coroutine function that blocks the event loop longer than `lease_ttl_s` loses the run.
+        ended, with a note of others that failed.
+
+        A coroutine function that blocks the event loop longer than `lease_ttl_s` loses the run.
 
         Args:
             tools: Functions; plain ones run in threads.
@@ -257,21 +270,23 @@ class AgentRun:
     async def _called(
         self, held: HeldRun, tools: dict[int, Callable[[ToolCallContext], Any]]
     ) -> list[Called]:
-        """Returns what tools give on the newest snapshot, all of them; raises what the first one raised."""
+        """Returns what tools give on the newest snapshot, all of them; raises what one raised."""
         await held.state.refresh()
         base, snapshot, runner = held.state.begin_mutation(), held.state.snapshot(), held.place.runner
 
         def work(index: int) -> Any:
-            context = ToolCallContext(snapshot, held.record.run_id, held.record.thread_id, self._access(held))
+            context = ToolCallContext(snapshot, held.record.run_id, held.record.thread_id, self._access())
             return call(runner, index, tools[index], context)
 
         answers = await runner.gather([partial(work, index) for index in tools])
-        for answer in answers:
-            if isinstance(answer, BaseException):
-                raise answer
-        return [each.on(base) for each in answers if isinstance(each, Called)]
+        if failed := [answer for answer in answers if isinstance(answer, BaseException)]:
+            raise raised_by(failed)
+        calls = [answer for answer in answers if isinstance(answer, Called)]
+        if len(calls) == 1 and calls[0].batch.base_revision is not None:
+            return calls  # it is merged with nothing, and judged by its own base
+        return [each.on(base) for each in calls]
 
-    def _access(self, held: HeldRun) -> ProfileAccess:
+    def _access(self) -> ProfileAccess:
         if self._profile is None:
             self._profile = ProfileAccess(
                 persistence=self._home.handle,
@@ -279,8 +294,7 @@ class AgentRun:
                 author=self._author,
                 _colour=self._colour,
             )
-        keys = held.state._registry.profile_keys  # pyright: ignore[reportPrivateUsage]
-        return self._profile._afresh(keys)  # pyright: ignore[reportPrivateUsage]
+        return self._profile._afresh(self._registry.profile_keys)  # pyright: ignore[reportPrivateUsage]
 
     async def _applied(
         self, held: HeldRun, calls: list[Called], apart: list[Called], messages: Sequence[object]

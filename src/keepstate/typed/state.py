@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable
+from functools import partial
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, Final, Self, TypeVar
 
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_instance, admit_text
@@ -15,6 +16,7 @@ from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.lease import Lease
 from keepstate.engine.once import entered_once
 from keepstate.engine.space import Space
+from keepstate.engine.together import unless_applied
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError, StateConflictError, StateError
 from keepstate.stores.protocol import Store
@@ -28,11 +30,13 @@ from keepstate.typed.layout import RUN_SLOTS, Names, key_in, slot_of
 from keepstate.typed.memory import Memory
 from keepstate.typed.past import changed_between, memory_at
 from keepstate.typed.persisted import PersistedState, Unknown, exported, restored
-from keepstate.typed.registry import Keys, Plugin, Registry, plugin_name
+from keepstate.typed.registry import Plugin, Registry, plugin_name
 from keepstate.typed.state_map import Snapshot
 from keepstate.typed.thread import Beside, Change, Done, Found, ThreadState
 
 V = TypeVar("V")
+
+_REMOVED_BY_BATCH: Final = 500
 
 
 class KeyedState:
@@ -69,8 +73,7 @@ class KeyedState:
     ) -> None:
         home = Home(persistence, space, author=author, record=record, colour=_colour)
         place, names = home.thread(thread_id)
-        keys = list(keys)
-        self._begin(home, place, names, run_id, [*([Keys(keys)] if keys else []), *plugins])
+        self._begin(home, place, names, run_id, Registry.of(keys, plugins), Hooks(_colour))
 
     def _begin(
         self,
@@ -78,21 +81,19 @@ class KeyedState:
         place: Space | Transaction,
         names: Names,
         run_id: str,
-        plugins: Iterable[Plugin],
+        registry: Registry,
+        hooks: Hooks,
     ) -> None:
         names.admit(admit_text("run_id", run_id))
         self._home, self._place, self._names = home, place, names
-        self._registry = Registry()
         self._thread = ThreadState(place, names, run_id, is_empty=home is not None and home.is_private)
-        self._hooks = Hooks(blocking=place.runner.colour == "blocking")
-        for plugin in plugins:
-            self._registry.add(self._registry.asked(plugin))
+        self._registry, self._hooks = registry, hooks
 
     @classmethod
-    def _in_run(cls, place: Space, names: Names, run_id: str, plugins: Iterable[Plugin]) -> KeyedState:
-        """Returns the state of a run's thread; for `AgentRun`, which closes the store."""
+    def _in_run(cls, place: Space, names: Names, run_id: str, registry: Registry, hooks: Hooks) -> KeyedState:
+        """Returns the state of a run's thread; for `AgentRun`, which owns store, keys and hooks."""
         state = cls.__new__(cls)
-        state._begin(None, place, names, run_id, plugins)
+        state._begin(None, place, names, run_id, registry, hooks)
         return state
 
     def __repr__(self) -> str:
@@ -179,7 +180,7 @@ class KeyedState:
         """Applies a batch, and does more beside it; for `AgentRun`, whose batch may be empty."""
 
         async def work() -> Done:
-            applying = Applying(batch, self._registry, self._thread.memory.slots)
+            applying = Applying(batch, self._registry, self._thread.memory.slots, self._thread.run_id)
             try:
                 done = await self._thread.change(
                     applying.stored, applying.compute, beside=beside, message=message
@@ -231,10 +232,13 @@ class KeyedState:
             StateError: It is installed, or one of its keys is in use; nothing was registered.
         """
         await self._thread.load()
+        unless_applied(self._place, self._registry.saved())
         self._registry.add(self._registry.asked(plugin))
 
     async def uninstall_plugin(self, plugin: Plugin | type | str) -> None:
         """Takes the keys of a plugin out of use; removes their values but for those to be retained.
+
+        More than 500 values are removed in several batches.
 
         Args:
             plugin: The plugin, its class, or its name.
@@ -249,7 +253,8 @@ class KeyedState:
             for each in self._registry.owned(owner)
             if not each.retain_on_uninstall
         }
-        await self._remove(gone, [slot for slot, each in gone.items() if each.persistent])
+        unless_applied(self._place, self._registry.saved())
+        await self._remove({slot: each.persistent for slot, each in gone.items()})
         self._registry.remove(owner)
 
     def add_hook(self, hook: CommitHook) -> None:
@@ -264,16 +269,20 @@ class KeyedState:
         """Removes all run-scoped values, those of keys that are not registered too."""
         await self._thread.refresh()
         slots = [slot for slot in self._thread.memory.slots if slot.startswith(RUN_SLOTS)]
-        await self._remove(slots, [slot for slot in slots if not self._is_unstored(slot)])
+        await self._remove({slot: not self._is_unstored(slot) for slot in slots})
 
-    async def _remove(self, slots: Iterable[str], stored: list[str]) -> None:
-        slots = list(slots)
+    async def _remove(self, slots: dict[str, bool]) -> None:
+        """Removes the values of slots; each says whether it stands in a document."""
+        all_slots = sorted(slots)
+        for begin in range(0, len(all_slots), _REMOVED_BY_BATCH):
+            part = all_slots[begin : begin + _REMOVED_BY_BATCH]
+            stored = [slot for slot in part if slots[slot]]
 
-        def compute(found: Found) -> Change | None:
-            held = [slot for slot in slots if found.slots.get(slot) or slot in self._thread.memory.slots]
-            return Change(dict.fromkeys(held), stored) if held else None
+            def compute(found: Found, part: list[str] = part, stored: list[str] = stored) -> Change | None:
+                held = [slot for slot in part if found.slots.get(slot) or slot in self._thread.memory.slots]
+                return Change(dict.fromkeys(held), stored) if held else None
 
-        await self._thread.in_turn(lambda: self._thread.change(stored, compute))
+            await self._thread.in_turn(partial(self._thread.change, stored, compute))
 
     def _is_unstored(self, slot: str) -> bool:
         known = self._registry.find(key_in(slot))
@@ -351,8 +360,10 @@ class KeyedState:
         Raises:
             NotFoundError: There is no such commit: the space is not recorded, or not for so long.
         """
-        memory = await memory_at(self._place, self._names, ref, self._thread.run_id)
-        return memory.snapshot(self._registry.keys)
+        keys = self._registry.keys
+        slots = [slot_of(each.scope, each.key.KEY) for each in keys.values() if each.persistent]
+        memory = await memory_at(self._place, self._names, ref, self._thread.run_id, slots)
+        return memory.snapshot(keys)
 
     async def diff(self, a: Revision, b: Revision = "main") -> list[KeyDifference]:
         """Returns which keys have another value at `b` than at `a`, by name."""

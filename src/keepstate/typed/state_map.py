@@ -1,14 +1,14 @@
-"""Values by key: a map to work with, and the frozen one in a snapshot."""
+"""Values by key: a map to work with, and the frozen one in a snapshot. Definitions of one key are one key."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, cast
 
 from keepstate.errors import StateError
 from keepstate.typed.kept import Kept, copied, fresh, kept, value_of
-from keepstate.typed.key import AnyKey, ReadableKey, StateKey
+from keepstate.typed.key import AnyKey, Identity, ReadableKey, StateKey, identity
 
 V = TypeVar("V")
 
@@ -17,24 +17,35 @@ class StateMap:
     """Values of state keys. What is inserted is validated and copied; one map is for one thread."""
 
     def __init__(self) -> None:
-        self._values: dict[AnyKey, Any] = {}
+        self._values: dict[Identity, tuple[AnyKey, Any]] = {}  # values, or what is kept and was not read yet
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} of {sorted(key.KEY for key in self._keys())}>"
 
     def _keys(self) -> list[AnyKey]:
-        return list(self._values)
+        return [key for key, _ in self._values.values()]
+
+    def _value(self, key: AnyKey) -> Any:
+        """Returns the value itself, as the given definition of its key has it."""
+        place = identity(key)
+        known, value = self._values[place]
+        if isinstance(value, Kept):
+            value = value_of(key, value)
+        elif known is not key:
+            value = value_of(key, kept(known, value))
+        self._values[place] = key, value
+        return value
 
     def contains(self, key: type[StateKey[V, Any]]) -> bool:
         """Returns whether there is a value."""
-        return key in self._values
+        return identity(key) in self._values
 
     def get(self, key: type[ReadableKey[V]]) -> V | None:
         """Returns a copy of the value, or None if there is none."""
         known = cast("AnyKey", key)
-        if known not in self._values:
+        if not self.contains(known):
             return None
-        value: V = copied(self._values[known], f"the value of {known.KEY!r}")
+        value: V = copied(self._value(known), f"the value of {known.KEY!r}")
         return value
 
     def get_mut(self, key: type[StateKey[V, Any]]) -> V | None:
@@ -42,7 +53,7 @@ class StateMap:
 
         One that cannot be changed in place, such as an int, is replaced by `insert`.
         """
-        value: V | None = self._values.get(key)
+        value: V | None = self._value(key) if self.contains(key) else None
         return value
 
     def insert(self, key: type[StateKey[V, Any]], value: V) -> None:
@@ -51,25 +62,27 @@ class StateMap:
         Raises:
             StateError: It is no value of the key; names the path.
         """
-        self._values[key] = value_of(key, kept(key, value))
+        self._values[identity(key)] = key, value_of(key, kept(key, value))
 
     def remove(self, key: type[StateKey[V, Any]]) -> V | None:
         """Takes the value out and returns it, or None if there was none."""
-        value: V | None = self._values.pop(key, None)
+        value: V | None = self.get_mut(key)
+        self._values.pop(identity(key), None)
         return value
 
     def get_or_insert_default(self, key: type[StateKey[V, Any]]) -> V:
         """Returns the value itself, to be changed in place; a key without one gets its default first."""
-        if key not in self._values:
-            self._values[key] = fresh(key)
-        value: V = self._values[key]
+        if not self.contains(key):
+            self._values[identity(key)] = key, fresh(key)
+        value: V = self._value(key)
         return value
 
     def copy(self) -> StateMap:
         """Returns a map of its own, which shares no value with this one."""
         copy = StateMap()
         copy._values = {
-            key: copied(value, f"the value of {key.KEY!r}") for key, value in self._values.items()
+            place: (key, value if isinstance(value, Kept) else copied(value, f"the value of {key.KEY!r}"))
+            for place, (key, value) in self._values.items()
         }
         return copy
 
@@ -81,7 +94,30 @@ class StateMap:
 
     def freeze(self) -> FrozenMap:
         """Returns the same values, never to be changed; each is encoded once."""
-        return FrozenMap({key: kept(key, value) for key, value in self._values.items()})
+        return FrozenMap(
+            _KeptByKey(
+                {
+                    place: (key, value if isinstance(value, Kept) else kept(key, value))
+                    for place, (key, value) in self._values.items()
+                }
+            )
+        )
+
+
+class _KeptByKey(Mapping[AnyKey, Kept]):
+    """What is kept, by the classes of keys."""
+
+    def __init__(self, values: Mapping[Identity, tuple[AnyKey, Kept]]) -> None:
+        self._values = values
+
+    def __getitem__(self, key: AnyKey) -> Kept:
+        return self._values[identity(key)][1]
+
+    def __iter__(self) -> Iterator[AnyKey]:
+        return (key for key, _ in self._values.values())
+
+    def __len__(self) -> int:
+        return len(self._values)
 
 
 class FrozenMap(StateMap):
@@ -123,9 +159,9 @@ class FrozenMap(StateMap):
         raise _frozen(key)
 
     def copy(self) -> StateMap:
-        """Returns a map of its own that can be changed."""
+        """Returns a map of its own that can be changed; each value is read when it is asked for."""
         copy = StateMap()
-        copy._values = {key: value_of(key, stored) for key, stored in self._kept.items()}
+        copy._values = {identity(key): (key, stored) for key, stored in self._kept.items()}
         return copy
 
     def freeze(self) -> FrozenMap:

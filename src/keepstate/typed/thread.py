@@ -9,8 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TypeAlias, TypeVar
 
+from keepstate.engine.changed import names_changed
 from keepstate.engine.glob import escaped
 from keepstate.engine.lease import Lease
 from keepstate.engine.space import Space
@@ -28,6 +30,8 @@ Slots: TypeAlias = Mapping[str, Kept | None]
 """Values by slot; None for what is absent."""
 
 _NAMES_BY_READ = 500
+_LOG_READS = 4
+"""So often the log is followed while others write on; who is outrun by them reads all."""
 _UNGUARDED_LOADS = 4
 """So often all is read page by page; who is outrun by so many changes reads it in a transaction."""
 _ATTEMPTS = 1_000
@@ -56,10 +60,12 @@ class Found:
     Attributes:
         head: How far the state is.
         slots: Those that were asked for.
+        at: The revision of the space that wrote the head; 0 for none, or in this very transaction.
     """
 
     head: Head
     slots: Slots
+    at: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,7 @@ class Done:
     found: Slots
     head: Head
     change: Change | None
+    at: int
 
 
 class _StoppedError(Exception):
@@ -105,6 +112,7 @@ class ThreadState:
         self.memory, self.is_loaded = Memory(), is_empty
         self.lease: Lease | None = None
         self.unstored: frozenset[str] = frozenset()
+        self._at = 0  # a revision of the space whose changes the memory has, as all before it
         self._turns = Turns(place.runner)
 
     def known(self) -> Memory:
@@ -146,20 +154,18 @@ class ThreadState:
             if isinstance(self.place, Transaction):
                 break
             first = await self._together(lambda tx: self._read(tx, ()))
-            slots = await self._scan(self.place)
-            self._keep(first.head, slots)
+            self._keep(first, await self._scan(self.place))
             if await self._caught_up():
                 return
-        head, slots = await self._together(self._everything)
-        self._keep(head, slots)
+        self._keep(*await self._together(self._everything))
 
-    async def _everything(self, tx: Transaction) -> tuple[Head, dict[str, Kept]]:
-        return (await self._read(tx, ())).head, await self._scan(tx)
+    async def _everything(self, tx: Transaction) -> tuple[Found, dict[str, Kept]]:
+        return await self._read(tx, ()), await self._scan(tx)
 
-    def _keep(self, head: Head, slots: Mapping[str, Kept]) -> None:
+    def _keep(self, found: Found, slots: Mapping[str, Kept]) -> None:
         own = {slot: self.memory.slots[slot] for slot in self.unstored if slot in self.memory.slots}
-        self.memory = Memory(head.revision, head.lineage, {**own, **slots})
-        self.is_loaded = True
+        self.memory = Memory(found.head.revision, found.head.lineage, {**own, **slots})
+        self._at, self.is_loaded = found.at, True
 
     async def _scan(self, place: Space | Transaction) -> dict[str, Kept]:
         slots: dict[str, Kept] = {}
@@ -171,11 +177,33 @@ class ThreadState:
         return slots
 
     async def _follow(self) -> None:
-        if not await self._caught_up():
+        if not await self._caught_up() and not await self._caught_up_by_log():
             await self._load()
 
+    async def _caught_up_by_log(self) -> bool:
+        """Brings the memory to what is stored now by what the log names, unless that does not reach back."""
+        names, at = set[str](), self._at
+        for _ in range(_LOG_READS):
+            if isinstance(self.place, Transaction) or not at:
+                return False
+            if (told := await names_changed(self.place, self.names.all, at)) is None:
+                return False
+            names, at = names | told[0], told[1]
+            slots = {slot for name in names if (slot := self.names.slot(name, self.run_id)) is not None}
+            found = await self._together(partial(self._read, slots=slots))
+            if found.head.lineage != self.memory.lineage:
+                return False
+            if found.at <= at:  # what was read is all in what the log has told
+                self._take(found)
+                return True
+        return False
+
+    def _take(self, found: Found) -> None:
+        self.memory = self.memory.after(found.head.revision, found.head.lineage, found.slots)
+        self._at = found.at
+
     async def _caught_up(self) -> bool:
-        """Brings the memory to what is stored now, unless nobody knows what has changed."""
+        """Brings the memory to what is stored now, unless the head does not name what has changed."""
 
         async def work(tx: Transaction) -> Found | None:
             head = (await self._read(tx, ())).head
@@ -185,7 +213,7 @@ class ThreadState:
         found = await self._together(work)
         if found is None:
             return False
-        self.memory = self.memory.after(found.head.revision, found.head.lineage, found.slots)
+        self._take(found)
         return True
 
     def _missed(self, head: Head) -> set[str] | None:
@@ -194,16 +222,16 @@ class ThreadState:
     async def _read(self, tx: Transaction, slots: Collection[str]) -> Found:
         """Returns the head and what is stored of some slots, of one revision."""
         documents = {self.names.document(slot, self.run_id): slot for slot in sorted(slots)}
-        names, head = list(documents), Head()
+        names, head, at = list(documents), Head(), 0
         found: dict[str, Kept | None] = dict.fromkeys(documents.values())
         for begin in range(0, max(1, len(names)), _NAMES_BY_READ):
             asked = [self.names.head] * (begin == 0) + names[begin : begin + _NAMES_BY_READ]
             for name, entry in (await tx.documents.entries(*asked)).items():
                 if name == self.names.head:
-                    head = read_record(Head, name, entry.value)
+                    head, at = read_record(Head, name, entry.value), entry.version
                 else:
                     found[documents[name]] = read_record(ValueRecord, name, entry.value).kept()
-        return Found(head, found)
+        return Found(head, found, at)
 
     async def _together(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
         return await together(self.place, work, attempts=_ATTEMPTS)
@@ -241,7 +269,7 @@ class ThreadState:
                 head = await self._write(tx, found.head, change)
             if beside is not None:
                 await beside(tx, head)
-            return Done(found.head, {**others, **found.slots}, head, change)
+            return Done(found.head, {**others, **found.slots}, head, change, found.at)
 
         try:
             done = await together(self.place, work, lease=self.lease, message=message, attempts=_ATTEMPTS)
@@ -275,8 +303,13 @@ class ThreadState:
         if done.change is not None:
             changed |= done.change.slots
             self.unstored |= done.change.slots.keys() - set(done.change.stored)
-        self.memory = self.memory.after(done.head.revision, done.head.lineage, changed)
-        if not is_complete:
+        if is_complete:
+            self.memory = self.memory.after(done.head.revision, done.head.lineage, changed)
+            self._at = done.at
+            return
+        own = {slot: stored for slot, stored in changed.items() if slot in self.unstored}
+        self.memory = self.memory.after(self.memory.revision, self.memory.lineage, own)
+        if not await self._caught_up_by_log():
             await self._load()
 
     def _put_back(self, memory: Memory, unstored: frozenset[str], is_loaded: bool) -> None:  # noqa: FBT001

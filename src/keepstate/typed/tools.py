@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import inspect
+import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
 from keepstate._runner import Runner
-from keepstate.errors import InvalidError, StateConflictError
+from keepstate.errors import InvalidError, StateConflictError, StateError
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.state_map import Snapshot
 
 OnConflict = Literal["rerun", "raise"]
+
+_log = logging.getLogger("keepstate.typed")
 
 
 class ToolCallContext:
@@ -88,11 +91,20 @@ class Called:
     batch: MutationBatch
 
     def on(self, base: MutationBatch) -> Called:
-        """Returns the same with the updates on the base of an empty batch, unless they have one."""
-        if self.batch.base_revision is not None:
-            return self
-        batch = MutationBatch(base.base_revision, lineage=base.lineage).extend(self.batch)
-        return Called(self.index, self.name, self.output, batch)
+        """Returns the same with the updates on the base of the step's snapshot, to be merged with others.
+
+        Raises:
+            StateError: They were computed from an older one, or from a state that has been replaced since.
+        """
+        revision, lineage = self.batch.base_revision, self.batch.lineage
+        if revision is not None and self.batch.exclusive_keys():
+            of_now = base.base_revision or 0
+            if revision < of_now or (lineage is not None and lineage != base.lineage):
+                raise StateError(
+                    f"tool {self.name!r} gave a batch on revision {revision}, and the step is on {of_now}, "
+                    "so nothing of it was applied; let the tool begin with MutationBatch()"
+                )
+        return Called(self.index, self.name, self.output, self.batch.on_base_of(base))
 
 
 def admit_tools(tools: Sequence[Any]) -> None:
@@ -126,6 +138,17 @@ async def call(runner: Runner, index: int, tool: Tool, context: ToolCallContext)
     if output.batch is not None and not isinstance(output.batch, MutationBatch):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidError(f"tool {name_of(tool)!r} gave {output.batch!r} as its batch; give a MutationBatch")
     return Called(index, name_of(tool), output, output.batch or MutationBatch())
+
+
+def raised_by(errors: Sequence[BaseException]) -> BaseException:
+    """Returns what to raise where tools have failed: the first, which tells of others; they are logged."""
+    first = next((error for error in errors if not isinstance(error, Exception)), errors[0])
+    for other in errors:
+        if other is not first:
+            told = "; ".join(getattr(other, "__notes__", []))
+            first.add_note(f"in the same step: {other!r}, {told}")
+            _log.error("a tool failed beside another", exc_info=other)
+    return first
 
 
 def together_and_apart(calls: Sequence[Called], on_conflict: OnConflict) -> tuple[list[Called], list[Called]]:

@@ -114,6 +114,12 @@ class State:
             there.append((key, entry))
         return there
 
+    async def present(self, ledger: Ledger, keys: Collection[str]) -> list[str]:
+        """Returns which of some keys the state has."""
+        contents = await ledger.serve(open_contents(self.root))
+        found = await ledger.serve(together([contents.find(canonical(key)) for key in keys]))
+        return [key for key, entry in zip(keys, found, strict=True) if entry is not None]
+
     async def read(self, ledger: Ledger, steps: Steps) -> Any:
         """Returns a copy of what a path leads to.
 
@@ -154,6 +160,18 @@ class Loaded:
             return await self._state.load(await self._state.ledger(unit), wanted)
 
         self._keep((await self._scope.run(work))[0])
+
+    async def _load_present(self, keys: Collection[str]) -> list[str]:
+        """Loads what there is of some keys, and returns which there are; for what stands above."""
+
+        async def work(unit: Unit) -> tuple[list[str], dict[str, Any]]:
+            ledger = await self._state.ledger(unit)
+            present = await self._state.present(ledger, keys)
+            return present, await self._state.load(ledger, [(key,) for key in present])
+
+        present, loaded = (await self._scope.run(work))[0]
+        self._keep(loaded)
+        return present
 
     async def fetch(self, path: Path) -> Any:
         """Returns a copy of what a path leads to in the commit, reading only what lies on its way.

@@ -209,7 +209,10 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
     def list(
         self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None
     ) -> Entries:
-        """Returns all values of one owner by name of key, those of unknown keys as JSON; see `read`."""
+        """Returns all values of one owner by name of key; see `read`.
+
+        Those of unknown keys are JSON, and so are those that no longer validate: `error` says why.
+        """
         return finish(self._inner.list(key, agent=agent, scope=scope))
 
     def clear(

@@ -21,6 +21,7 @@ from keepstate.sync.typed.state import KeyedState
 from keepstate.sync.typed.tools import ToolCallContext
 from keepstate.typed import run as typed
 from keepstate.typed.batch import MutationBatch
+from keepstate.typed.hooks import CommitHook
 from keepstate.typed.key import AnyKey, ReadableKey
 from keepstate.typed.records import RunRecord
 from keepstate.typed.registry import Plugin
@@ -99,12 +100,14 @@ class AgentRun(Twin[typed.AgentRun]):
         Args:
             thread_id: The thread.
             run_id: The run; processes that give the same one do the same run, and only one of them may.
-            resume: Goes on with what the run had when it was interrupted, run-scoped values included.
+            resume: Goes on with what the run had when it was interrupted, run-scoped values included. Of runs
+                that were interrupted the last 16 can be resumed.
             wait_s: How long to wait for another process that does the run, in seconds.
 
         Raises:
             ConflictError: Another process does the run.
-            StateError: This object does a run already.
+            StateError: This object does a run already. Or the run cannot be resumed, because its run-scoped
+                values were removed since.
         """
         return finish(self._inner.start_run(thread_id, run_id, resume=resume, wait_s=wait_s))
 
@@ -121,6 +124,13 @@ class AgentRun(Twin[typed.AgentRun]):
     def close(self) -> None:
         """Lets go of a run that goes on, so that it can be resumed, and of a store that was opened here."""
         finish(self._inner.close())
+
+    def add_hook(self, hook: CommitHook) -> None:
+        """Calls a function with a `CommitEvent` after each commit of this object's runs, in order of adding.
+
+        A hook that is added to `state` goes on with the next run too, and so does a plugin installed there.
+        """
+        self._inner.add_hook(hook)
 
     @property
     def record(self) -> RunRecord:
@@ -154,7 +164,9 @@ class AgentRun(Twin[typed.AgentRun]):
 
         A tool gives a `MutationBatch`, a `ToolOutput`, any other value, or nothing. It may be run again: what
         it does beside must bear that. Where one raises nothing is committed, and it is raised once all have
-        ended. A coroutine function that blocks the event loop longer than `lease_ttl_s` loses the run.
+        ended, with a note of others that failed.
+
+        A coroutine function that blocks the event loop longer than `lease_ttl_s` loses the run.
 
         Args:
             tools: Functions; plain ones run in threads.

@@ -160,6 +160,8 @@ class KeyedState(Twin[typed.KeyedState]):
     def uninstall_plugin(self, plugin: Plugin | type | str) -> None:
         """Takes the keys of a plugin out of use; removes their values but for those to be retained.
 
+        More than 500 values are removed in several batches.
+
         Args:
             plugin: The plugin, its class, or its name.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import new_class
 from typing import Any
 
 import pytest
@@ -9,9 +10,12 @@ import pytest
 from keepstate.errors import StateError
 from keepstate.testing.typed_contract.keys import Draft, FirstName, Locale, Notes, Plan, Score, Socket, Visits
 from keepstate.testing.typed_contract.stage import TypedStage, update
+from keepstate.typed.batch import MutationBatch
 from keepstate.typed.key import KeyScope
 from keepstate.typed.options import StateKeyOptions
-from keepstate.typed.registry import PluginRegistrar
+from keepstate.typed.ready import CounterKey, RegisterKey
+from keepstate.typed.registry import Keys, PluginRegistrar
+from keepstate.typed.state import KeyedState
 
 
 class Diary:
@@ -37,6 +41,27 @@ class Keeping(Diary):
     options = StateKeyOptions(retain_on_uninstall=True)
 
 
+def many(count: int) -> list[Any]:
+    """Returns so many keys."""
+
+    def named(number: int) -> Any:
+        members = {"KEY": f"key {number}", "SCOPE": KeyScope.THREAD}
+        return new_class(f"Key{number}", (CounterKey,), {}, lambda names: names.update(members))
+
+    return [named(number) for number in range(count)]
+
+
+def register_key_of(kind: Any) -> Any:
+    """Returns a key; every one has the same name."""
+
+    class Held(RegisterKey[kind]):
+        """A value of this kind."""
+
+        KEY = "held"
+
+    return Held
+
+
 class PluginContract(TypedStage):
     """`install_plugin`, `uninstall_plugin`, options, and values of plugins that are not there."""
 
@@ -47,6 +72,52 @@ class PluginContract(TypedStage):
         await state.commit(update(Notes, ["a"]))
 
         assert state.read(Notes) == ["a"]
+
+    async def test_a_plugin_of_more_values_than_a_batch_holds_is_uninstalled(self) -> None:
+        keys = many(1100)
+        state = await self.state(keys=[Visits], plugins=[Keys(keys, "many")])
+        await state.commit(update(Visits, 1))
+        for begin in range(0, len(keys), 550):
+            batch = MutationBatch()
+            for key in keys[begin : begin + 550]:
+                batch.update(key, 1)
+            await state.commit(batch)
+
+        await state.uninstall_plugin("many")
+
+        assert state.export_persisted().extensions == {"visits": 1}
+        assert (await self.state()).export_persisted().extensions == {"visits": 1}
+
+    async def test_in_a_transaction_that_fails_a_plugin_stays_as_it_was(self) -> None:
+        space, states = self.handle().space("shared"), list[KeyedState]()
+        await (await self.state(space=space)).commit(update(Notes, ["a"]))
+
+        async def fail() -> None:
+            async with space.transaction() as tx:
+                states.append(await self.state(space=tx, keys=(), plugins=[Diary()]))
+                await states[0].uninstall_plugin(Diary())
+                await states[0].install_plugin(Keys([Plan], "plans"))
+                assert states[0].read(Notes) is None
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            await fail()
+
+        assert states[0].read(Notes) == ["a"]
+        with pytest.raises(StateError, match="'plan'"):
+            await states[0].commit(update(Plan, "p"))
+
+    async def test_two_classes_that_one_function_makes_are_two_keys(self) -> None:
+        number, text = register_key_of(int), register_key_of(str)
+
+        with pytest.raises(StateError, match="registered twice"):
+            await self.state(keys=[number, text])
+        state = await self.state(keys=[number])
+        with pytest.raises(StateError, match="'held' is registered as"):
+            await state.commit(update(text, "a"))
+        await state.commit(update(register_key_of(int), 1))
+
+        assert (state.read(number), state.read(text)) == (1, None)
 
     async def test_what_was_stored_is_read_once_its_plugin_is_there(self) -> None:
         await (await self.state()).commit(update(Notes, ["a"]))

@@ -9,6 +9,7 @@ import pytest
 from keepstate.errors import ConflictError, InvalidError, StateError
 from keepstate.testing.typed_contract.keys import Locale, Score, Tags, Visits
 from keepstate.testing.typed_contract.stage import TypedStage
+from keepstate.typed.key import ProfileKey
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.scopes import StateScope
 
@@ -142,6 +143,18 @@ class ProfileContract(TypedStage):
         assert await access.read(Score, "alice") == 2
         assert await access.delete(Score, "alice") is True
 
+    async def test_what_was_updated_counts_as_read(self) -> None:
+        access, other = self.profiles(), self.profiles()
+        score = await access.update(Score, "alice", lambda score: score + 1)
+        await other.update(Score, "alice", lambda score: score + 1)
+
+        with pytest.raises(ConflictError):
+            await access.write(Score, "alice", score + 10)
+
+        score = await access.update(Score, "alice", lambda score: score + 1)
+        await access.write(Score, "alice", score + 10)
+        assert await other.read(Score, "alice") == 13
+
     async def test_an_expected_version_is_demanded(self) -> None:
         access = self.profiles()
         version = await access.write(Score, "alice", 1, expected_version=0)
@@ -194,6 +207,19 @@ class ProfileContract(TypedStage):
 
         with pytest.raises(StateError, match="version 1"):
             await self.profiles().read(Number, "alice")
+
+    async def test_a_value_that_cannot_be_read_leaves_the_others_listed(self) -> None:
+        class Number(ProfileKey[int]):
+            KEY = "locale"
+
+        await self.profiles().write(Locale, "alice", "de")
+        await self.profiles().write(Score, "alice", 1)
+
+        bad, good = await self.profiles(keys=[Number, Score]).list("alice")
+
+        assert (bad.key, bad.value, good.key, good.value, good.error) == ("locale", "de", "score", 1, None)
+        assert bad.error is not None
+        assert (bad.error.state_key, bad.error.stored_version) == ("locale", 1)
 
     async def test_in_a_transaction_all_applies_together(self) -> None:
         space = self.handle().space("shared")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -10,7 +9,8 @@ import pytest
 from keepstate._finish import finish
 from keepstate.errors import ConflictError, InvalidError, LeaseLostError, StateConflictError, StateError
 from keepstate.testing.typed_contract.keys import Draft, Evens, Goal, Notes, Plan, Score, Socket, Visits
-from keepstate.testing.typed_contract.stage import TypedStage, update
+from keepstate.testing.typed_contract.runs_in_turn import RunsInTurnContract
+from keepstate.testing.typed_contract.stage import update
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.run import AgentRun
 from keepstate.typed.tools import ToolCallContext, ToolOutput
@@ -32,7 +32,7 @@ def plots(ctx: ToolCallContext) -> MutationBatch:
     return update(Plan, (ctx.snapshot.get(Plan) or "") + "q")
 
 
-class AgentRunContract(TypedStage):
+class AgentRunContract(RunsInTurnContract):
     """`AgentRun`."""
 
     async def begun(self, run_id: str = "r1", **options: Any) -> AgentRun:
@@ -238,7 +238,7 @@ class AgentRunContract(TypedStage):
         def slow(ctx: ToolCallContext) -> MutationBatch:
             calls.append(ctx.snapshot.get(Plan))
             if len(calls) == 1:
-                self._meanwhile(other)
+                self.do_inside(other.commit(update(Plan, "2")))
             return update(Plan, (ctx.snapshot.get(Plan) or "") + "1")
 
         step = await one.step(slow, adds)
@@ -246,14 +246,6 @@ class AgentRunContract(TypedStage):
         assert calls == [None, "2"]
         assert (step.reruns, one.read(Plan), one.read(Visits)) == (["slow"], "21", 1)
         assert one.record.steps == 1
-
-    def _meanwhile(self, other: AgentRun) -> None:
-        """Lets another run commit in the middle of a tool's work, which is beside the event loop."""
-        work = other.commit(update(Plan, "2"))
-        if self._loop is None:
-            finish(work)
-        else:
-            asyncio.run_coroutine_threadsafe(work, self._loop.get_loop()).result(30)
 
     # ---- interruptions
 

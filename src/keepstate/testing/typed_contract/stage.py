@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import asyncio
+from collections.abc import Coroutine, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
+from keepstate._finish import finish
 from keepstate._runner import Colour
 from keepstate.engine.keepstate import Keepstate
 from keepstate.opening import source_of
@@ -18,6 +20,8 @@ from keepstate.typed.key import AnyKey
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.run import AgentRun
 from keepstate.typed.state import KeyedState
+
+T = TypeVar("T")
 
 
 class TypedStage(Stage):
@@ -74,6 +78,12 @@ class TypedStage(Stage):
         access = ProfileAccess(**self._where(options), **options, _colour=self.colour_name)
         self._closing.append(access)
         return access
+
+    def do_inside(self, work: Coroutine[Any, Any, T]) -> T:
+        """Returns what a piece of work returns that is done by a tool: such a function is beside the loop."""
+        if self._loop is None:
+            return finish(work)
+        return asyncio.run_coroutine_threadsafe(work, self._loop.get_loop()).result(30)
 
     def _where(self, options: dict[str, Any]) -> dict[str, Any]:
         return {} if "space" in options else {"persistence": self.url}

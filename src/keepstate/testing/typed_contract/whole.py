@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import asdict
 from typing import Any
 
 import pytest
@@ -19,7 +20,9 @@ from keepstate.testing.typed_contract.keys import (
     Visits,
 )
 from keepstate.testing.typed_contract.stage import TypedStage, update
+from keepstate.typed.key import KeyScope
 from keepstate.typed.persisted import PersistedState
+from keepstate.typed.ready import RegisterKey
 
 
 class WholeStateContract(TypedStage):
@@ -31,7 +34,7 @@ class WholeStateContract(TypedStage):
 
         exported = state.export_persisted()
 
-        assert exported == PersistedState(1, {"notes": ["a"], "visits": 1})
+        assert exported == PersistedState(1, {"notes": ["a"], "visits": 1}, {"notes": 1, "visits": 1})
         assert json.loads(json.dumps(exported.extensions)) == exported.extensions
 
     async def test_an_export_restored_elsewhere_is_the_same(self) -> None:
@@ -174,13 +177,43 @@ class WholeStateContract(TypedStage):
         assert state.export_persisted().versions == {"name": 2}
 
     async def test_an_export_of_an_older_version_is_restored_and_read(self) -> None:
-        old = PersistedState(5, {"name": "Ada Lovelace"})
+        old = PersistedState(5, {"name": "Ada Lovelace"}, {"name": 1})
         state = await self.state(keys=[SplitName])
 
         await state.restore_persisted(old)
 
         assert state.read(SplitName) == {"first": "Ada", "last": "Lovelace"}
         assert state.export_persisted() == old
+
+    async def test_a_value_of_which_nobody_says_the_version_is_upgraded_by_nobody(self) -> None:
+        bare = PersistedState(5, {"name": "Ada Lovelace"})
+        split, plain = await self.state(keys=[SplitName]), await self.state(keys=[FirstName])
+
+        with pytest.raises(StateError, match="with `versions`") as refused:
+            await split.restore_persisted(bare)
+        assert (refused.value.state_key, split.revision) == ("name", 0)
+        await plain.restore_persisted(bare)
+        assert (plain.read(FirstName), plain.export_persisted()) == ("Ada Lovelace", bare)
+        await split.refresh()
+        with pytest.raises(StateError, match="with `versions`"):
+            split.read(SplitName)
+
+        await plain.commit(update(FirstName, "Ada"))
+        await split.refresh()
+        assert split.read(SplitName) == {"first": "Ada", "last": ""}
+
+    async def test_an_export_goes_through_json_as_python_has_it(self) -> None:
+        class Level(RegisterKey[float]):
+            KEY = "level"
+            SCOPE = KeyScope.THREAD
+
+        state = await self.state(keys=[Level])
+        await state.commit(update(Level, float("nan")))
+
+        whole = PersistedState(**json.loads(json.dumps(asdict(state.export_persisted()))))
+        await state.restore_persisted(whole)
+
+        assert str(state.read(Level)) == "nan"
 
     async def test_a_value_that_no_longer_validates_tells_its_path_and_version(self) -> None:
         class Wrong(SplitName):
