@@ -130,7 +130,7 @@ if TYPE_CHECKING:
     from keepstate.stores.wrappers.tiered import TieredStore
     from keepstate.typed.batch import MutationBatch
     from keepstate.typed.changes import KeyDifference, StateChange, StateWatch
-    from keepstate.typed.hooks import CommitEvent
+    from keepstate.typed.hooks import CommitEvent, CommitHook
     from keepstate.typed.key import KeyScope, MergeStrategy, ProfileKey, StateKey
     from keepstate.typed.options import StateKeyOptions
     from keepstate.typed.persisted import PersistedState
@@ -269,7 +269,7 @@ _HOMES = {
         "StateChange",
         "StateWatch",
     ),
-    "typed.hooks": ("CommitEvent",),
+    "typed.hooks": ("CommitEvent", "CommitHook"),
     "typed.key": (
         "KeyScope",
         "MergeStrategy",
@@ -333,6 +333,7 @@ __all__ = [
     "ClosedError",
     "Commit",
     "CommitEvent",
+    "CommitHook",
     "CompactedError",
     "ConflictError",
     "CorruptError",
