@@ -14,7 +14,7 @@ from os import PathLike
 from typing import Any, Final, TypeVar, cast
 
 from keepstate._finish import finish, finish_each
-from keepstate._runner import Lock
+from keepstate._runner import Colour, Lock
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.opening import source_of
@@ -57,7 +57,6 @@ class Homes:
             colour = handle.colour if isinstance(handle, Coloured) else "blocking"
             source = source_of(cast("str | PathLike[str] | Store", place), colour, encryption)
             self._base, self._is_own = Keepstate(source, namespace=namespace, author=author), True
-        self._made: list[Keepstate] = []
         self._by_loop: dict[asyncio.AbstractEventLoop, Keepstate] = {}
         self._blocking: Keepstate | None = None
         self._threads: ThreadPoolExecutor | None = None
@@ -94,13 +93,9 @@ class Homes:
                 found = self._by_loop[loop] = self._of("async")
             return found
 
-    def _of(self, colour: Any) -> Keepstate:
-        if self._base.runner.colour == colour and self._base not in self._made:
-            if colour == "blocking" or not self._by_loop:
-                return self._base
-        made = self._base.in_colour(colour)
-        self._made.append(made)
-        return made
+    def _of(self, colour: Colour) -> Keepstate:
+        is_it = self._base.runner.colour == colour and (colour == "blocking" or not self._by_loop)
+        return self._base if is_it else self._base.in_colour(colour)
 
     @property
     def is_embedded(self) -> bool:
@@ -152,11 +147,16 @@ class Homes:
             if blocking is not None:
                 finish(blocking.close())
 
-    async def aclose(self) -> None:
-        """Closes what was opened for this event loop, and for use without `await`; twice is once."""
-        found = self._by_loop.get(asyncio.get_running_loop())
+    async def leave(self) -> None:
+        """Closes what was opened for this event loop alone; who works elsewhere goes on."""
+        with self._lock:
+            found = self._by_loop.pop(asyncio.get_running_loop(), None)
         if found is not None and (self._is_own or found is not self._base):
             await found.close()
+
+    async def aclose(self) -> None:
+        """Closes what was opened for this event loop, and for use without `await`; twice is once."""
+        await self.leave()
         if self._threads is not None:
             await asyncio.get_running_loop().run_in_executor(None, self.close)
         else:

@@ -7,6 +7,7 @@ writes on those before it do, back to the nearest that holds a value. So these s
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from copy import copy as copied
 from typing import Any, Final
 
 import msgspec
@@ -118,6 +119,12 @@ class Retention:
         self._every = max(_SOME, (keep_last or 0) // 4)
         self._puts: dict[str, int] = {}
 
+    def with_keeper(self, keeper: Keeper) -> Retention:
+        """Returns the same for what decodes otherwise."""
+        other = copied(self)
+        other._keeper = keeper
+        return other
+
     # ---- threads that have an end
 
     async def is_expired(self, handle: Keepstate, thread: str) -> bool:
@@ -154,8 +161,10 @@ class Retention:
         if count >= self._every:
             await _let_go(self._keeper, handle, thread, self._strategy.chosen)
 
-    async def prune(self, handle: Keepstate, thread_ids: Sequence[str], how: Strategy) -> int:
-        """Lets go of checkpoints of threads, and returns how many."""
+    async def prune(
+        self, handle: Keepstate, thread_ids: Sequence[str], how: Strategy, *, dry_run: bool = False
+    ) -> int:
+        """Lets go of checkpoints of threads, and returns how many; or only says how many there are."""
         if isinstance(thread_ids, str):
             raise InvalidError(f"`thread_ids` is {thread_ids!r}; give a list")
         gone = 0
@@ -163,7 +172,10 @@ class Retention:
             if how.is_all:
                 reading = Reading(self._keeper, handle, str(thread))
                 gone += len([stored async for stored in reading.records(None)])
-                await delete(self._keeper, handle, str(thread))
+                if not dry_run:
+                    await delete(self._keeper, handle, str(thread))
+            elif dry_run:
+                gone += len((await _to_go(Reading(self._keeper, handle, str(thread)), how.chosen))[1])
             else:
                 gone += await _let_go(self._keeper, handle, str(thread), how.chosen)
         return gone
@@ -192,10 +204,7 @@ async def _let_go(keeper: Keeper, handle: Keepstate, thread: str, choose: Choose
     """Deletes checkpoints and what is left of their commits, and returns how many; may run beside writers."""
     scope, gone = keeper.scope(handle, thread), 0
     while True:
-        reading = Reading(keeper, handle, thread)
-        found = [stored async for stored in reading.records(None)]
-        chosen = choose(found, await (await reading.unit()).now_ms())
-        chosen -= _needed(reading, found, chosen)
+        found, chosen = await _to_go(Reading(keeper, handle, thread), choose)
         some = [stored for stored in found if stored.names in chosen][-_BY_BATCH:]
         if not some:
             break
@@ -207,6 +216,13 @@ async def _let_go(keeper: Keeper, handle: Keepstate, thread: str, choose: Choose
         await _delete_commits(keeper, scope, thread, handle)
         keeper.standings.forget(thread)
     return gone
+
+
+async def _to_go(reading: Reading, choose: Choose) -> tuple[list[Stored], set[Names]]:
+    """Returns a thread's checkpoints, and which of them are to be let go of."""
+    found = [stored async for stored in reading.records(None)]
+    chosen = choose(found, await (await reading.unit()).now_ms())
+    return found, chosen - _needed(reading, found, chosen)
 
 
 def _needed(reading: Reading, found: Sequence[Stored], gone: set[Names]) -> set[Names]:

@@ -135,6 +135,10 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         """Lets go of the store, in this event loop and without one; twice is once."""
         await self._homes.aclose()
 
+    async def aleave(self) -> None:
+        """Lets go of what was opened for this event loop; other loops, and use without one, go on."""
+        await self._homes.leave()
+
     # ---- versions and classes
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:
@@ -150,6 +154,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         clone.serde = changed.serde
         serde = clone.serde if self._keeper.values.serde else None
         clone._keeper = self._keeper.with_values(self._keeper.values.allowing(extra_allowlist, serde))
+        clone._retention = self._retention.with_keeper(clone._keeper)
         return clone
 
     # ---- storing
@@ -384,6 +389,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         strategy: str = "keep_latest",
         keep_last: int | None = None,
         max_age_s: float | None = None,
+        dry_run: bool = False,
     ) -> int:
         """Lets go of old checkpoints of threads, and returns how many.
 
@@ -395,9 +401,12 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
                 the latest of each namespace.
             keep_last: Keeps so many of each namespace.
             max_age_s: Keeps those that are not older.
+            dry_run: Only says how many there are.
         """
         how = Strategy.of(strategy, keep_last, max_age_s)
-        return self._homes.finish(lambda handle: self._retention.prune(handle, thread_ids, how))
+        return self._homes.finish(
+            lambda handle: self._retention.prune(handle, thread_ids, how, dry_run=dry_run)
+        )
 
     async def aprune(  # type: ignore[override]
         self,
@@ -406,10 +415,13 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         strategy: str = "keep_latest",
         keep_last: int | None = None,
         max_age_s: float | None = None,
+        dry_run: bool = False,
     ) -> int:
         """Lets go of old checkpoints of threads, and returns how many; as `prune`."""
         how = Strategy.of(strategy, keep_last, max_age_s)
-        return await self._homes.wait(lambda handle: self._retention.prune(handle, thread_ids, how))
+        return await self._homes.wait(
+            lambda handle: self._retention.prune(handle, thread_ids, how, dry_run=dry_run)
+        )
 
     def sweep(self) -> int:
         """Removes threads that have outlived their time to live, and returns how many."""

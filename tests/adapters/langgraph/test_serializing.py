@@ -1,0 +1,251 @@
+"""What stored bytes may turn into, and what an encrypting serializer leaves to be read."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import ormsgpack
+import pytest
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+from langgraph.graph import START, MessagesState, StateGraph
+
+import keepstate
+from keepstate.adapters.langgraph import KeepstateSaver
+from keepstate.adapters.langgraph.classes import Classes
+from keepstate.adapters.langgraph.serde import Values
+from keepstate.errors import CorruptError, InvalidError
+from keepstate.values import types
+from keepstate.values.codec import PLAIN
+from tests.adapters.langgraph.saving import config, put, values
+
+KEY = b"k" * 32
+
+
+@dataclass
+class Ticket:
+    title: str
+
+
+def stored_object(name: str, fields: dict[str, Any]) -> bytes:
+    """Returns bytes in which an object of a class of this name stands."""
+    return PLAIN + ormsgpack.packb(ormsgpack.Ext(types.OBJECT, ormsgpack.packb([name, 1, fields])))
+
+
+# ---- what public reports of other savers were about
+
+HARMFUL = {
+    "any callable, by its name": stored_object("os.system", {"command": "touch harm"}),
+    "a class of the standard library": stored_object("subprocess.Popen", {"args": ["touch", "harm"]}),
+    "a class of LangChain that nobody lists": stored_object(
+        "langchain_core.prompts.prompt.PromptTemplate",
+        {"template": "{{ harm }}", "template_format": "jinja2"},
+    ),
+    "a method of a listed class": stored_object("langchain.HumanMessage.model_validate_json", {"json": "{}"}),
+    "builtins": stored_object("builtins.eval", {"source": "__import__('os').system('touch harm')"}),
+}
+
+
+@pytest.mark.parametrize("stored", HARMFUL.values(), ids=HARMFUL.keys())
+def test_a_name_in_stored_bytes_is_never_imported_nor_called(
+    stored: bytes, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+
+    with pytest.raises(InvalidError, match="nobody allowed"):
+        Values(Classes()).load(stored, "here")
+
+    assert not os.listdir(tmp_path)
+
+
+def test_a_constructor_envelope_stays_the_dict_that_it_is() -> None:
+    envelope = {"lc": 2, "type": "constructor", "id": ["os", "system"], "kwargs": {"command": "touch harm"}}
+    with KeepstateSaver("memory://") as saver:
+        at = put(saver, config(), 0, given=envelope, lone={"text": "\ud800", **envelope})
+
+        assert values(saver, at) == {"given": envelope, "lone": {"text": "\ud800", **envelope}}
+
+
+def test_keys_of_a_filter_are_compared_and_nothing_else() -> None:
+    with KeepstateSaver("memory://") as saver:
+        put(saver, config(), 0, {"user": "a"}, text="x")
+
+        assert not [*saver.list(None, filter={"user') OR 1=1 --": "a"})]
+        assert not [*saver.list(None, filter={"user": "b' OR 'a'='a"})]
+        assert len([*saver.list(None, filter={"user": "a"})]) == 1
+
+
+def test_damage_is_told_and_never_read_as_a_checkpoint() -> None:
+    with KeepstateSaver("memory://") as saver:
+        at = put(saver, config(), 0, text="x")
+        handle = saver._homes.blocking()
+        from keepstate._finish import finish
+        from keepstate.adapters.langgraph.records import checkpoint_key
+        from keepstate.stores.protocol import Batch, Put
+
+        key = checkpoint_key("", at["configurable"]["checkpoint_id"])
+        stored = finish(handle.store.read("thread/t", [key])).entries[0]
+        assert stored is not None
+        flipped = bytes((*stored.value[:30], stored.value[30] ^ 1, *stored.value[31:]))
+        finish(handle.store.apply([Batch("thread/t", [Put(key, flipped)])]))
+
+        with pytest.raises(CorruptError):
+            saver.get_tuple(at)
+
+
+# ---- classes of the application
+
+
+def test_a_class_comes_back_in_another_process_if_it_is_allowed(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with KeepstateSaver(url) as saver:
+        put(saver, config(), 0, ticket=Ticket("a"))
+        assert values(saver, config()) == {"ticket": Ticket("a")}
+
+    refused, allowed = elsewhere(url, (), ((Ticket.__module__, "Ticket"),))
+
+    assert "nobody allowed it" in refused
+    assert "Ticket(title='a')" in allowed
+
+
+def elsewhere(url: str, *allows: object) -> list[str]:
+    """Returns what another process says of the latest checkpoint, once for each list of allowed classes."""
+    code = (
+        "from keepstate.adapters.langgraph import KeepstateSaver\n"
+        f"for allow in {allows!r}:\n"
+        f"    with KeepstateSaver({url!r}, allow=allow) as saver:\n"
+        "        try:\n"
+        "            print(saver.get({'configurable': {'thread_id': 't'}})['channel_values'])\n"
+        "        except Exception as error:\n"
+        "            print(type(error), error)\n"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=root,
+        env=os.environ | {"PYTHONPATH": f"{root / 'src'}:{root}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.splitlines()
+
+
+def test_who_stores_a_class_that_others_will_not_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.WARNING), KeepstateSaver("memory://") as saver:
+        put(saver, config(), 0, ticket=Ticket("a"))
+        put(saver, config(), 1, tickets=[Ticket("b")])
+
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 1
+    assert "allow=[Ticket]" in told[0]
+
+
+def test_graphs_allow_the_classes_of_their_schema() -> None:
+    with KeepstateSaver("memory://") as saver:
+        clone = saver.with_allowlist({(Ticket.__module__, "Ticket")})
+
+        at = put(clone, config(), 0, ticket=Ticket("a"))
+
+        assert values(clone, at) == {"ticket": Ticket("a")}
+        with pytest.raises(InvalidError, match="nobody allowed"):
+            saver.get_tuple(at)
+        assert type(clone) is KeepstateSaver
+
+
+def test_what_cannot_come_back_is_refused_by_its_path() -> None:
+    with KeepstateSaver("memory://") as saver, pytest.raises(InvalidError) as refused:
+        put(saver, config(), 0, notes={"deep": [1, object()]})
+
+    assert refused.value.path == "notes.deep[1]"
+    assert "notes" in str(refused.value)
+
+
+# ---- serializers of LangGraph
+
+
+@pytest.fixture
+def sealed(tmp_path: Path) -> Iterator[KeepstateSaver]:
+    serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
+    with KeepstateSaver(f"sqlite:///{tmp_path}/a.db", serde=serde) as saver:
+        yield saver
+
+
+def test_with_encryption_nothing_readable_is_stored(sealed: KeepstateSaver, tmp_path: Path) -> None:
+    graph = StateGraph(MessagesState)
+    graph.add_node("secretnode", lambda _: {"messages": [AIMessage("secretanswer")]})
+    graph.add_edge(START, "secretnode")
+    app = graph.compile(checkpointer=sealed)
+    app.invoke(
+        {"messages": [HumanMessage("secretquestion " * 20)]},
+        {
+            "configurable": {"thread_id": "t", "user_email": "secret@example.com"},
+            "metadata": {"secretkey": 1},
+        },
+    )
+    assert len(app.get_state(config()).values["messages"]) == 2
+    assert [*sealed.list(None, filter={"user_email": "secret@example.com"})]
+    sealed.close()
+
+    stored = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+
+    assert len(stored) > 4_096
+    assert b"secret" not in stored
+    assert b"messages" not in stored
+
+
+def test_under_encryption_a_growing_list_still_costs_what_was_added(
+    sealed: KeepstateSaver, tmp_path: Path
+) -> None:
+    messages: list[Any] = []
+    at = config()
+    for step in range(200):
+        messages.append(HumanMessage(f"{step} " * 120, id=str(step)))
+        at = put(sealed, at, step, messages=messages)
+    assert values(sealed, at)["messages"] == messages
+    sealed.close()
+
+    assert (tmp_path / "a.db").stat().st_size < 200 * 8_000
+
+
+def test_a_value_that_was_never_encrypted_is_refused_under_encryption(
+    sealed: KeepstateSaver, tmp_path: Path
+) -> None:
+    with KeepstateSaver(f"sqlite:///{tmp_path}/a.db") as plain:
+        at = put(plain, config(), 0, text="planted by somebody else")
+
+    with pytest.raises(CorruptError, match="never encrypted"):
+        sealed.get_tuple(at)
+
+
+def test_what_a_serializer_stored_is_not_read_without_it(sealed: KeepstateSaver, tmp_path: Path) -> None:
+    at = put(sealed, config(), 0, text="x")
+
+    with KeepstateSaver(f"sqlite:///{tmp_path}/a.db") as plain, pytest.raises(InvalidError, match="serde="):
+        plain.get_tuple(at)
+
+
+def test_a_serializer_may_be_passed_that_pickles_what_is_no_data() -> None:
+    with KeepstateSaver("memory://", serde=JsonPlusSerializer(pickle_fallback=True)) as saver:
+        at = put(saver, config(), 0, odd=[1, complex(1, 2)], also=complex(2, 3))
+        at = put(saver, at, 1, odd=[1, complex(1, 2), 3], also=complex(2, 3))
+
+        assert values(saver, at) == {"odd": [1, complex(1, 2), 3], "also": complex(2, 3)}
+
+
+def test_the_store_itself_may_be_encrypted(tmp_path: Path) -> None:
+    keys = keepstate.KeyRing(KEY)
+    with KeepstateSaver(f"sqlite:///{tmp_path}/a.db", encryption=keys) as saver:
+        at = put(saver, config(), 0, messages=[HumanMessage("secretquestion " * 20)])
+        at = put(saver, at, 1, messages=[HumanMessage("secretquestion " * 20), AIMessage("secretanswer")])
+        assert len(values(saver, at)["messages"]) == 2
+
+    assert b"secret" not in (tmp_path / "a.db").read_bytes()
