@@ -367,6 +367,9 @@ def steps(node: Function, marks: list[str], returns: str, called: str) -> list[s
         return [f"return ({around(each, 'each')} for each in {plain})"]
     if isinstance(node, ast.AsyncFunctionDef):
         called = f"finish({called})"
+    if returns.partition("[")[0] in MADE and "[" in returns:  # no class says what it is generic in
+        kind = returns.partition("[")[0]
+        return [f"answer: {returns} = around_generic({kind}, {called})", "return answer"]
     if called.startswith(f"finish({node.name}("):  # what Any returned gets its type by a name
         return [f"answer: {returns} = {wrapped(returns, called)}", "return answer"]
     return [called] if returns == "None" else [f"return {wrapped(returns, called)}"]

@@ -33,7 +33,12 @@ MODULES = {
     "managers.state": ("StateManager",),
     "managers.workflows": ("WorkflowStateManager",),
     "sessions.bounded": ("BoundedState",),
+    "sessions.conversation": ("Conversation",),
     "sessions.machine": ("AgentStateMachine",),
+    "sessions.session": ("Session",),
+    "sessions.sweeping": ("Sessions",),
+    "sessions.threads": ("Threads", "ThreadMessages"),
+    "sessions.user": ("UserState",),
     "sessions.validated": ("ValidatedState",),
     "sessions.versioned": ("VersionedState",),
     "typed.changes": ("StateWatch",),
@@ -97,6 +102,7 @@ HELPERS = {
     **dict.fromkeys(("Generator", "Iterator"), "collections.abc"),
     **dict.fromkeys(("Any", "TypeVar"), "typing"),
     **dict.fromkeys(("entered", "finish", "finish_each"), "keepstate._finish"),
-    **dict.fromkeys(("Twin", "around", "entered_once", "inner_of", "receiving"), "keepstate.sync.twin"),
+    **dict.fromkeys(("Twin", "around", "around_generic", "entered_once"), "keepstate.sync.twin"),
+    **dict.fromkeys(("inner_of", "receiving"), "keepstate.sync.twin"),
 }
 """What twins are made with, by where it comes from."""

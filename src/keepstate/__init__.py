@@ -120,8 +120,15 @@ if TYPE_CHECKING:
     from keepstate.managers.workflows import WorkflowStateManager
     from keepstate.opening import open
     from keepstate.sessions.bounded import BoundedState
+    from keepstate.sessions.conversation import Conversation
     from keepstate.sessions.machine import AgentStateMachine, Transition
+    from keepstate.sessions.records import SessionContext, SessionMoment, TaskState
     from keepstate.sessions.rules import StepResult
+    from keepstate.sessions.session import Session
+    from keepstate.sessions.sweeping import Sessions
+    from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
+    from keepstate.sessions.threads import ThreadMessages, Threads
+    from keepstate.sessions.user import UserState
     from keepstate.sessions.validated import ValidatedState
     from keepstate.sessions.versioned import VersionedState
     from keepstate.sessions.window import estimate_tokens
@@ -252,8 +259,15 @@ _HOMES = {
     "engine.measuring": ("SpaceSize",),
     "opening": ("open",),
     "sessions.bounded": ("BoundedState",),
+    "sessions.conversation": ("Conversation",),
     "sessions.machine": ("AgentStateMachine", "Transition"),
+    "sessions.records": ("SessionContext", "SessionMoment", "TaskState"),
     "sessions.rules": ("StepResult",),
+    "sessions.session": ("Session",),
+    "sessions.sweeping": ("Sessions",),
+    "sessions.thread_records": ("MessagePage", "Thread", "ThreadMessage"),
+    "sessions.threads": ("ThreadMessages", "Threads"),
+    "sessions.user": ("UserState",),
     "sessions.validated": ("ValidatedState",),
     "sessions.versioned": ("VersionedState",),
     "sessions.window": ("estimate_tokens",),
@@ -336,6 +350,7 @@ __all__ = [
     "CommitHook",
     "CompactedError",
     "ConflictError",
+    "Conversation",
     "CorruptError",
     "CounterKey",
     "Difference",
@@ -383,6 +398,7 @@ __all__ = [
     "MergeConflict",
     "MergeConflictError",
     "MergeStrategy",
+    "MessagePage",
     "MissingExtraError",
     "MutationBatch",
     "NO_STREAM",
@@ -410,6 +426,10 @@ __all__ = [
     "RunStep",
     "SQLiteBackend",
     "STTState",
+    "Session",
+    "SessionContext",
+    "SessionMoment",
+    "Sessions",
     "SetKey",
     "SignedPickle",
     "SizeAlert",
@@ -443,8 +463,13 @@ __all__ = [
     "TaskFailedError",
     "TaskInfo",
     "TaskQueueState",
+    "TaskState",
     "TeamState",
     "TeamTask",
+    "Thread",
+    "ThreadMessage",
+    "ThreadMessages",
+    "Threads",
     "TieredStore",
     "ToolCacheEntry",
     "ToolCallContext",
@@ -459,6 +484,7 @@ __all__ = [
     "Transition",
     "TransitionError",
     "UnsupportedError",
+    "UserState",
     "ValidatedState",
     "Verified",
     "Versioned",

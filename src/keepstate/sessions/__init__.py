@@ -1,22 +1,42 @@
-"""HOW does an agent keep state across steps and conversations? Sessions, state machines, bounded contexts.
+"""HOW does an agent keep state across steps and conversations? Sessions, threads, state machines, contexts.
 
 Each part is small, usable alone, and the same on every backend. Invariant: nothing here has a storage of its
 own; all of it is documents, events and leases of a space, so that it joins a transaction like anything else.
 
-To add one: a class that takes `persistence=` or `space=` by `home.Home`, a row in `tools/twins.py`.
+To add one: a class that takes `persistence=` or `space=` by `home.Home` and keeps it at a
+`site.Site`; a row in `tools/twins.py`.
 """
 
 from keepstate.sessions.bounded import BoundedState
+from keepstate.sessions.conversation import Conversation
 from keepstate.sessions.machine import AgentStateMachine, Transition
+from keepstate.sessions.records import SessionContext, SessionMoment, TaskState
 from keepstate.sessions.rules import StepResult
+from keepstate.sessions.session import Session
+from keepstate.sessions.sweeping import Sessions
+from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
+from keepstate.sessions.threads import ThreadMessages, Threads
+from keepstate.sessions.user import UserState
 from keepstate.sessions.validated import ValidatedState
 from keepstate.sessions.versioned import VersionedState
 
 __all__ = [
     "AgentStateMachine",
     "BoundedState",
+    "Conversation",
+    "MessagePage",
+    "Session",
+    "SessionContext",
+    "SessionMoment",
+    "Sessions",
     "StepResult",
+    "TaskState",
+    "Thread",
+    "ThreadMessage",
+    "ThreadMessages",
+    "Threads",
     "Transition",
+    "UserState",
     "ValidatedState",
     "VersionedState",
 ]

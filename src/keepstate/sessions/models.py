@@ -100,3 +100,10 @@ class Model(Generic[M]):
             if hasattr(kind, "__struct_fields__")
             else {f.name for f in fields(kind)}
         )
+
+
+class PlainModel(Model[M]):
+    """A model whose fields are stored as they are: dicts in them come back equal, and of the same types."""
+
+    def _taken_apart(self, value: Any) -> Any:
+        return {field.name: getattr(value, field.name) for field in fields(value)}

@@ -13,10 +13,10 @@ from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.scope import called, refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.times import milliseconds
-from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
 from keepstate.sessions.home import Home
 from keepstate.sessions.models import Model
+from keepstate.sessions.site import Site
 from keepstate.stores.protocol import Store
 
 M = TypeVar("M")
@@ -53,17 +53,29 @@ class ValidatedState(Generic[M]):
         ttl_s: float | None = None,
         _colour: Colour = "async",
     ) -> None:
+        home = Home(persistence, space, colour=_colour)
+        site = Site(home.place("session", session_id), home.prefix("session", session_id))
+        self._home: Home | None = home
+        self._begin(site, session_id, f"state of session {session_id!r}", Model(model), name, ttl_s)
+
+    def _begin(
+        self,
+        site: Site,
+        id: str,
+        what: str,
+        model: Model[M],
+        name: str | None,
+        ttl_s: float | None = None,
+    ) -> None:
         if ttl_s is not None:
             milliseconds("ttl_s", ttl_s)
-        self._model, self._ttl_s = Model(model), ttl_s
-        self._home = Home(persistence, space, colour=_colour)
-        self._place, self.session_id = self._home.place("session", session_id), session_id
-        called_so = admit_name("name", self._model.name if name is None else name)
-        self._name = f"{self._home.prefix('session', session_id)}state/{called_so}"
-        self._what = f"{called_so} in state of session {session_id!r}"
+        self._site, self.session_id = site, id
+        self._model, self._ttl_s = model, ttl_s
+        called_so = admit_name("name", model.name if name is None else name)
+        self._tail, self._what = f"state/{called_so}", f"{called_so} in {what}"
 
     def __repr__(self) -> str:
-        return f"<ValidatedState {self._what} in {self._home!r}>"
+        return f"<ValidatedState {self._what} in {self._home or self._site.place!r}>"
 
     async def __aenter__(self) -> Self:
         return self
@@ -75,7 +87,8 @@ class ValidatedState(Generic[M]):
 
     async def close(self) -> None:
         """Lets go of the store; what was passed in open stays open."""
-        await self._home.close()
+        if self._home is not None:
+            await self._home.close()
 
     async def get(self) -> M:
         """Returns the value; of an absent one that of the model's defaults.
@@ -84,7 +97,8 @@ class ValidatedState(Generic[M]):
             InvalidError: What is stored is no such value: a ValueError that says what differs.
             NotFoundError: It is absent, and the model has fields without a default.
         """
-        fields = await self._place.documents.get(self._name)
+        prefix = await self._site.to_read()
+        fields = None if prefix is None else await self._site.place.documents.get(prefix + self._tail)
         return self._model.empty(self._what) if fields is None else self._model.value(fields, self._what)
 
     async def put(self, value: M | Mapping[str, Any]) -> M:
@@ -94,7 +108,11 @@ class ValidatedState(Generic[M]):
             InvalidError: It is no such value; nothing was written.
         """
         fields = self._model.fields(value, self._what)
-        await self._place.documents.put(self._name, fields, ttl_s=self._ttl_s)
+
+        async def work(tx: Transaction, prefix: str) -> None:
+            await tx.documents.put(prefix + self._tail, fields, ttl_s=self._ttl_s)
+
+        await self._site.together(work, message=f"put {self._what}")
         return self._model.value(fields, self._what)
 
     async def update(self, change: Mapping[str, Any] | Callable[[M], M | Awaitable[M]]) -> M:
@@ -109,22 +127,40 @@ class ValidatedState(Generic[M]):
             NotFoundError: It is absent, and the model has fields without a default.
         """
         if not isinstance(change, Mapping) and (
-            self._home.runner.colour == "blocking" or not callable(change)
+            self._site.runner.colour == "blocking" or not callable(change)
         ):
             refuse_coroutine_function(change)
 
-        async def work(tx: Transaction) -> M:
-            stored: dict[str, Any] = await tx.documents.get(self._name) or {}
+        async def work(tx: Transaction, prefix: str) -> M:
+            stored: dict[str, Any] = await tx.documents.get(prefix + self._tail) or {}
             if isinstance(change, Mapping):
                 fields = self._model.fields(change, self._what, stored)  # pyright: ignore[reportUnknownArgumentType]
             else:
                 old = self._model.value(stored, self._what) if stored else self._model.empty(self._what)
                 fields = self._model.fields(await called(change, old), self._what, stored)
-            await tx.documents.put(self._name, fields, ttl_s=self._ttl_s)
+            await tx.documents.put(prefix + self._tail, fields, ttl_s=self._ttl_s)
             return self._model.value(fields, self._what)
 
-        return await together(self._place, work, message=f"update {self._what}")
+        return await self._site.together(work, message=f"update {self._what}")
 
     async def delete(self) -> bool:
         """Removes it, and returns whether it existed."""
-        return await self._place.documents.delete(self._name)
+
+        async def work(tx: Transaction, prefix: str) -> bool:
+            return await tx.documents.delete(prefix + self._tail)
+
+        if await self._site.to_read() is None:
+            return False
+        return await self._site.together(work, message=f"delete {self._what}")
+
+
+def state_at(site: Site, id: str, what: str, model: Model[M], name: str | None) -> ValidatedState[M]:
+    """Returns a state in somebody else's place, who closes it: that of a session, or of a user."""
+    state: ValidatedState[M] = _blank(ValidatedState)
+    state._home = None  # pyright: ignore[reportPrivateUsage]
+    state._begin(site, id, what, model, name)  # pyright: ignore[reportPrivateUsage]
+    return state
+
+
+def _blank(kind: Any) -> Any:
+    return kind.__new__(kind)

@@ -58,6 +58,16 @@ class WindowEntry:
     cut: int | None = None
     """How many characters of its content are left, if it was cut."""
 
+    @property
+    def is_pinned(self) -> bool:
+        """Whether it was pinned."""
+        return self.kind == _PINNED
+
+    @property
+    def stays(self) -> bool:
+        """Whether it never leaves the context."""
+        return self.kind != _PLAIN
+
 
 @register("keepstate.Window")
 @dataclass(frozen=True)
@@ -178,14 +188,31 @@ def add(window: Window, message: Message, budget: Budget, *, pinned: bool) -> in
     if kind == _PINNED:
         for other in window.entries:
             other.kind = _PINNED if other.group == group and other.kind == _PLAIN else other.kind
-    fixed = sum(entry.tokens for entry in window.entries if entry.kind != _PLAIN)
-    if fixed > budget.max_tokens:
+    _refuse_too_fixed(window, budget)
+    fit(window, message, budget)
+    return number
+
+
+def replace(window: Window, number: int, message: Message, budget: Budget) -> None:
+    """Counts another message in the place of one, if that is in the context.
+
+    Raises:
+        InvalidError: What may not leave is too much by itself then.
+    """
+    for entry in window.entries:
+        if entry.number == number:
+            entry.tokens, entry.cut = budget.tokens_of(message), None
+            if not entry.is_pinned:
+                entry.kind = _SYSTEM if message["role"] == _SYSTEM else _PLAIN
+    _refuse_too_fixed(window, budget)
+
+
+def _refuse_too_fixed(window: Window, budget: Budget) -> None:
+    if (fixed := _fixed(window)) > budget.max_tokens:
         raise InvalidError(
             f"the system and pinned messages have {fixed} tokens, the context at most {budget.max_tokens}; "
             "pin less, or give it more"
         )
-    fit(window, message, budget)
-    return number
 
 
 def fit(window: Window, newest: Message, budget: Budget, *, summarises: bool = True) -> None:
@@ -200,22 +227,29 @@ def _group_of(window: Window, message: Message, number: int) -> int | None:
     Calls stand in `tool_calls` or in blocks of type `tool_use`; results name them by `tool_call_id`, or in
     blocks of type `tool_result`.
     """
-    blocks = _dicts(message.get("content"))
-    answered = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
-    if message["role"] == "tool" or "tool_call_id" in message:
-        answered.append(message.get("tool_call_id"))
+    answered, calls = links(message)
     groups = [window.calls.get(id) if isinstance(id, str) else None for id in answered]
     if None in groups:
         return None
     group = min((each for each in groups if each is not None), default=number)
-    for call in (*_dicts(message.get("tool_calls")), *blocks):
-        if call.get("type") != "tool_result" and isinstance(id := call.get("id"), str):
-            window.calls[id] = group
+    window.calls |= dict.fromkeys(calls, group)
     for entry in window.entries:  # one message that answers calls of several makes them one
         if entry.group in groups:
             entry.group = group
     window.calls = {id: group if known in groups else known for id, known in window.calls.items()}
     return group
+
+
+def links(message: Message) -> tuple[list[Any], list[str]]:
+    """Returns the ids of the tool calls that a message answers, and of those that it makes."""
+    blocks = _dicts(message.get("content"))
+    answered = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
+    if message["role"] == "tool" or "tool_call_id" in message:
+        answered.append(message.get("tool_call_id"))
+    made = [
+        call for call in (*_dicts(message.get("tool_calls")), *blocks) if call.get("type") != "tool_result"
+    ]
+    return answered, [id for call in made if isinstance(id := call.get("id"), str)]
 
 
 def _dicts(parts: object) -> list[Mapping[str, Any]]:
@@ -307,7 +341,7 @@ def summarise(window: Window, summary: Message, numbers: list[int], budget: Budg
 
 
 def _fixed(window: Window) -> int:
-    return sum(entry.tokens for entry in window.entries if entry.kind != _PLAIN)
+    return sum(entry.tokens for entry in window.entries if entry.stays)
 
 
 def ordered(window: Window, messages: Mapping[int, Message]) -> list[Message]:

@@ -26,7 +26,12 @@ from keepstate.sync.opening import of, open
 from keepstate.sync.projection import Projection
 from keepstate.sync.queue import Queue, Task
 from keepstate.sync.sessions.bounded import BoundedState
+from keepstate.sync.sessions.conversation import Conversation
 from keepstate.sync.sessions.machine import AgentStateMachine
+from keepstate.sync.sessions.session import Session
+from keepstate.sync.sessions.sweeping import Sessions
+from keepstate.sync.sessions.threads import ThreadMessages, Threads
+from keepstate.sync.sessions.user import UserState
 from keepstate.sync.sessions.validated import ValidatedState
 from keepstate.sync.sessions.versioned import VersionedState
 from keepstate.sync.space import Space
@@ -46,6 +51,7 @@ __all__ = [
     "AgentStateStore",
     "BoundedState",
     "Checkout",
+    "Conversation",
     "Document",
     "Documents",
     "Draft",
@@ -61,14 +67,19 @@ __all__ = [
     "OrchestrationStateManager",
     "ProfileAccess",
     "Queue",
+    "Session",
+    "Sessions",
     "Space",
     "SpeechStateManager",
     "StateManager",
     "StateWatch",
     "Task",
+    "ThreadMessages",
+    "Threads",
     "ToolCallContext",
     "ToolStateManager",
     "Transaction",
+    "UserState",
     "ValidatedState",
     "VersionedState",
     "Watch",

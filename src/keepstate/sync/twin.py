@@ -37,6 +37,11 @@ def around(kind: type[W], inner: Any) -> W:
     return twin
 
 
+def around_generic(kind: Any, inner: Any) -> Any:
+    """Returns such a twin of a generic class; who asks for it says what it is generic in."""
+    return around(kind, inner)
+
+
 def inner_of(twin: Twin[Inner]) -> Inner:
     """Returns the asynchronous object in a twin; what is none is handed on, to be refused."""
     given: Any = twin

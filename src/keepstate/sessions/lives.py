@@ -1,0 +1,182 @@
+"""How long a session lives: until nobody has used it for its time, by the store's clock, and then anew.
+
+One small document, the head, has the time to live; it says which life is the present one, and the names of
+all that belongs to a life begin with its number. So a session ends as a whole and at once, however much it
+holds; what earlier lives left is read by nobody, and swept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from typing import Final
+
+from keepstate.engine.glob import escaped
+from keepstate.engine.lease import Lease
+from keepstate.engine.space import Space
+from keepstate.engine.together import together
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import InvalidError
+from keepstate.sessions.site import Site
+from keepstate.values.schema import register
+
+_SHARE: Final = 16
+"""A use that comes within this part of the time after the one before renews nothing."""
+_AT_ONCE: Final = 400
+HEAD: Final = "session"
+LIVES: Final = "lives"
+
+
+@register("keepstate.Session")
+@dataclass(frozen=True)
+class HeadRecord:
+    """The head of a session that lives."""
+
+    life: int
+    used_ms: int
+    ttl_s: float | None
+    user_id: str | None
+
+
+@register("keepstate.SessionLives")
+@dataclass(frozen=True)
+class LivesRecord:
+    """How many lives a session has had, and which is the first of which documents may be left."""
+
+    count: int = 0
+    first_kept: int = 1
+
+
+def life_prefix(prefix: str, life: int) -> str:
+    """Returns what the names of one life's documents begin with."""
+    return f"{prefix}life/{life}/"
+
+
+class Lives(Site):
+    """The place of a session's documents, as long as it lives.
+
+    Args:
+        place: The space, or a transaction whose batch all joins.
+        prefix: What the names of the session begin with.
+        what: What it is called in refusals.
+        user_id: Whose it is; another's is refused.
+        ttl_s: For how long it lives from each use on; None for ever.
+        lease: Applies what is written only while this is held.
+    """
+
+    def __init__(
+        self,
+        place: Space | Transaction,
+        prefix: str,
+        *,
+        what: str,
+        user_id: str | None,
+        ttl_s: float | None,
+        lease: Lease | None = None,
+    ) -> None:
+        super().__init__(place, prefix, lease=lease)
+        self._what, self._user_id, self._ttl_s = what, user_id, ttl_s
+
+    def on(self, place: Space | Transaction, lease: Lease | None = None) -> Lives:
+        """Returns the same in a transaction, or while a lease is held."""
+        return Lives(
+            place, self.prefix, what=self._what, user_id=self._user_id, ttl_s=self._ttl_s, lease=lease
+        )
+
+    async def to_read(self) -> str | None:
+        """Returns what names begin with in the present life; None if there is none."""
+
+        async def work(tx: Transaction) -> str | None:
+            head = await self._head(tx)
+            if head is None:
+                return None
+            await self._use(tx, head)
+            return life_prefix(self.prefix, head.life)
+
+        return await together(self.place, work, message=f"use {self._what}")
+
+    async def to_write(self, tx: Transaction) -> str:
+        """Returns what names begin with in the present life, which begins if there is none."""
+        head = await self._head(tx)
+        if head is None:
+            lives = await self._lives(tx)
+            head = HeadRecord(lives.count + 1, 0, self._ttl_s, self._user_id)
+            await tx.documents.put(self.prefix + LIVES, replace(lives, count=head.life))
+        await self._use(tx, head)
+        return life_prefix(self.prefix, head.life)
+
+    async def is_over(self) -> bool:
+        """Whether no life is present; asking is no use of it."""
+        return await self._head(self.place) is None
+
+    async def end(self) -> bool:
+        """Ends the present life, and returns whether there was one."""
+
+        async def work(tx: Transaction) -> bool:
+            await self._head(tx)
+            return await tx.documents.delete(self.prefix + HEAD)
+
+        return await together(self.place, work, lease=self._lease, message=f"end {self._what}")
+
+    async def sweep(self) -> int:
+        """Removes what earlier lives left, and returns how many documents that were."""
+        removed = 0
+        lives = await self._lives(self.place)
+        head = await self.place.documents.get(self.prefix + HEAD, type=HeadRecord)
+        past = range(lives.first_kept, head.life if head else lives.count + 1)
+        for life in past:
+            while names := await self._some_names(life):
+                removed += await together(self.place, removing(names), message=f"sweep {self._what}")
+
+        async def note(tx: Transaction) -> None:
+            now = await self._lives(tx)
+            if now.first_kept < past.stop:
+                await tx.documents.put(self.prefix + LIVES, replace(now, first_kept=past.stop))
+
+        if past:
+            await together(self.place, note, message=f"sweep {self._what}")
+        return removed
+
+    async def _some_names(self, life: int) -> list[str]:
+        names: list[str] = []
+        async for name in self.place.documents.keys(escaped(life_prefix(self.prefix, life)) + "*"):
+            names.append(name)
+            if len(names) == _AT_ONCE:
+                break
+        return names
+
+    def refuse_other(self, user_id: str | None) -> None:
+        """Raises `InvalidError` if the session is, or was, another user's."""
+        if None not in (user_id, self._user_id) and user_id != self._user_id:
+            raise InvalidError(
+                f"{self._what} is another user's, not that of {self._user_id!r}; take another session id"
+            )
+
+    # ---- its documents
+
+    async def _lives(self, place: Space | Transaction) -> LivesRecord:
+        return await place.documents.get(self.prefix + LIVES, LivesRecord(), type=LivesRecord)
+
+    async def _head(self, place: Space | Transaction) -> HeadRecord | None:
+        head = await place.documents.get(self.prefix + HEAD, type=HeadRecord)
+        if head is not None:
+            self.refuse_other(head.user_id)
+        return head
+
+    async def _use(self, tx: Transaction, head: HeadRecord) -> None:
+        """Lets the head live on from now, unless it was just renewed."""
+        now_ms = round((await tx.now()).timestamp() * 1000)
+        used = HeadRecord(head.life, now_ms, self._ttl_s, head.user_id or self._user_id)
+        is_same = replace(used, used_ms=head.used_ms) == head and head.used_ms > 0
+        if is_same and (self._ttl_s is None or now_ms - head.used_ms < self._ttl_s * 1000 / _SHARE):
+            return
+        await tx.documents.put(self.prefix + HEAD, used, ttl_s=self._ttl_s)
+
+
+def removing(names: list[str]) -> Callable[[Transaction], Awaitable[int]]:
+    """Returns work that deletes documents, and returns how many there were."""
+
+    async def work(tx: Transaction) -> int:
+        return sum([await tx.documents.delete(name) for name in names])
+
+    return work

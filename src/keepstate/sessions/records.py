@@ -1,0 +1,103 @@
+"""What a session returns: a task, all that a model is told, and what the session was at a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from keepstate.sessions.lives import HEAD, HeadRecord, life_prefix
+from keepstate.sessions.talk import TalkRecord
+from keepstate.sessions.window import Message
+from keepstate.values.builtin import json_form
+
+TaskStatus = Literal["pending", "in_progress", "waiting", "completed", "failed", "cancelled"]
+
+
+@dataclass
+class TaskState:
+    """What a session works on.
+
+    Attributes:
+        task_id: Which task, if it has an id.
+        goal: What is to be reached.
+        status: How it stands.
+        steps_completed: How many steps are done.
+        steps_remaining: How many are still to be done.
+        current_step: The step that is being done.
+        data: What was found out on the way.
+    """
+
+    task_id: str | None = None
+    goal: str = ""
+    status: TaskStatus = "pending"
+    steps_completed: Annotated[int, msgspec.Meta(ge=0)] = 0
+    steps_remaining: Annotated[int, msgspec.Meta(ge=0)] = 0
+    current_step: str | None = None
+    data: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True)
+class SessionContext:
+    """All that a model is told, within a budget of tokens.
+
+    Attributes:
+        recent: The messages of the conversation that are in the context, in order.
+        session: The states of the session by name, `task` among them.
+        user: `preferences` and `history` of the user, and other states by name; empty without one.
+        tokens: How many all of it has.
+    """
+
+    recent: list[Message]
+    session: dict[str, Any]
+    user: dict[str, Any]
+    tokens: int
+
+    @property
+    def background(self) -> Message | None:
+        """Returns a system message that says what is known of session and user; None if nothing is."""
+        return told(self.session, self.user)
+
+
+def told(session: Mapping[str, Any], user: Mapping[str, Any]) -> Message | None:
+    """Returns the message that says what is known, as JSON; None if nothing is."""
+    known = {name: part for name, part in (("session", session), ("user", user)) if part}
+    if not known:
+        return None
+    return {"role": "system", "content": msgspec.json.encode(json_form(known)).decode()}
+
+
+@dataclass(frozen=True, slots=True)
+class SessionMoment:
+    """A session as it was at one moment.
+
+    Attributes:
+        life: Which of its lives it was, from 1; 0 if it was new, and nothing of it was there.
+        user_id: Whose it was, or None.
+        messages: The conversation.
+        states: The states by name, `task` among them, as they are stored.
+    """
+
+    life: int
+    user_id: str | None = None
+    messages: list[Message] = field(default_factory=list[Message])
+    states: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def moment_in(documents: Mapping[str, Any], prefix: str) -> SessionMoment:
+    """Returns the session that documents were at a moment."""
+    head = documents.get(prefix + HEAD)
+    if not isinstance(head, HeadRecord):
+        return SessionMoment(0)
+    life = life_prefix(prefix, head.life)
+    record = documents.get(f"{life}talk", TalkRecord())
+    said = {int(number): message for number, message in _below(documents, f"{life}message/").items()}
+    edits = {int(number): message for number, message in _below(documents, f"{life}edit/").items()}
+    messages = [edits.get(number, said[number]) for number in sorted(said) if number >= record.begin]
+    return SessionMoment(head.life, head.user_id, messages, _below(documents, f"{life}state/"))
+
+
+def _below(documents: Mapping[str, Any], begin: str) -> dict[str, Any]:
+    return {name[len(begin) :]: documents[name] for name in documents if name.startswith(begin)}

@@ -1,0 +1,344 @@
+"""A user's session: its conversation, its task, and what is known of the user.
+
+Conversation and task stand in the space of the session and change together; they end when nobody has used the
+session for its time. What is known of the user stands in a space of the user's own, and stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from os import PathLike
+from types import TracebackType
+from typing import Any, Final, Self, TypeVar, cast
+
+from keepstate._runner import Colour
+from keepstate.engine.admission import admit_text
+from keepstate.engine.glob import escaped
+from keepstate.engine.history.heads import MAIN
+from keepstate.engine.history.revisions import Revision
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.lease import Lease
+from keepstate.engine.once import entered_once
+from keepstate.engine.scope import called, refuse_coroutine_function
+from keepstate.engine.space import Space
+from keepstate.engine.times import milliseconds
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import InvalidError
+from keepstate.sessions.conversation import Conversation
+from keepstate.sessions.home import Home
+from keepstate.sessions.lives import Lives
+from keepstate.sessions.models import Model, PlainModel
+from keepstate.sessions.records import SessionContext, SessionMoment, TaskState, moment_in, told
+from keepstate.sessions.site import Elsewhere, Site
+from keepstate.sessions.talk import Rules, Talk
+from keepstate.sessions.user import UserState
+from keepstate.sessions.validated import ValidatedState, state_at
+from keepstate.sessions.window import Budget, ordered
+from keepstate.stores.protocol import Store
+from keepstate.values import limits
+
+M = TypeVar("M")
+
+_MAX_TOKENS: Final = 8000
+_DATA: Final = "state/data"
+
+
+class Session:
+    """The state of one session, in the space `session/<session_id>`; of its user, in `user/<user_id>`.
+
+    A session that nobody has used for `ttl_s`, by the store's clock, is new again: nothing of it is read any
+    more but by `at`, as long as its space keeps that. Reading is use as well; it may be counted up to a
+    sixteenth of the time late. One that has a user is refused to another.
+
+    Args:
+        session_id: Which session; any text.
+        user_id: Whose it is.
+        persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
+            `space` it is in memory that this process shares.
+        space: Instead: a space or transaction that session and user are both in.
+        ttl_s: For how long it lives from each use on; None for ever.
+
+    Attributes:
+        session_id: Which session.
+        user_id: Whose it is, or None.
+    """
+
+    session_id: str
+    user_id: str | None
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        user_id: str | None = None,
+        persistence: str | PathLike[str] | Store | Keepstate | None = None,
+        space: Space | Transaction | None = None,
+        ttl_s: float | None = 3600,
+        _colour: Colour = "async",
+    ) -> None:
+        if ttl_s is not None:
+            milliseconds("ttl_s", ttl_s)
+        home = Home(persistence, space, colour=_colour)
+        lives = Lives(
+            home.place("session", session_id, record=True),
+            home.prefix("session", session_id),
+            what=f"session {session_id!r}",
+            user_id=None if user_id is None else admit_text("user_id", user_id),
+            ttl_s=ttl_s,
+        )
+        user = None
+        if user_id is not None:
+            user = Site(home.place("user", user_id, record=True), home.prefix("user", user_id))
+        self._begin(home, session_id, user_id, lives, user)
+
+    def _begin(
+        self, home: Home | None, session_id: str, user_id: str | None, lives: Lives, user: Site | None
+    ) -> None:
+        self._home, self.session_id, self.user_id = home, session_id, user_id
+        self._lives, self._user = lives, user
+        self._lease: Lease | None = None
+        self._shares = home is not None and home.passed is not None
+        """Whether session and user are in one space."""
+
+    def __repr__(self) -> str:
+        whose = "" if self.user_id is None else f" of user {self.user_id!r}"
+        return f"<Session {self.session_id!r}{whose} in {self._home or self._lives.place!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of the store; what was passed in open stays open."""
+        if self._home is not None:
+            await self._home.close()
+
+    # ---- the three kinds of state
+
+    @property
+    def conversation(self) -> Conversation:
+        """Returns what is said in the session, with a context of 8,000 tokens; see `Conversation.within`."""
+        return Conversation(Talk(self._lives, Rules(Budget(_MAX_TOKENS))))
+
+    @property
+    def task(self) -> ValidatedState[TaskState]:
+        """Returns what the session works on."""
+        return state_at(self._lives, self.session_id, self._what, PlainModel(TaskState), "task")
+
+    @property
+    def user(self) -> UserState:
+        """Returns what is known of the user, in all sessions.
+
+        Raises:
+            InvalidError: The session was given no user.
+        """
+        if self.user_id is None or self._user is None:
+            raise InvalidError(f"session {self.session_id!r} has no user; give it user_id=")
+        return UserState(self.user_id, self._user)
+
+    def state(self, model: type[M], name: str | None = None) -> ValidatedState[M]:
+        """Returns a state of the session that is validated when it is written and when it is read.
+
+        Args:
+            model: A dataclass, msgspec Struct or pydantic class.
+            name: What it is called; the model's name if it is not given. `task` puts another model in the
+                place of `TaskState`.
+        """
+        return state_at(self._lives, self.session_id, self._what, Model(model), name)
+
+    async def get_state(self) -> dict[str, Any]:
+        """Returns what `update` has kept, without a model; a copy."""
+        prefix = await self._lives.to_read()
+        if prefix is None:
+            return {}
+        return await self._lives.place.documents.get(prefix + _DATA, {}, type=dict[str, Any])
+
+    async def update(
+        self,
+        change: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]],
+    ) -> dict[str, Any]:
+        """Changes the newest state without a model, whoever wrote it, and returns what became of it.
+
+        Nothing is locked: who was overtaken does it again on what is there then.
+
+        Args:
+            change: What to set, by name, or a function that is given all and returns all; it may be called
+                again.
+        """
+        if not isinstance(change, Mapping) and (
+            self._lives.runner.colour == "blocking" or not callable(change)
+        ):
+            refuse_coroutine_function(change)
+
+        async def work(tx: Transaction, prefix: str) -> dict[str, Any]:
+            old = await tx.documents.get(prefix + _DATA, {}, type=dict[str, Any])
+            new: object = {**old, **change} if isinstance(change, Mapping) else await called(change, old)
+            if not isinstance(new, dict):
+                raise InvalidError(f"the state of {self._what} became {new!r}; return a dict")
+            made = cast("dict[str, Any]", new)
+            await tx.documents.put(prefix + _DATA, made)
+            return made
+
+        return await self._lives.together(work, message="update the session")
+
+    async def get_context(self, max_tokens: int = 8000, *, history: int = 20) -> SessionContext:
+        """Returns recent messages, session and user together, within a budget of tokens.
+
+        States and preferences are whole. The user's history gives way until both leave half of the budget to
+        the conversation, if they can.
+
+        Args:
+            max_tokens: The budget.
+            history: How many of each kind of the user's history at the most.
+
+        Raises:
+            InvalidError: What does not give way is more than the budget.
+        """
+        limits.admit_count("max_tokens", max_tokens)
+        count = self.conversation._talk.rules.budget.tokens_of  # pyright: ignore[reportPrivateUsage]
+        session, user, tokens = await self._states(), dict[str, Any](), 0
+        while True:
+            if self.user_id is not None:
+                user = await self._known(history)
+            message = told(session, user)
+            tokens = 0 if message is None else count(message)
+            if history == 0 or tokens <= max_tokens // 2 or not user.get("history"):
+                break
+            history //= 2
+        window, found = await self.conversation._talk.context(max(1, max_tokens - tokens))  # pyright: ignore[reportPrivateUsage]
+        if tokens + window.tokens > max_tokens:
+            raise InvalidError(
+                f"what is known has {tokens} tokens, system and pinned messages {window.tokens}, and the "
+                f"budget is {max_tokens}; keep less in states and preferences, or allow more"
+            )
+        return SessionContext(ordered(window, found), session, user, tokens + window.tokens)
+
+    # ---- together, and one at a time
+
+    @entered_once
+    async def transaction(self, *, message: str = "") -> AsyncGenerator[Session]:
+        """Yields the session, and applies what its body does to conversation, task and states as one batch.
+
+        The user stands in a space of its own and cannot be part of it, unless `space=` was given.
+
+        Args:
+            message: Says what it is for; what is recorded of it tells so.
+
+        Raises:
+            ConflictError: What the body had read has changed; nothing was applied.
+        """
+        space = self._own_space("a transaction")
+        async with space.transaction(lease=self._lease, message=message) as tx:
+            yield self._inside(tx, None, "is not part of this transaction")
+
+    @entered_once
+    async def exclusive(self, *, ttl_s: float = 30, wait_s: float = 10) -> AsyncGenerator[Session]:
+        """Yields the session to one at a time: no other `exclusive` block of it runs meanwhile.
+
+        What is written by what it yields is fenced: once the time is up, and another may have entered,
+        nothing of it is applied any more. What others write without such a block is not held up.
+
+        Args:
+            ttl_s: For how long, unless `renew` is called; then others may enter.
+            wait_s: How long to wait for who is inside.
+
+        Raises:
+            ConflictError: Somebody else is inside all that time.
+            LeaseLostError: Raised by a write that came too late.
+        """
+        space = self._own_space("exclusive()")
+        name = f"{self._lives.prefix}exclusive"
+        async with await space.leases.acquire(name, ttl_s, wait_s=wait_s) as lease:
+            yield self._inside(space, lease, "is not guarded by this block")
+
+    async def renew(self, ttl_s: float | None = None) -> None:
+        """Stays inside `exclusive` for its time from now on, or for `ttl_s`.
+
+        Raises:
+            InvalidError: This is not what an `exclusive` block has yielded.
+            LeaseLostError: The time was up.
+        """
+        if self._lease is None:
+            raise InvalidError(f"{self!r} is not inside exclusive(); renew what that has yielded")
+        await self._lease.renew(ttl_s)
+
+    def _own_space(self, what: str) -> Space:
+        if self._lives.space is None:
+            raise InvalidError(f"{self!r} is inside a transaction, and {what} begins outside of one")
+        return self._lives.space
+
+    def _inside(self, place: Space | Transaction, lease: Lease | None, why: str) -> Session:
+        user = self._user
+        if user is not None and self._shares:
+            user = Site(place, user.prefix, lease=lease)
+        elif user is not None:
+            user = Elsewhere(
+                place,
+                f"user {self.user_id!r} is kept in the space 'user/{self.user_id}' and {why} on "
+                f"'session/{self.session_id}'; use it outside, or give Session a space= for both",
+            )
+        inside = Session.__new__(Session)
+        inside._begin(None, self.session_id, self.user_id, self._lives.on(place, lease), user)
+        inside._lease, inside._shares = lease, self._shares
+        return inside
+
+    # ---- how long it lives
+
+    async def is_new(self) -> bool:
+        """Whether nobody has used it, or not for its time; asking is no use of it."""
+        return await self._lives.is_over()
+
+    async def end(self) -> bool:
+        """Lets it be new again, as if its time were up, and returns whether it was not."""
+        return await self._lives.end()
+
+    async def sweep(self) -> int:
+        """Removes what it left when it was new again, and returns how many documents that were.
+
+        History keeps them, as long as that reaches back. `Sessions.sweep` does so for all.
+        """
+        self._own_space("sweeping")
+        return await self._lives.sweep()
+
+    async def at(self, ref: Revision = MAIN) -> SessionMoment:
+        """Returns the session as it was at a moment, of this life or an earlier one.
+
+        Args:
+            ref: The moment: a time, `main~3` for three changes before the last, `main#37`, a commit.
+
+        Raises:
+            InvalidError: It was another user's then.
+            NotFoundError: Nothing was recorded then, or its space records nothing.
+        """
+        moment = moment_in(await self._lives.place.at(ref), self._lives.prefix)
+        self._lives.refuse_other(moment.user_id)
+        return moment
+
+    # ---- its documents
+
+    @property
+    def _what(self) -> str:
+        return f"session {self.session_id!r}"
+
+    async def _states(self) -> dict[str, Any]:
+        prefix = await self._lives.to_read()
+        return {} if prefix is None else await _below(self._lives.place, f"{prefix}state/")
+
+    async def _known(self, history: int) -> dict[str, Any]:
+        assert self._user is not None
+        prefix = await self._user.to_read()
+        known = await _below(self._user.place, f"{prefix}state/")
+        if history and (kinds := await self.user.histories(limit=history)):
+            known["history"] = kinds
+        return known
+
+
+async def _below(place: Space | Transaction, begin: str) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    async for name, value in place.documents.items(escaped(begin) + "*"):
+        found[name[len(begin) :]] = value
+    return found

@@ -1,0 +1,105 @@
+"""All sessions of a store: which there are, and what becomes of those whose time is up."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from os import PathLike
+from types import TracebackType
+from typing import Self
+from urllib.parse import unquote
+
+from keepstate._runner import Colour
+from keepstate.engine.admission import admit_instance
+from keepstate.engine.glob import escaped
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space import Space
+from keepstate.errors import InvalidError
+from keepstate.sessions.home import Home
+from keepstate.sessions.lives import Lives
+from keepstate.stores.protocol import Store
+
+
+class Sessions:
+    """The sessions of a store, or of a space that they share.
+
+    Args:
+        persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
+            `space` it is in memory that this process shares.
+        space: Instead: the space that all sessions are in.
+    """
+
+    def __init__(
+        self,
+        *,
+        persistence: str | PathLike[str] | Store | Keepstate | None = None,
+        space: Space | None = None,
+        _colour: Colour = "async",
+    ) -> None:
+        self._home = Home(persistence, space, colour=_colour)
+        self._home.refuse_inside("looking after sessions")
+
+    def __repr__(self) -> str:
+        return f"<Sessions in {self._home!r}>"
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of the store; what was passed in open stays open."""
+        await self._home.close()
+
+    async def ids(self, *, living: bool = True) -> AsyncIterator[str]:
+        """Yields the ids of sessions, in the order of their names.
+
+        Args:
+            living: Only those whose time is not up; else all of which something is left.
+        """
+        async for id in self._ids():
+            if not living or not await self._lives(id).is_over():
+                yield id
+
+    async def sweep(self, *, history_older_than: timedelta | None = None) -> int:
+        """Removes what sessions left that are new again, and returns how many documents that were.
+
+        Sessions that live go on meanwhile. The record of a session keeps what it was, unless it is told not
+        to; of one that is over there stay some hundred bytes then.
+
+        Args:
+            history_older_than: Lets go of all moments of sessions that are older, where these have spaces of
+                their own; in a space that they share that is for its owner to do.
+        """
+        if history_older_than is not None:
+            admit_instance("history_older_than", history_older_than, timedelta)
+            if self._home.passed is not None:
+                raise InvalidError(f"the history of {self._home!r} is its owner's; prune it there")
+        removed = 0
+        async for id in self._ids():
+            lives = self._lives(id)
+            removed += await lives.sweep()
+            if history_older_than is not None:
+                await lives.place.history.prune(older_than=history_older_than)
+        return removed
+
+    async def _ids(self) -> AsyncIterator[str]:
+        begin = "session/"
+        if self._home.handle is not None:
+            async for name in self._home.handle.spaces(begin):
+                yield name[len(begin) :]
+            return
+        assert self._home.passed is not None
+        last: str | None = None
+        async for key in self._home.passed.documents.keys(f"{escaped(begin)}*"):
+            segment = key[len(begin) :].partition("/")[0]
+            if segment != last:
+                yield unquote(segment)
+            last = segment
+
+    def _lives(self, id: str) -> Lives:
+        place, prefix = self._home.place("session", id, record=True), self._home.prefix("session", id)
+        return Lives(place, prefix, what=f"session {id!r}", user_id=None, ttl_s=None)

@@ -1,0 +1,391 @@
+"""The messages of one conversation as documents, and which of them are in its context.
+
+```
+message/NUMBER     a message as it was said; never changes
+edit/NUMBER        what stands in its place since it was edited
+context            which messages are in the context; written with every message, and small
+talk               what of it was cleared or edited, and where a fork's first messages stand; often absent
+```
+
+Adding a message writes the message and the context, however long the conversation is. A fork copies nothing:
+its messages up to the one at which it began are those of the conversation that it was forked from.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final, TypeAlias
+
+from keepstate.engine.scope import called, refuse_coroutine_function
+from keepstate.engine.space import Space
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import ConflictError, InvalidError, NotFoundError
+from keepstate.sessions import window as rules
+from keepstate.sessions.site import Site
+from keepstate.sessions.window import Budget, Message, Window, WindowRecord
+from keepstate.values import limits
+from keepstate.values.schema import register
+
+_log = logging.getLogger("keepstate.sessions")
+
+Summarise: TypeAlias = Callable[[list[Message]], Awaitable[str | Message] | str | Message]
+_READ_AT_ONCE: Final = 100
+_SUMMARY_LEASE_S: Final = 120.0
+_DIGITS: Final = 12
+"""Of a message's number, so that names stand in order."""
+
+
+@register("keepstate.Talk")
+@dataclass
+class TalkRecord:
+    """What is known of a conversation beside its messages and context."""
+
+    begin: int = 0
+    """The first message that was not cleared."""
+    edited: dict[int, int] = field(default_factory=dict[int, int])
+    """The messages that were edited, each with the number of its last edit."""
+    edits: int = 0
+    spans: list[tuple[str, int]] = field(default_factory=list[tuple[str, int]])
+    """Where messages stand that are not its own: what names begin with, up to which number."""
+    parent: str | None = None
+    """What names of the conversation begin with that it was forked from, if it is a fork."""
+    own_base: dict[int, int] = field(default_factory=dict[int, int])
+    """Which of its edits the conversation has that it was forked from."""
+    parent_base: dict[int, int] = field(default_factory=dict[int, int])
+    """Which edits of that conversation it knows."""
+    merged: int = 0
+    """The first message that no merge has taken."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """How a context is kept.
+
+    Attributes:
+        budget: What it may hold.
+        summarise: Makes a summary of messages; None drops them.
+    """
+
+    budget: Budget
+    summarise: Summarise | None = None
+
+
+def rules_of(
+    max_tokens: int,
+    counter: Callable[[Message], int],
+    summarise: Summarise | None,
+    summarise_over: int,
+    summarise_first: int,
+    *,
+    is_blocking: bool,
+) -> Rules:
+    """Returns the rules that a caller has asked for.
+
+    Raises:
+        InvalidError: One of them is no number from 1, or no function of this colour.
+    """
+    limits.admit_count("max_tokens", max_tokens)
+    limits.admit_count("summarise_over", summarise_over)
+    limits.admit_count("summarise_first", summarise_first)
+    refuse_coroutine_function(counter)
+    if summarise is not None and (is_blocking or not callable(summarise)):
+        refuse_coroutine_function(summarise)
+    over = None if summarise is None else summarise_over
+    return Rules(Budget(max_tokens, counter, over, summarise_first), summarise)
+
+
+class Talk:
+    """One conversation at a site.
+
+    Args:
+        site: Where it is kept.
+        rules: How its context is kept.
+        tail: What the names of its documents go on with, behind what the site says.
+    """
+
+    def __init__(self, site: Site, rules: Rules, tail: str = "") -> None:
+        self.site, self.rules, self.tail = site, rules, tail
+
+    def __repr__(self) -> str:
+        return f"{self.tail or 'the conversation'} in {self.site.place!r}"
+
+    # ---- writing
+
+    async def add(self, *messages: Mapping[str, Any], pinned: bool = False) -> list[int]:
+        """Adds messages together, and returns their numbers; summarises what left the context, if it is due.
+
+        Raises:
+            InvalidError: One is no message, or system and pinned messages pass the budget; nothing is added.
+        """
+        plain = [rules.admit(message) for message in messages]
+
+        async def work(tx: Transaction, prefix: str) -> tuple[list[int], bool]:
+            return await self.added(tx, prefix, plain, pinned=pinned)
+
+        numbers, is_due = await self.site.together(work, message="add a message")
+        if is_due and self.rules.summarise is not None and self.site.space is not None:
+            try:
+                await self.summarise()
+            except Exception:  # noqa: BLE001 - the message is added; the summary stays due
+                _log.warning("a summary of %r failed and stays due", self, exc_info=True)
+        return numbers
+
+    async def added(
+        self, tx: Transaction, prefix: str, plain: Sequence[Message], *, pinned: bool = False
+    ) -> tuple[list[int], bool]:
+        """Adds messages in a transaction; returns their numbers, and whether a summary is due."""
+        window = await self.window(tx, prefix)
+        numbers = [rules.add(window, message, self.rules.budget, pinned=pinned) for message in plain]
+        for number, message in zip(numbers, plain, strict=True):
+            await tx.documents.put(self.message(prefix, number), message)
+        await self.put_window(tx, prefix, window)
+        return numbers, bool(window.due)
+
+    async def edit(self, number: int, message: Mapping[str, Any]) -> None:
+        """Puts another message in the place of one.
+
+        Raises:
+            InvalidError: It makes or answers other tool calls than that.
+            NotFoundError: There is no such message.
+        """
+        plain = rules.admit(message)
+
+        async def work(tx: Transaction, prefix: str) -> None:
+            record, window = await self.record(tx, prefix), await self.window(tx, prefix)
+            if type(number) is not int or not record.begin <= number < window.count:
+                raise _no_message(number, record, window)
+            before = (await self.read(tx, prefix, record, [number]))[number]
+            if rules.links(before) != rules.links(plain):
+                raise InvalidError(
+                    f"message {number} makes or answers other tool calls; edit what it says, and keep these"
+                )
+            await self.edited(tx, prefix, {number: plain}, record, window)
+
+        await self.site.together(work, message=f"edit message {number}")
+
+    async def edited(
+        self,
+        tx: Transaction,
+        prefix: str,
+        messages: Mapping[int, Message],
+        record: TalkRecord,
+        window: Window,
+    ) -> None:
+        """Puts messages in the place of others in a transaction, with what is known of the conversation."""
+        for number, message in messages.items():
+            record.edits += 1
+            record.edited[number] = record.edits
+            rules.replace(window, number, message, self.rules.budget)
+            await tx.documents.put(self.edit_name(prefix, number), message)
+        if window.tokens > self.rules.budget.max_tokens:
+            newest = window.entries[-1].number
+            fresh = {} if newest in messages else await self.read(tx, prefix, record, [newest])
+            rules.fit(window, messages.get(newest) or fresh[newest], self.rules.budget)
+        await self.put_record(tx, prefix, record)
+        await self.put_window(tx, prefix, window)
+
+    async def clear(self) -> int:
+        """Lets the conversation begin anew, and returns how many messages it had; numbers go on."""
+
+        async def work(tx: Transaction, prefix: str) -> int:
+            record, window = await self.record(tx, prefix), await self.window(tx, prefix)
+            had, record.begin = window.count - record.begin, window.count
+            await self.put_record(tx, prefix, record)
+            await self.put_window(tx, prefix, Window(count=window.count))
+            return had
+
+        if await self._present() is None:
+            return 0
+        return await self.site.together(work, message="clear the conversation")
+
+    async def summarise(self) -> bool:
+        """Summarises what has left the context and is due for it, and returns whether something was.
+
+        Raises:
+            InvalidError: Nothing was given that summarises; or it is inside a transaction.
+        """
+        summarise, space = self.rules.summarise, self.site.space
+        if summarise is None or space is None:
+            why = "nothing that summarises; give summarise=" if space else "to be summarised outside"
+            raise InvalidError(f"{self!r} has {why}")
+        prefix = await self._present()
+        if prefix is None:
+            return False
+        try:
+            lease = await space.leases.acquire(f"{self._context(prefix)}/summary", _SUMMARY_LEASE_S)
+        except ConflictError:
+            return False  # somebody else does it
+        async with lease:
+            window, record = await self.window(space, prefix), await self.record(space, prefix)
+            if not window.due:
+                return False
+            numbers = list(window.due)
+            originals = await self.read(space, prefix, record, numbers)
+            given = [originals[number] for number in numbers if number in originals]
+            told = await called(summarise, [*([window.summary] if window.summary else []), *given])
+            summary = rules.admit({"role": "system", "content": told} if isinstance(told, str) else told)
+
+            async def work(tx: Transaction, now_prefix: str) -> None:
+                if now_prefix != prefix:
+                    return  # the session has begun anew meanwhile
+                now = await self.window(tx, prefix)
+                rules.summarise(now, summary, numbers, self.rules.budget)
+                await self.put_window(tx, prefix, now)
+
+            await self.site.together(work, lease=lease, message="summarise")
+        return True
+
+    # ---- reading
+
+    async def context(self, max_tokens: int | None = None) -> tuple[Window, dict[int, Message]]:
+        """Returns the context within its budget, or a smaller one, and the messages in it."""
+        budget = self.rules.budget
+        if max_tokens is not None:
+            budget = Budget(max_tokens, budget.counter, None)
+        prefix = await self._present()
+        if prefix is None:
+            return Window(), {}
+        window, record = await self.standing(prefix)
+        found = await self.read(self.site.place, prefix, record, [entry.number for entry in window.entries])
+        if window.tokens > budget.max_tokens and window.entries:  # whoever added had a larger budget
+            rules.fit(window, found[window.entries[-1].number], budget, summarises=False)
+        return window, found
+
+    async def items(
+        self, after: int | None = None, *, original: bool = False
+    ) -> AsyncIterator[tuple[int, Message]]:
+        """Yields all messages with their numbers, in order, behind that of `after`."""
+        prefix = await self._present()
+        if prefix is None:
+            return
+        window, record = await self.standing(prefix)
+        begin = record.begin if after is None else max(record.begin, after + 1)
+        if original:
+            record = TalkRecord(spans=record.spans)
+        for start in range(begin, window.count, _READ_AT_ONCE):
+            numbers = range(start, min(start + _READ_AT_ONCE, window.count))
+            found = await self.read(self.site.place, prefix, record, numbers)
+            for number in numbers:
+                if number in found:
+                    yield number, found[number]
+
+    async def one(self, number: int, *, original: bool = False) -> Message:
+        """Returns a message; as it was first said.
+
+        Raises:
+            NotFoundError: There is no such message.
+        """
+        prefix = await self._present()
+        window, record = (Window(), TalkRecord()) if prefix is None else await self.standing(prefix)
+        if type(number) is not int or not record.begin <= number < window.count:
+            raise _no_message(number, record, window)
+        assert prefix is not None
+        if original:
+            record = TalkRecord(spans=record.spans)
+        return (await self.read(self.site.place, prefix, record, [number]))[number]
+
+    async def count(self) -> int:
+        """Returns how many messages there are."""
+        prefix = await self._present()
+        if prefix is None:
+            return 0
+        window, record = await self.standing(prefix)
+        return window.count - record.begin
+
+    async def newest(self, limit: int) -> list[tuple[int, Message]]:
+        """Returns the newest messages with their numbers, in order."""
+        prefix = await self._present()
+        if prefix is None:
+            return []
+        window, record = await self.standing(prefix)
+        numbers = range(max(record.begin, window.count - limit), window.count)
+        found = await self.read(self.site.place, prefix, record, numbers)
+        return [(number, found[number]) for number in numbers if number in found]
+
+    # ---- its documents
+
+    async def _present(self) -> str | None:
+        prefix = await self.site.to_read()
+        if prefix is None and self.tail:
+            raise self._absent()
+        return prefix
+
+    def _absent(self) -> NotFoundError:
+        return NotFoundError(f"{self.tail} is no fork in {self.site.place!r}; make it by fork()")
+
+    def _window_of(self, record: WindowRecord | None) -> Window:
+        if record is None and self.tail:
+            raise self._absent()
+        return Window.of(record)
+
+    def message(self, prefix: str, number: int) -> str:
+        """Returns the name of a message's document, if it is not one of another conversation."""
+        return f"{prefix}{self.tail}message/{number:0{_DIGITS}d}"
+
+    def edit_name(self, prefix: str, number: int) -> str:
+        """Returns the name of what stands in a message's place."""
+        return f"{prefix}{self.tail}edit/{number:0{_DIGITS}d}"
+
+    def _context(self, prefix: str) -> str:
+        return f"{prefix}{self.tail}context"
+
+    def talk(self, prefix: str) -> str:
+        """Returns the name of the document of what is known beside the context."""
+        return f"{prefix}{self.tail}talk"
+
+    async def standing(self, prefix: str) -> tuple[Window, TalkRecord]:
+        """Returns the context and what is known beside it, in one round trip."""
+        context, talk = self._context(prefix), self.talk(prefix)
+        entries = await self.site.place.documents.entries(context, talk)
+        found = {name: entry.value for name, entry in entries.items()}
+        return self._window_of(found.get(context)), found.get(talk) or TalkRecord()
+
+    async def window(self, place: Space | Transaction, prefix: str) -> Window:
+        """Returns the context."""
+        return self._window_of(await place.documents.get(self._context(prefix), type=WindowRecord))
+
+    async def put_window(self, tx: Transaction, prefix: str, window: Window) -> None:
+        """Writes the context."""
+        await tx.documents.put(self._context(prefix), window.record())
+
+    async def record(self, place: Space | Transaction, prefix: str) -> TalkRecord:
+        """Returns what is known of the conversation."""
+        return await place.documents.get(self.talk(prefix), TalkRecord(), type=TalkRecord)
+
+    async def put_record(self, tx: Transaction, prefix: str, record: TalkRecord) -> None:
+        """Writes what is known of the conversation."""
+        await tx.documents.put(self.talk(prefix), record)
+
+    async def read(
+        self, place: Space | Transaction, prefix: str, record: TalkRecord, numbers: Sequence[int]
+    ) -> dict[int, Message]:
+        """Returns messages by number, as they stand now."""
+        found: dict[int, Any] = {}
+        for start in range(0, len(numbers), _READ_AT_ONCE):
+            names = {
+                self._stands(prefix, record, number): number
+                for number in numbers[start : start + _READ_AT_ONCE]
+            }
+            entries = await place.documents.entries(*names)
+            found |= {names[name]: entry.value for name, entry in entries.items()}
+        return found
+
+    def _stands(self, prefix: str, record: TalkRecord, number: int) -> str:
+        if number in record.edited:
+            return self.edit_name(prefix, number)
+        for tail, upto in record.spans:
+            if number < upto:
+                return f"{prefix}{tail}message/{number:0{_DIGITS}d}"
+        return self.message(prefix, number)
+
+
+def admit_limit(max_tokens: int | None) -> None:
+    """Raises `InvalidError` for what is no budget."""
+    if max_tokens is not None:
+        limits.admit_count("max_tokens", max_tokens)
+
+
+def _no_message(number: object, record: TalkRecord, window: Window) -> NotFoundError:
+    return NotFoundError(f"there is no message {number!r}; they are {record.begin} to {window.count - 1}")

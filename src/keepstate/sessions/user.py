@@ -1,0 +1,149 @@
+"""What is known of a user across sessions: what they prefer, what happened, and any state with a model.
+
+Each kind of thing that happened is a line of documents with numbers, so that to remember one more costs the
+same however much is remembered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final, TypeVar, cast
+
+from keepstate.engine.admission import admit_text
+from keepstate.engine.scope import called, refuse_coroutine_function
+from keepstate.engine.transaction import Transaction
+from keepstate.errors import InvalidError
+from keepstate.sessions.home import quoted
+from keepstate.sessions.models import Model
+from keepstate.sessions.site import Site
+from keepstate.sessions.validated import ValidatedState, state_at
+from keepstate.values import limits
+
+M = TypeVar("M")
+
+_PREFERENCES: Final = "state/preferences"
+_KINDS: Final = "history"
+_KIND_BYTES: Final = 100
+_MOST: Final = 500
+
+
+class UserState:
+    """What is known of a user, in the space `user/<user_id>`: it outlives sessions, and all of them share it.
+
+    Attributes:
+        user_id: Who it is.
+    """
+
+    user_id: str
+
+    def __init__(self, user_id: str, site: Site) -> None:
+        self.user_id, self._site = user_id, site
+
+    def __repr__(self) -> str:
+        return f"<UserState {self.user_id!r} in {self._site.place!r}>"
+
+    async def get_preferences(self) -> dict[str, Any]:
+        """Returns what the user prefers; a copy."""
+        prefix = await self._site.to_read()
+        return await self._site.place.documents.get(f"{prefix}{_PREFERENCES}", {}, type=dict[str, Any])
+
+    async def update_preferences(
+        self, change: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Changes the newest preferences, whoever wrote them, and returns what became of them.
+
+        With a model, `state(Model, name="preferences")` is the same and validates.
+
+        Args:
+            change: What to set, by name, or a function that is given all and returns all; it may be called
+                again.
+        """
+        if not isinstance(change, Mapping):
+            refuse_coroutine_function(change)
+
+        async def work(tx: Transaction, prefix: str) -> dict[str, Any]:
+            old = await tx.documents.get(prefix + _PREFERENCES, {}, type=dict[str, Any])
+            new: object = {**old, **change} if isinstance(change, Mapping) else await called(change, old)
+            if not isinstance(new, dict):
+                raise InvalidError(f"the preferences of user {self.user_id!r} became {new!r}; return a dict")
+            made = cast("dict[str, Any]", new)
+            await tx.documents.put(prefix + _PREFERENCES, made)
+            return made
+
+        return await self._site.together(work, message=f"preferences of {self.user_id}")
+
+    async def remember(self, kind: str, item: object) -> int:
+        """Adds to what happened, and returns its number within its kind, from 0.
+
+        Args:
+            kind: What happened, such as "past_bookings"; at most 100 bytes.
+            item: Any value.
+        """
+        segment = _segment(kind)
+
+        async def work(tx: Transaction, prefix: str) -> int:
+            counts = await self._counts(tx, prefix)
+            number = counts.get(kind, 0)
+            await tx.documents.put(prefix + _KINDS, {**counts, kind: number + 1})
+            await tx.documents.put(_item(prefix, segment, number), item)
+            return number
+
+        return await self._site.together(work, message=f"remember {kind}")
+
+    async def history(self, kind: str, *, limit: int = 20) -> list[Any]:
+        """Returns the newest of what happened, in order.
+
+        Args:
+            kind: What happened.
+            limit: How many at the most; 500 is the highest.
+        """
+        segment = _segment(kind)
+        _admit_limit(limit)
+        prefix = await self._site.to_read() or ""
+        count = (await self._counts(self._site.place, prefix)).get(kind, 0)
+        return await self._items(prefix, segment, count, limit)
+
+    async def histories(self, *, limit: int = 20) -> dict[str, list[Any]]:
+        """Returns the newest of each kind of what happened; see `history`."""
+        _admit_limit(limit)
+        prefix = await self._site.to_read() or ""
+        counts = await self._counts(self._site.place, prefix)
+        return {
+            kind: await self._items(prefix, _segment(kind), count, limit) for kind, count in counts.items()
+        }
+
+    def state(self, model: type[M], name: str | None = None) -> ValidatedState[M]:
+        """Returns a state of the user that is validated when it is written and when it is read.
+
+        Args:
+            model: A dataclass, msgspec Struct or pydantic class.
+            name: What it is called; the model's name if it is not given.
+        """
+        return state_at(self._site, self.user_id, f"state of user {self.user_id!r}", Model(model), name)
+
+    # ---- its documents
+
+    async def _counts(self, place: Any, prefix: str) -> dict[str, int]:
+        counts: dict[str, int] = await place.documents.get(prefix + _KINDS, {}, type=dict[str, int])
+        return counts
+
+    async def _items(self, prefix: str, segment: str, count: int, limit: int) -> list[Any]:
+        names = [_item(prefix, segment, number) for number in range(max(0, count - limit), count)]
+        entries = await self._site.place.documents.entries(*names) if names else {}
+        return [entries[name].value for name in names if name in entries]
+
+
+def _item(prefix: str, segment: str, number: int) -> str:
+    return f"{prefix}{_KINDS}/{segment}/{number:012d}"
+
+
+def _segment(kind: str) -> str:
+    if not 0 < len(admit_text("kind", kind).encode()) <= _KIND_BYTES:
+        raise InvalidError(f"`kind` is {kind!r}; it has 1 to {_KIND_BYTES} bytes of UTF-8")
+    return quoted(kind)
+
+
+def _admit_limit(limit: int) -> None:
+    limits.admit_count("limit", limit)
+    if limit > _MOST:
+        raise InvalidError(f"`limit` is {limit}; at most {_MOST}")

@@ -1,0 +1,227 @@
+"""Blocking twins of `keepstate.sessions.session`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Mapping
+from os import PathLike
+from types import TracebackType
+from typing import Any, Self, TypeVar
+
+from keepstate._finish import entered, finish
+from keepstate.engine.history.heads import MAIN
+from keepstate.engine.history.revisions import Revision
+from keepstate.sessions import session as sessions
+from keepstate.sessions.records import SessionContext, SessionMoment, TaskState
+from keepstate.stores.protocol import Store
+from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.sessions.conversation import Conversation
+from keepstate.sync.sessions.user import UserState
+from keepstate.sync.sessions.validated import ValidatedState
+from keepstate.sync.space import Space
+from keepstate.sync.transaction import Transaction
+from keepstate.sync.twin import Twin, around, around_generic, entered_once, inner_of
+
+M = TypeVar("M")
+
+
+class Session(Twin[sessions.Session]):
+    """The state of one session, in the space `session/<session_id>`; of its user, in `user/<user_id>`.
+
+    A session that nobody has used for `ttl_s`, by the store's clock, is new again: nothing of it is read any
+    more but by `at`, as long as its space keeps that. Reading is use as well; it may be counted up to a
+    sixteenth of the time late. One that has a user is refused to another.
+
+    Args:
+        session_id: Which session; any text.
+        user_id: Whose it is.
+        persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
+            `space` it is in memory that this process shares.
+        space: Instead: a space or transaction that session and user are both in.
+        ttl_s: For how long it lives from each use on; None for ever.
+
+    Attributes:
+        session_id: Which session.
+        user_id: Whose it is, or None.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        *,
+        user_id: str | None = None,
+        persistence: str | PathLike[str] | Store | Keepstate | None = None,
+        space: Space | Transaction | None = None,
+        ttl_s: float | None = 3600,
+    ) -> None:
+        super().__init__(
+            sessions.Session(
+                session_id,
+                user_id=user_id,
+                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
+                space=inner_of(space)
+                if isinstance(space, Space)
+                else inner_of(space)
+                if isinstance(space, Transaction)
+                else space,
+                ttl_s=ttl_s,
+                _colour="blocking",
+            )
+        )
+
+    @property
+    def session_id(self) -> str:
+        """Which session."""
+        return self._inner.session_id
+
+    @property
+    def user_id(self) -> str | None:
+        """Whose it is, or None."""
+        return self._inner.user_id
+
+    def __enter__(self) -> Self:
+        finish(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        finish(self._inner.__aexit__(kind, error, trace))
+
+    def close(self) -> None:
+        """Lets go of the store; what was passed in open stays open."""
+        finish(self._inner.close())
+
+    @property
+    def conversation(self) -> Conversation:
+        """Returns what is said in the session, with a context of 8,000 tokens; see `Conversation.within`."""
+        return Conversation(self._inner.conversation)
+
+    @property
+    def task(self) -> ValidatedState[TaskState]:
+        """Returns what the session works on."""
+        answer: ValidatedState[TaskState] = around_generic(ValidatedState, self._inner.task)
+        return answer
+
+    @property
+    def user(self) -> UserState:
+        """Returns what is known of the user, in all sessions.
+
+        Raises:
+            InvalidError: The session was given no user.
+        """
+        return UserState(self._inner.user)
+
+    def state(self, model: type[M], name: str | None = None) -> ValidatedState[M]:
+        """Returns a state of the session that is validated when it is written and when it is read.
+
+        Args:
+            model: A dataclass, msgspec Struct or pydantic class.
+            name: What it is called; the model's name if it is not given. `task` puts another model in the
+                place of `TaskState`.
+        """
+        answer: ValidatedState[M] = around_generic(ValidatedState, self._inner.state(model, name))
+        return answer
+
+    def get_state(self) -> dict[str, Any]:
+        """Returns what `update` has kept, without a model; a copy."""
+        return finish(self._inner.get_state())
+
+    def update(
+        self, change: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
+    ) -> dict[str, Any]:
+        """Changes the newest state without a model, whoever wrote it, and returns what became of it.
+
+        Nothing is locked: who was overtaken does it again on what is there then.
+
+        Args:
+            change: What to set, by name, or a function that is given all and returns all; it may be called
+                again.
+        """
+        return finish(self._inner.update(change))
+
+    def get_context(self, max_tokens: int = 8000, *, history: int = 20) -> SessionContext:
+        """Returns recent messages, session and user together, within a budget of tokens.
+
+        States and preferences are whole. The user's history gives way until both leave half of the budget to
+        the conversation, if they can.
+
+        Args:
+            max_tokens: The budget.
+            history: How many of each kind of the user's history at the most.
+
+        Raises:
+            InvalidError: What does not give way is more than the budget.
+        """
+        return finish(self._inner.get_context(max_tokens, history=history))
+
+    @entered_once
+    def transaction(self, *, message: str = "") -> Generator[Session]:
+        """Yields the session, and applies what its body does to conversation, task and states as one batch.
+
+        The user stands in a space of its own and cannot be part of it, unless `space=` was given.
+
+        Args:
+            message: Says what it is for; what is recorded of it tells so.
+
+        Raises:
+            ConflictError: What the body had read has changed; nothing was applied.
+        """
+        with entered(self._inner.transaction(message=message)) as inner:
+            yield around(Session, inner)
+
+    @entered_once
+    def exclusive(self, *, ttl_s: float = 30, wait_s: float = 10) -> Generator[Session]:
+        """Yields the session to one at a time: no other `exclusive` block of it runs meanwhile.
+
+        What is written by what it yields is fenced: once the time is up, and another may have entered,
+        nothing of it is applied any more. What others write without such a block is not held up.
+
+        Args:
+            ttl_s: For how long, unless `renew` is called; then others may enter.
+            wait_s: How long to wait for who is inside.
+
+        Raises:
+            ConflictError: Somebody else is inside all that time.
+            LeaseLostError: Raised by a write that came too late.
+        """
+        with entered(self._inner.exclusive(ttl_s=ttl_s, wait_s=wait_s)) as inner:
+            yield around(Session, inner)
+
+    def renew(self, ttl_s: float | None = None) -> None:
+        """Stays inside `exclusive` for its time from now on, or for `ttl_s`.
+
+        Raises:
+            InvalidError: This is not what an `exclusive` block has yielded.
+            LeaseLostError: The time was up.
+        """
+        finish(self._inner.renew(ttl_s))
+
+    def is_new(self) -> bool:
+        """Whether nobody has used it, or not for its time; asking is no use of it."""
+        return finish(self._inner.is_new())
+
+    def end(self) -> bool:
+        """Lets it be new again, as if its time were up, and returns whether it was not."""
+        return finish(self._inner.end())
+
+    def sweep(self) -> int:
+        """Removes what it left when it was new again, and returns how many documents that were.
+
+        History keeps them, as long as that reaches back. `Sessions.sweep` does so for all.
+        """
+        return finish(self._inner.sweep())
+
+    def at(self, ref: Revision = MAIN) -> SessionMoment:
+        """Returns the session as it was at a moment, of this life or an earlier one.
+
+        Args:
+            ref: The moment: a time, `main~3` for three changes before the last, `main#37`, a commit.
+
+        Raises:
+            InvalidError: It was another user's then.
+            NotFoundError: Nothing was recorded then, or its space records nothing.
+        """
+        return finish(self._inner.at(ref))

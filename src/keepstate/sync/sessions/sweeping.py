@@ -1,0 +1,76 @@
+"""Blocking twins of `keepstate.sessions.sweeping`.
+
+Written by tools/generate_sync.py; change the source and run it again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from os import PathLike
+from types import TracebackType
+from typing import Self
+
+from keepstate._finish import finish, finish_each
+from keepstate.sessions import sweeping as sessions
+from keepstate.stores.protocol import Store
+from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.space import Space
+from keepstate.sync.twin import Twin, inner_of
+
+
+class Sessions(Twin[sessions.Sessions]):
+    """The sessions of a store, or of a space that they share.
+
+    Args:
+        persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
+            `space` it is in memory that this process shares.
+        space: Instead: the space that all sessions are in.
+    """
+
+    def __init__(
+        self,
+        *,
+        persistence: str | PathLike[str] | Store | Keepstate | None = None,
+        space: Space | None = None,
+    ) -> None:
+        super().__init__(
+            sessions.Sessions(
+                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
+                space=inner_of(space) if isinstance(space, Space) else space,
+                _colour="blocking",
+            )
+        )
+
+    def __enter__(self) -> Self:
+        finish(self._inner.__aenter__())
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        finish(self._inner.__aexit__(kind, error, trace))
+
+    def close(self) -> None:
+        """Lets go of the store; what was passed in open stays open."""
+        finish(self._inner.close())
+
+    def ids(self, *, living: bool = True) -> Iterator[str]:
+        """Yields the ids of sessions, in the order of their names.
+
+        Args:
+            living: Only those whose time is not up; else all of which something is left.
+        """
+        return finish_each(self._inner.ids(living=living))
+
+    def sweep(self, *, history_older_than: timedelta | None = None) -> int:
+        """Removes what sessions left that are new again, and returns how many documents that were.
+
+        Sessions that live go on meanwhile. The record of a session keeps what it was, unless it is told not
+        to; of one that is over there stay some hundred bytes then.
+
+        Args:
+            history_older_than: Lets go of all moments of sessions that are older, where these have spaces of
+                their own; in a space that they share that is for its owner to do.
+        """
+        return finish(self._inner.sweep(history_older_than=history_older_than))

@@ -1,0 +1,197 @@
+"""`Conversation`: every message is kept, what a model sees has a budget, and a fork copies nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from keepstate.errors import AlreadyExistsError, InvalidError, MergeConflictError, NotFoundError
+from keepstate.sessions.conversation import Conversation
+from keepstate.testing.session_contract.stage import SessionStage
+
+
+def said(content: str, role: str = "user") -> dict[str, Any]:
+    """Returns a message."""
+    return {"role": role, "content": content}
+
+
+CALL = {"role": "assistant", "content": "", "tool_calls": [{"id": "c1", "function": {"name": "search"}}]}
+RESULT = {"role": "tool", "tool_call_id": "c1", "content": "three flights"}
+
+
+async def texts(conversation: Conversation) -> list[str]:
+    """Returns what is said in a conversation."""
+    return [message["content"] async for message in conversation.messages()]
+
+
+class ConversationContract(SessionStage):
+    """What a `Conversation` does, whatever it is kept in."""
+
+    async def talk(self, *contents: str) -> Conversation:
+        conversation = self.session().conversation
+        for content in contents:
+            await conversation.append(said(content))
+        return conversation
+
+    async def test_messages_have_numbers_in_the_order_in_which_they_came(self) -> None:
+        conversation = await self.talk("a", "b")
+
+        assert await conversation.append(said("c"), said("d")) == 3
+        assert [item async for item in conversation.items(after=1)] == [(2, said("c")), (3, said("d"))]
+        assert await conversation.window(2) == [said("c"), said("d")] and await conversation.count() == 4
+        assert await conversation.get(0) == said("a")
+        with pytest.raises(InvalidError):
+            await conversation.append(said("e"), {"content": "nobody says this"})
+        assert await conversation.count() == 4
+
+    async def test_an_edit_stands_in_the_place_of_a_message_that_stays(self) -> None:
+        conversation = await self.talk("a", "b", "c")
+        await conversation.edit(1, "B")
+        await conversation.edit(2, said("C", "assistant"))
+        await conversation.edit(1, "BB")
+
+        assert await texts(conversation) == ["a", "BB", "C"]
+        assert await conversation.get_context() == [said("a"), said("BB"), said("C", "assistant")]
+        assert await conversation.original(1) == said("b")
+        for absent in (-1, 3, True, "1"):
+            with pytest.raises(NotFoundError):
+                await conversation.edit(absent, "x")  # type: ignore[arg-type]
+        await conversation.append(CALL, RESULT)
+        with pytest.raises(InvalidError, match="tool calls"):
+            await conversation.edit(3, said("no call"))
+        await conversation.edit(4, {**RESULT, "content": "two flights"})
+        assert (await conversation.get_context())[-1]["content"] == "two flights"
+
+    async def test_the_context_stays_within_its_budget_also_when_edited(self) -> None:
+        conversation = self.session().conversation.within(100)
+        for number in range(30):
+            await conversation.append(said(f"message number {number}"))
+        await conversation.edit(29, "x" * 200)
+
+        assert 0 < await conversation.context_tokens() <= 100
+        assert (await conversation.get_context())[-1] == said("x" * 200)
+        assert len(await conversation.get_context(60)) < len(await conversation.get_context())
+        assert len(await texts(conversation)) == 30
+
+    async def test_summaries_stand_for_what_has_left(self) -> None:
+        def summarise(messages: list[dict[str, Any]]) -> str:
+            return f"{len(messages)} messages"
+
+        conversation = self.session().conversation.within(300, summarise=summarise)
+        for number in range(40):
+            await conversation.append(said(f"And what about flight number {number}?"))
+
+        assert (await conversation.get_context())[0] == said("11 messages", "system")
+        assert not await conversation.summarise()
+
+    async def test_search_finds_what_was_said_in_text_and_in_blocks(self) -> None:
+        conversation = await self.talk("A flight to Rome", "yes", "ROME again")
+        blocks = [
+            {"type": "text", "text": "Rome, then"},
+            {"type": "image_url", "image_url": {"url": "rome.png"}},
+        ]
+        await conversation.append({"role": "assistant", "content": blocks})
+        await conversation.edit(0, "A flight to Oslo")
+
+        assert [number for number, _ in await conversation.search("rome")] == [2, 3]
+        assert [number for number, _ in await conversation.search("rome", role="assistant")] == [3]
+        assert [number for number, _ in await conversation.search("rome", limit=1)] == [2]
+        assert await conversation.search("") != []
+
+    async def test_a_cleared_conversation_begins_anew(self) -> None:
+        conversation = await self.talk("a", "b")
+
+        assert await conversation.clear() == 2 and await conversation.clear() == 0
+        assert await texts(conversation) == [] == await conversation.get_context()
+        assert await conversation.append(said("c")) == 2
+        assert await texts(conversation) == ["c"]
+        with pytest.raises(NotFoundError):
+            await conversation.get(1)
+
+    # ---- forks
+
+    async def test_a_fork_goes_its_own_way_from_any_message(self) -> None:
+        conversation = await self.talk("hello", "book a flight", "to Rome")
+        await conversation.edit(0, "Hello!")
+        fork = await conversation.fork("what if", at=1)
+        await fork.append(said("to Oslo"))
+        await fork.edit(1, "book a train")
+        await conversation.edit(0, "HELLO")
+
+        assert await texts(conversation) == ["HELLO", "book a flight", "to Rome"]
+        assert await texts(fork) == ["Hello!", "book a train", "to Oslo"]
+        assert await fork.get_context() == [said("Hello!"), said("book a train"), said("to Oslo")]
+        deeper = await fork.fork("deeper", at=1)
+        await deeper.append(said("to Bergen"))
+        assert await texts(deeper) == ["Hello!", "book a train", "to Bergen"]
+        assert await texts(self.session().conversation.get_fork("what if")) == await texts(fork)
+        assert await deeper.original(1) == said("book a flight")
+
+    async def test_a_merge_brings_a_fork_back_once(self) -> None:
+        conversation = await self.talk("hello", "book a flight")
+        fork = await conversation.fork("other")
+        await fork.append(said("to Oslo"), said("tomorrow"))
+        await fork.edit(0, "hi")
+        await conversation.append(said("to Rome"))
+
+        assert await conversation.merge("other") == 2
+        assert await texts(conversation) == ["hi", "book a flight", "to Rome", "to Oslo", "tomorrow"]
+        assert await conversation.merge("other") == 0
+        await fork.append(said("at noon"))
+        assert await conversation.merge("other") == 1
+        assert (await texts(conversation))[-1] == "at noon"
+
+    async def test_what_both_have_edited_is_a_conflict_unless_a_side_is_preferred(self) -> None:
+        conversation = await self.talk("a", "b", "c")
+        fork = await conversation.fork("f")
+        for number, ours, theirs in ((0, "A1", "A2"), (1, "same", "same")):
+            await conversation.edit(number, ours)
+            await fork.edit(number, theirs)
+        await fork.edit(2, "C2")
+
+        with pytest.raises(MergeConflictError) as refused:
+            await conversation.merge("f")
+        assert [conflict.path for conflict in refused.value.conflicts] == [(0,)]
+        assert await texts(conversation) == ["A1", "same", "c"]
+        await conversation.merge("f", prefer="ours")
+        assert await texts(conversation) == ["A1", "same", "C2"]
+        await fork.edit(0, "A3")
+        await conversation.merge("f")
+        assert await texts(conversation) == ["A3", "same", "C2"]
+
+    async def test_what_is_no_fork_is_told_so(self) -> None:
+        conversation = self.session().conversation
+        with pytest.raises(NotFoundError):
+            await conversation.fork("f")
+        await conversation.append(said("a"))
+        fork = await conversation.fork("f")
+        inner = await fork.fork("inner")
+
+        with pytest.raises(AlreadyExistsError):
+            await conversation.fork("f")
+        for asking in (
+            conversation.fork("g", at=1),
+            conversation.merge("g"),
+            conversation.merge("inner"),
+            conversation.get_fork("g").append(said("x")),
+            conversation.get_fork("g").count(),
+        ):
+            with pytest.raises(NotFoundError):
+                await asking
+        for wrong in ("", "n" * 101, 7):
+            with pytest.raises(InvalidError):
+                conversation.get_fork(wrong)  # type: ignore[arg-type]
+        assert await texts(inner) == ["a"]
+
+    async def test_a_fork_s_context_has_the_system_and_pinned_messages(self) -> None:
+        conversation = self.session().conversation.within(120)
+        await conversation.append(said("You book flights.", "system"))
+        await conversation.append(said("I must not pay more than 500."), pinned=True)
+        for number in range(20):
+            await conversation.append(said(f"message number {number}"))
+        fork = await conversation.fork("f", at=10)
+
+        context = await fork.get_context()
+        assert context[:2] == [await conversation.get(0), await conversation.get(1)]
+        assert context[-1] == said("message number 8") and await fork.context_tokens() <= 120
