@@ -233,12 +233,7 @@ _HOMES = {
         "TranscriptionStatus",
         "VoiceConversationState",
     ),
-    "managers.team_records": (
-        "AgentCoordinationState",
-        "TaskQueueState",
-        "TeamState",
-        "TeamTask",
-    ),
+    "managers.team_records": ("AgentCoordinationState", "TaskQueueState", "TeamState", "TeamTask"),
     "managers.teams": ("OrchestrationStateManager",),
     "managers.tool_records": (
         "EffectStatus",
@@ -278,49 +273,20 @@ _HOMES = {
     "values.schema": ("register", "upcast"),
     "workspace": ("ActionEvent", "Cache", "Disk", "Live", "Versioned", "events", "view"),
     "typed.batch": ("MutationBatch",),
-    "typed.changes": (
-        "KeyDifference",
-        "StateChange",
-        "StateWatch",
-    ),
+    "typed.changes": ("KeyDifference", "StateChange", "StateWatch"),
     "typed.hooks": ("CommitEvent", "CommitHook"),
-    "typed.key": (
-        "KeyScope",
-        "MergeStrategy",
-        "ProfileKey",
-        "StateKey",
-    ),
+    "typed.key": ("KeyScope", "MergeStrategy", "ProfileKey", "StateKey"),
     "typed.options": ("StateKeyOptions",),
     "typed.persisted": ("PersistedState",),
-    "typed.profiles": (
-        "ProfileAccess",
-        "ProfileEntry",
-    ),
-    "typed.ready": (
-        "CounterKey",
-        "ListKey",
-        "MapKey",
-        "MaximumKey",
-        "RegisterKey",
-        "SetKey",
-    ),
+    "typed.profiles": ("ProfileAccess", "ProfileEntry"),
+    "typed.ready": ("CounterKey", "ListKey", "MapKey", "MaximumKey", "RegisterKey", "SetKey"),
     "typed.records": ("RunRecord",),
-    "typed.registry": (
-        "Plugin",
-        "PluginRegistrar",
-    ),
+    "typed.registry": ("Plugin", "PluginRegistrar"),
     "typed.run": ("AgentRun",),
     "typed.scopes": ("StateScope",),
     "typed.state": ("KeyedState",),
-    "typed.state_map": (
-        "Snapshot",
-        "StateMap",
-    ),
-    "typed.tools": (
-        "RunStep",
-        "ToolCallContext",
-        "ToolOutput",
-    ),
+    "typed.state_map": ("Snapshot", "StateMap"),
+    "typed.tools": ("RunStep", "ToolCallContext", "ToolOutput"),
 }
 _MODULES = {name: f"keepstate.{home}" for home, names in _HOMES.items() for name in names}
 
