@@ -103,10 +103,8 @@ class Conductor:
 
         async def record(tx: Transaction) -> dict[str, Any]:
             bases = stage.managers(tx).bases
-            progress = await bases.get_indexing_progress(stage.BASE)
-            assert progress is not None
+            progress = await bases.set_indexing_status(stage.BASE, IndexingStatus.COMPLETED)
             count = progress.processed_documents
-            await bases.update_indexing_progress(replace(progress, status=IndexingStatus.COMPLETED))
             await bases.update_source_state(
                 SourceState(stage.SOURCE, stage.BASE, SyncStatus.SYNCED, datetime.now(UTC), count)
             )
