@@ -100,6 +100,7 @@ class Verifier:
             (layout.TAGS, self._branch_or_tag),
             (layout.GRAFTS, self._grafts),
             (layout.RECORDED, self._recorded),
+            (layout.ARCHIVE, self._archive),
             (layout.EXPIRING, self._expiring),
         ):
             if key.startswith(part):
@@ -264,6 +265,10 @@ class Verifier:
 
     async def _recorded(self, entry: Entry) -> list[Problem]:
         read_flag(entry)
+        return []
+
+    async def _archive(self, entry: Entry) -> list[Problem]:
+        opened(entry.value, str, "the name of the archive")
         return []
 
     async def _expiring(self, entry: Entry) -> list[Problem]:

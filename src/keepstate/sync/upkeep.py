@@ -77,6 +77,35 @@ class Upkeep(Twin[Inner]):
         """
         return finish(self._inner.collect())
 
+    def archive(
+        self,
+        path: str | PathLike[str],
+        *,
+        keep_last: int | None = None,
+        older_than: datetime | timedelta | None = None,
+        keep_tagged: bool = True,
+    ) -> Pruned:
+        """Moves old commits into a file; `at`, `checkout`, `log`, `diff` and `blame` read them from there.
+
+        The file is on the disk before anything is deleted. The space names it by its whole path; where there
+        is no such file, the history is a pruned one. Given again, the same file takes more. Memory is used
+        for all of it. What was archived is read and not built on: it is no `to` of a `rollback`.
+
+        Args:
+            path: The file, a bundle; the space's own archive is added to, any other must not be there.
+            keep_last: As for `prune`.
+            older_than: As for `prune`.
+            keep_tagged: As for `prune`.
+
+        Raises:
+            AlreadyExistsError: Another file is there.
+            PrunedError: An earlier archive of the space is not here.
+            InvalidError: Neither `keep_last` nor `older_than` is given.
+        """
+        return finish(
+            self._inner.archive(path, keep_last=keep_last, older_than=older_than, keep_tagged=keep_tagged)
+        )
+
     def export_bundle(self, path: str | PathLike[str]) -> int:
         """Writes the whole history into one file, and returns how many commits it has.
 

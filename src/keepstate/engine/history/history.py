@@ -183,11 +183,13 @@ class History(Upkeep):
 
         async def work(ledger: Ledger) -> Checkout:
             found = await find_commit(ledger, ref)
-            state = State(self._scope, self._records, found.id, found.record.root, is_shared=True)
+            state = State(
+                self._scope, self._records, found.id, found.record.root, archive=self._archive, is_shared=True
+            )
             await state.load(ledger, load)
             return Checkout(self._scope, state, found.told())
 
-        return await self._run(work)
+        return await self._look(work)
 
     async def find(self, ref: Revision = MAIN) -> Commit:
         """Returns the commit that something stands for.
@@ -196,7 +198,7 @@ class History(Upkeep):
             NotFoundError: There is no such commit.
             InvalidError: It stands for none, or for more than one.
         """
-        return (await self._run(lambda ledger: find_commit(ledger, ref))).told()
+        return (await self._look(lambda ledger: find_commit(ledger, ref))).told()
 
     async def log(self, ref: Revision = MAIN, *, limit: int | None = None) -> AsyncIterator[Commit]:
         """Yields a commit and all before it, those of merged branches too; each before its parents.
@@ -207,11 +209,11 @@ class History(Upkeep):
         """
         if limit is not None:
             limits.admit_count("limit", limit)
-        found = await self._run(lambda ledger: find_commit(ledger, ref))
+        found = await self._look(lambda ledger: find_commit(ledger, ref))
         walk = Walk(found.id, found.number if found.branch else None)
         while limit is None or limit > 0:
             count = _PAGE if limit is None else min(limit, _PAGE)
-            page = await self._run(partial(walk.take, count))
+            page = await self._look(partial(walk.take, count))
             for id, record, number in page:
                 yield commit_of(id, record, number, found.branch)
             if len(page) < count:
@@ -225,7 +227,7 @@ class History(Upkeep):
             old, new = await find_commit(ledger, a), await find_commit(ledger, b)
             return await comparing.differences(ledger, old.record.root, new.record.root)
 
-        return await self._run(work)
+        return await self._look(work)
 
     async def blame(self, path: Path, ref: Revision = MAIN) -> Blame:
         """Returns the commit that gave what lies at a path its value; an item is followed through its list.
@@ -239,7 +241,7 @@ class History(Upkeep):
             found, is_exact = await blame(ledger, await find_commit(ledger, ref), steps)
             return Blame(found.told(), is_exact)
 
-        return await self._run(work)
+        return await self._look(work)
 
     async def fork(self, to: History) -> int:
         """Copies the whole history to that of another space, in any store, and returns its commits.

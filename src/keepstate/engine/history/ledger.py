@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from keepstate.engine import layout
 from keepstate.engine.history.ahead import Ahead
-from keepstate.engine.history.grafts import Grafts, read_grafts
+from keepstate.engine.history.grafts import Graft, Grafts, read_grafts
 from keepstate.engine.history.heads import MAIN, Head, put_head, read_head
 from keepstate.engine.history.objects import Kept, Known, UnitObjects, packed_record, unpacked
 from keepstate.engine.history.record import CommitRecord, carried, id_of, read_record
@@ -16,6 +16,9 @@ from keepstate.errors import CorruptError, InvalidError, KeepstateError, NotFoun
 from keepstate.values.codec import STATES, Codec
 from keepstate.values.nodes import classes_in
 from keepstate.values.refs import Fetching
+
+if TYPE_CHECKING:
+    from keepstate.engine.history.archive import Archive
 
 T = TypeVar("T")
 
@@ -54,6 +57,7 @@ class Ledger:
         kept: Objects that are at hand.
         states: What encodes and decodes states.
         record: Whether the space is to be recorded, even if no document has been changed yet.
+        archive: What was moved into a file, for work that only reads.
     """
 
     def __init__(
@@ -64,12 +68,13 @@ class Ledger:
         states: Codec = STATES,
         *,
         record: bool = False,
+        archive: Archive | None = None,
     ) -> None:
         self.unit, self.states = unit, states
-        self._record = record
+        self._record, self._archive = record, archive
         self._records = records
         self._grafts: Grafts | None = None
-        self._objects = UnitObjects(unit)
+        self._objects = UnitObjects(unit, archive)
         self.known = Known(self._objects, kept)
         self.ahead = Ahead()
 
@@ -116,9 +121,13 @@ class Ledger:
                 record: CommitRecord | None = read_record(unpacked(stored, f"commit {id.hex()}"), id)
             else:
                 record = await self.stored_record(id)
-            if record is None:
-                raise await self._missing(id)
-            found = self._records.add(id, record)
+            if record is not None:
+                found = self._records.add(id, record)
+            else:
+                record = await self.archived_record(id)
+                if record is None:
+                    raise await self._missing(id)
+                found = record, record.roots()
         self.known.add(found[1])
         return found[0]
 
@@ -142,20 +151,26 @@ class Ledger:
 
     async def parents(self, id: bytes) -> list[bytes]:
         """Returns the commits before one, or what pruning has left of them."""
-        graft = (await self.grafts()).get(id)
+        graft = await self._graft(id)
         return (await self.record(id)).parents if graft is None else graft.parents
 
     async def first_parent(self, id: bytes) -> bytes | None:
         """Returns the commit before one on its line of first parents, the nearest that is kept."""
-        graft = (await self.grafts()).get(id)
+        graft = await self._graft(id)
         if graft is not None and not graft.goes_on:
             return None
         return next(iter(await self.parents(id)), None)
 
     async def skipped(self, id: bytes) -> int:
         """Returns how many commits were pruned between one and its first parent."""
-        graft = (await self.grafts()).get(id)
+        graft = await self._graft(id)
         return graft.skipped if graft else 0
+
+    async def _graft(self, id: bytes) -> Graft | None:
+        grafts = await self.grafts()
+        if self._archive is None or not grafts:
+            return grafts.get(id)
+        return await self._archive.graft(self.unit, id, grafts.get(id))
 
     def read_loosely(self, id: bytes) -> None:
         """Notes that no branch or tag led to the commit that is read, so that it may have been collected."""
@@ -167,6 +182,16 @@ class Ledger:
         if entry is None:
             return None
         return read_record(unpacked(await self.unit.value(entry), f"commit {id.hex()}"), id)
+
+    async def archived_record(self, id: bytes) -> CommitRecord | None:
+        """Returns a commit that was moved into the archive, for work that only reads."""
+        return None if self._archive is None else await self._archive.commit(self.unit, id)
+
+    async def archived_ids(self, prefix: bytes) -> list[bytes]:
+        """Returns the ids in the archive that begin so."""
+        if self._archive is None:
+            return []
+        return [id for id in (await self._archive.bundle(self.unit)).commits if id.startswith(prefix)]
 
     # ---- writing
 

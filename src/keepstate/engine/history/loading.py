@@ -7,6 +7,7 @@ from typing import Any
 
 from keepstate._finish import finish
 from keepstate.engine.documents import MISSING
+from keepstate.engine.history.archive import Archive
 from keepstate.engine.history.ledger import Ledger, Records
 from keepstate.engine.history.paths import CODEC, Path, Steps, find, shown, steps_of
 from keepstate.engine.scope import Scope
@@ -45,13 +46,22 @@ class State:
         records: Commits that are remembered.
         id: The commit; None for a state without any.
         root: The state's encoding.
+        archive: What was moved into a file.
         is_shared: Whether `again` is to make any loaded value anew.
     """
 
     def __init__(
-        self, scope: Scope, records: Records, id: bytes | None, root: bytes, *, is_shared: bool = False
+        self,
+        scope: Scope,
+        records: Records,
+        id: bytes | None,
+        root: bytes,
+        *,
+        archive: Archive | None = None,
+        is_shared: bool = False,
     ) -> None:
         self._scope, self._records, self.id, self.root = scope, records, id, root
+        self._archive = archive
         self._is_shared = is_shared
         self._sources: dict[str, tuple[bytes, dict[bytes, bytes]]] = {}
         self.values: dict[str, Any] = {}
@@ -62,7 +72,9 @@ class State:
     async def ledger(self, unit: Unit) -> Ledger:
         """Returns a ledger that has at hand what the commit carries."""
         scope = self._scope
-        ledger = Ledger(unit, self._records, states=scope.home.states, record=scope.record)
+        ledger = Ledger(
+            unit, self._records, states=scope.home.states, record=scope.record, archive=self._archive
+        )
         if self.id is not None:
             ledger.read_loosely(self.id)
             await ledger.record(self.id)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 from functools import cache
-from typing import Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar, cast
 
 from keepstate._runner import reentrant_lock
 from keepstate.engine import layout
@@ -18,6 +18,9 @@ from keepstate.values.codec import COMPRESSED, PLAIN, body_of
 from keepstate.values.compression import compress
 from keepstate.values.merkle import admit_object
 from keepstate.values.refs import Fetching, Ref
+
+if TYPE_CHECKING:
+    from keepstate.engine.history.archive import Archive
 
 T = TypeVar("T")
 
@@ -51,8 +54,8 @@ class Objects(Protocol):
 class UnitObjects:
     """The objects of a space, as one unit of work reads and writes them."""
 
-    def __init__(self, unit: Unit) -> None:
-        self._unit = unit
+    def __init__(self, unit: Unit, archive: Archive | None = None) -> None:
+        self._unit, self._archive = unit, archive
         self.loose: bytes | None = None
         """The commit that is read, if no branch or tag led to it."""
         self._key = key_maker(unit)
@@ -67,9 +70,10 @@ class UnitObjects:
         for group in _groups(refs):
             entries = await self._unit.objects([self._key(ref.name) for ref in group])
             for ref, entry in zip(group, entries, strict=True):
-                if entry is None:
-                    raise await self._missing(ref.name)
-                data = unpacked(await self._unit.value(entry), f"object {ref.name.hex()}")
+                if entry is not None:
+                    data = unpacked(await self._unit.value(entry), f"object {ref.name.hex()}")
+                else:
+                    data = await self._archived(ref.name)
                 admit_object(ref, data)
                 found[ref.name] = data
         return found
@@ -77,6 +81,12 @@ class UnitObjects:
     def put(self, name: bytes, encoding: bytes) -> None:
         """Writes an object."""
         self._unit.put_object(self._key(name), packed(encoding))
+
+    async def _archived(self, name: bytes) -> bytes:
+        data = None if self._archive is None else await self._archive.object(self._unit, name)
+        if data is None:
+            raise await self._missing(name)
+        return data
 
     async def _missing(self, name: bytes) -> KeepstateError:
         await self._unit.verify()  # else the branch moved on meanwhile, and what it had was collected

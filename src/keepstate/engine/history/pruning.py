@@ -27,12 +27,14 @@ class Keeping(msgspec.Struct, frozen=True):
         since_ms: What was made from then on; None keeps none for their time.
         tagged: Whether what has a tag is kept; else the tags go with their commits.
         commits: These as well.
+        archived: What is not among these as well; None keeps nothing for that.
     """
 
     last: int | None
     since_ms: int | None
     tagged: bool
     commits: frozenset[bytes] = frozenset()
+    archived: Set[bytes] | None = None
 
 
 async def prune(ledger: Ledger, keeping: Keeping) -> int:
@@ -71,6 +73,8 @@ async def _pruned(
     there = await _all(ledger, kept | set(tagged.values()))
     if keeping.since_ms is not None:
         kept |= {id for id in there if (await ledger.record(id)).created_ms >= keeping.since_ms}
+    if keeping.archived is not None:
+        kept |= there - keeping.archived
     for name, commit in tagged.items():
         now = None if commit in kept else await read_head(unit, layout.TAGS, name)
         if now is not None and now.commit == commit:

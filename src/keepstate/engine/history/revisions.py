@@ -126,7 +126,7 @@ async def _by_id(ledger: Ledger, text: str) -> Found:
             f"more than one commit of {ledger.unit.space!r} begins with {text!r}; give more digits"
         )
     for id in ids:
-        record = await ledger.stored_record(id)
+        record = await ledger.stored_record(id) or await ledger.archived_record(id)
         if record is not None:
             ledger.read_loosely(id)
             return Found(id, await ledger.record(id), None, None, False)
@@ -137,6 +137,7 @@ async def _ids(ledger: Ledger, text: str) -> list[bytes]:
     """Returns two ids at most that begin with some digits."""
     prefix = layout.COMMITS + bytes.fromhex(text[: len(text) // 2 * 2])
     keys = ledger.unit.written_objects(prefix)
+    keys += [layout.COMMITS + id for id in await ledger.archived_ids(prefix[len(layout.COMMITS) :])]
     after: bytes | None = None
     while True:
         page = await ledger.unit.store.scan(ledger.unit.space, prefix, after=after)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from os import PathLike
 from typing import TypeVar
 
+import msgspec
+
 from keepstate.engine.admission import admit_flag, admit_instance, admit_path
+from keepstate.engine.history.archive import Archive, put_path
 from keepstate.engine.history.bundle import read_bundle, write_bundle
 from keepstate.engine.history.collecting import collect_history
 from keepstate.engine.history.commits import (
@@ -38,6 +42,7 @@ class Upkeep:
 
     def __init__(self, scope: Scope) -> None:
         self._scope, self._records = scope, Records()
+        self._archive = Archive(scope)
 
     async def stats(self) -> HistoryStats:
         """Returns how large the history is; what is written meanwhile may be counted or not."""
@@ -96,18 +101,22 @@ class Upkeep:
             InvalidError: Neither `keep_last` nor `older_than` is given.
         """
         self._scope.refuse_inside("pruning")
+        keeping = await self._keeping(keep_last, older_than, keep_tagged)
+        commits = await self._run(lambda ledger: prune(ledger, keeping))
+        return Pruned(commits, await self.collect())
+
+    async def _keeping(
+        self, keep_last: int | None, older_than: datetime | timedelta | None, tagged: object
+    ) -> Keeping:
         if keep_last is None and older_than is None:
             raise InvalidError("pruning needs `keep_last` or `older_than`, what is to be kept")
         if keep_last is not None:
             limits.admit_count("keep_last", keep_last)
-        keep_tagged = admit_flag("keep_tagged", keep_tagged)
-
-        async def work(ledger: Ledger) -> int:
-            since_ms = None if older_than is None else await _since(ledger, older_than)
-            return await prune(ledger, Keeping(keep_last, since_ms, keep_tagged))
-
-        commits = await self._run(work)
-        return Pruned(commits, await self.collect())
+        keep_tagged = admit_flag("keep_tagged", tagged)
+        if older_than is None:
+            return Keeping(keep_last, None, keep_tagged)
+        since_ms = await self._run(lambda ledger: _since(ledger, older_than))
+        return Keeping(keep_last, since_ms, keep_tagged)
 
     async def collect(self) -> int:
         """Deletes what no branch or tag leads to, and returns how many commits and objects that were.
@@ -117,6 +126,46 @@ class Upkeep:
         self._scope.refuse_inside("collecting")
         self._records = Records()
         return await collect_history(await self._scope.store(), self._scope.stored_name)
+
+    async def archive(
+        self,
+        path: str | PathLike[str],
+        *,
+        keep_last: int | None = None,
+        older_than: datetime | timedelta | None = None,
+        keep_tagged: bool = True,
+    ) -> Pruned:
+        """Moves old commits into a file; `at`, `checkout`, `log`, `diff` and `blame` read them from there.
+
+        The file is on the disk before anything is deleted. The space names it by its whole path; where there
+        is no such file, the history is a pruned one. Given again, the same file takes more. Memory is used
+        for all of it. What was archived is read and not built on: it is no `to` of a `rollback`.
+
+        Args:
+            path: The file, a bundle; the space's own archive is added to, any other must not be there.
+            keep_last: As for `prune`.
+            older_than: As for `prune`.
+            keep_tagged: As for `prune`.
+
+        Raises:
+            AlreadyExistsError: Another file is there.
+            PrunedError: An earlier archive of the space is not here.
+            InvalidError: Neither `keep_last` nor `older_than` is given.
+        """
+        self._scope.refuse_inside("archiving a history")
+        keeping = await self._keeping(keep_last, older_than, keep_tagged)
+        file = os.path.abspath(admit_path("path", path))
+
+        now = await self._run(taken_out)
+        before, _ = await self._scope.run(lambda unit: self._archive.before(unit, file, now))
+        whole = await self._archive.keep(file, now, before)
+
+        async def work(ledger: Ledger) -> int:
+            put_path(ledger.unit, file)
+            return await prune(ledger, msgspec.structs.replace(keeping, archived=whole.commits.keys()))
+
+        commits = await self._run(work)
+        return Pruned(commits, await self.collect())
 
     # ---- in and out
 
@@ -144,9 +193,17 @@ class Upkeep:
 
     # ---- running
 
-    def _ledger(self, unit: Unit) -> Ledger:
+    def _ledger(self, unit: Unit, archive: Archive | None = None) -> Ledger:
         scope = self._scope
-        return Ledger(unit, self._records, states=scope.home.states, record=scope.record)
+        return Ledger(unit, self._records, states=scope.home.states, record=scope.record, archive=archive)
+
+    async def _look(self, work: Callable[[Ledger], Awaitable[T]]) -> T:
+        """Returns the answer of work that only reads, also of what was archived."""
+
+        async def joined(unit: Unit) -> T:
+            return await work(self._ledger(unit, self._archive))
+
+        return (await self._scope.run(joined))[0]
 
     async def _run(self, work: Callable[[Ledger], Awaitable[T]]) -> T:
         async def joined(unit: Unit) -> T:

@@ -1,0 +1,167 @@
+"""Old commits are moved into a file, whole before anything is deleted, and read from there as before."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import AsyncIterator
+from datetime import timedelta
+from pathlib import Path
+from random import Random
+
+import pytest
+
+import keepstate
+from keepstate import AlreadyExistsError, NotFoundError, PrunedError, Space, sync
+from keepstate.engine.history.history import History
+from keepstate.engine.keepstate import Keepstate
+from tests.engine.history.conftest import history_of
+
+WORKER = Path(__file__).with_name("archiving.py")
+LONG = [f"message {number} " * 5 for number in range(300)]
+
+
+async def filled(space: Space, count: int = 12) -> tuple[History, list[str]]:
+    """Returns a history of so many commits, and their ids."""
+    history = history_of(space)
+    ids = [(await history.commit({"n": 0, "messages": LONG})).id]
+    for n in range(1, count):
+        draft = await history.begin()
+        draft["n"] = n
+        draft["messages"].append(f"new {n}")
+        ids.append((await draft.commit()).id)
+    return history, ids
+
+
+async def logged(history: History) -> list[str]:
+    return [commit.id async for commit in history.log()]
+
+
+async def test_what_was_archived_is_read_as_before(space: Space, tmp_path: Path) -> None:
+    history, ids = await filled(space)
+    done = await history.archive(tmp_path / "old.archive", keep_last=3)
+
+    assert done.commits == 9
+    assert (await history.stats()).commits == 3
+    assert await logged(history) == ids[::-1]
+    for n, id in enumerate(ids):
+        assert dict(await history.checkout(id)) == {
+            "n": n,
+            "messages": [*LONG, *(f"new {i}" for i in range(1, n + 1))],
+        }
+        assert (await history.find(f"main#{n + 1}")).id == (await history.find(f"main~{11 - n}")).id == id
+    assert (await history.find(ids[0][:12])).id == ids[0]
+    assert (await history.blame(("messages", 302))).commit.id == ids[3]
+    assert [difference.path for difference in await history.diff(ids[1], ids[2])] != []
+    assert (await history.verify()).problems == ()
+
+
+async def test_an_archive_takes_more_and_goes_on_beside_commits(space: Space, tmp_path: Path) -> None:
+    history, ids = await filled(space)
+    for n in range(3):
+        await history.archive(tmp_path / "old.archive", keep_last=2)
+        ids.append((await history.commit({"n": 100 + n})).id)
+
+    assert await logged(history) == ids[::-1]
+    assert await history.archive(tmp_path / "old.archive", older_than=timedelta(days=1)) is not None
+    assert [(await history.checkout(id))["n"] for id in ids[-4:]] == [11, 100, 101, 102]
+
+
+async def test_documents_of_a_recorded_space_are_read_as_they_were(ks: Keepstate, tmp_path: Path) -> None:
+    run = ks.space("run/2", record=True)
+    for n in range(10):
+        await run.documents.put("plan", {"step": n})
+
+    await run.history.archive(tmp_path / "old.archive", keep_last=1)
+
+    assert (await run.at("main~9"))["plan"] == {"step": 0}
+    assert await run.documents.get("plan") == {"step": 9}
+
+
+async def test_without_its_file_the_history_is_a_pruned_one(space: Space, tmp_path: Path) -> None:
+    history, ids = await filled(space)
+    await history.archive(tmp_path / "old.archive", keep_last=3)
+    (tmp_path / "old.archive").rename(tmp_path / "elsewhere")
+
+    with pytest.raises(PrunedError, match=r"archived in .*old\.archive"):
+        await history.checkout(ids[0])
+    with pytest.raises(PrunedError):
+        await history.archive(tmp_path / "old.archive", keep_last=1)
+    assert (await history.checkout())["n"] == 11
+    await history.append("messages", "goes on")
+    assert (await history.verify()).problems == ()
+
+
+async def test_nothing_is_built_on_what_is_in_a_file(space: Space, tmp_path: Path) -> None:
+    history, ids = await filled(space)
+    await history.archive(tmp_path / "old.archive", keep_last=3)
+
+    with pytest.raises(NotFoundError):
+        await history.rollback(to=ids[0])
+    with pytest.raises(NotFoundError):
+        await history.branch("side", at=ids[0])
+    await history.commit(dict(await history.checkout(ids[0])), message="as it was")
+
+    os.remove(tmp_path / "old.archive")
+    assert dict(await history.checkout()) == {"n": 0, "messages": LONG}
+
+
+async def test_another_history_s_file_is_left_alone(ks: Keepstate, tmp_path: Path) -> None:
+    history, _ = await filled(ks.space("run/1"))
+    other = history_of(ks.space("run/2"))
+    await other.commit({"n": 1})
+    await other.export_bundle(tmp_path / "other")
+
+    with pytest.raises(AlreadyExistsError, match="another history"):
+        await history.archive(tmp_path / "other", keep_last=1)
+    assert (await history.stats()).commits == 12
+
+
+async def test_a_file_that_cannot_be_written_costs_nothing(space: Space, tmp_path: Path) -> None:
+    history, _ = await filled(space)
+
+    with pytest.raises(OSError, match="No such file"):
+        await history.archive(tmp_path / "no folder" / "old.archive", keep_last=1)
+
+    assert (await history.stats()).commits == 12
+
+
+def test_archives_work_in_blocking_use(tmp_path: Path) -> None:
+    with sync.open(f"sqlite:///{tmp_path}/keepstate.db") as ks:
+        history = ks.space("run/1").history
+        ids = [history.commit({"n": n}).id for n in range(5)]
+
+        history.archive(tmp_path / "old.archive", keep_last=1)
+
+        assert [commit.id for commit in history.log()] == ids[::-1]
+        assert history.checkout(ids[0])["n"] == 0
+
+
+@pytest.mark.parametrize("kills", [4, pytest.param(60, marks=pytest.mark.deep)])
+async def test_a_kill_while_archiving_loses_nothing(tmp_path: Path, kills: int) -> None:
+    url = f"sqlite:///{tmp_path}/keepstate.db?durability=normal"
+    random = Random(kills)
+    for _ in range(kills):
+        command = [sys.executable, str(WORKER), url, str(tmp_path / "old.archive")]
+        worker = subprocess.Popen(command, stdout=subprocess.PIPE)
+        assert worker.stdout is not None
+        worker.stdout.readline()
+        time.sleep(random.uniform(0.02, 0.3))
+        worker.send_signal(signal.SIGKILL)
+        worker.wait()
+        worker.stdout.close()
+
+    async with keepstate.open(url) as ks:
+        history = history_of(ks.space("run/1"))
+        states = [dict(await history.checkout(id)) async for id in newest_first(history)]
+        assert len(states) > 5
+        assert [state["n"] for state in states] == list(range(len(states)))[::-1]
+        assert (await history.verify()).problems == ()
+
+
+async def newest_first(history: History) -> AsyncIterator[str]:
+    async for commit in history.log():
+        yield commit.id
