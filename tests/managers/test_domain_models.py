@@ -252,8 +252,14 @@ class ToolMachine(RuleBasedStateMachine):
 
     @rule(which=WHICH, name=NAMES, attempts=st.integers(0, 3))
     def retry(self, which: int, name: str, attempts: int) -> None:
-        self.tools[which].update_retry_state(RetryState(name, attempts, 3))
-        self.retries[name] = attempts
+        status = self.runs.get(name, {}).get("status")
+        try:
+            self.tools[which].update_retry_state(RetryState(name, attempts, 3))
+        except TransitionError:
+            assert status is not None and EXECUTION_STEPS.is_final(status)
+        else:
+            assert status is None or not EXECUTION_STEPS.is_final(status)
+            self.retries[name] = attempts
 
     @rule(which=WHICH, name=NAMES, result=RESULTS, fails=st.sampled_from([None, OSError, KeyError]))
     def perform(self, which: int, name: str, result: Any, fails: type[Exception] | None) -> None:

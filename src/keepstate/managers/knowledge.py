@@ -19,6 +19,7 @@ from typing import Any, ClassVar, Final
 from keepstate._runner import Colour
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
+from keepstate.engine.tasks import told
 from keepstate.engine.times import milliseconds
 from keepstate.engine.together import read_ahead
 from keepstate.engine.transaction import Transaction
@@ -268,7 +269,6 @@ class KnowledgeStateManager(Manager):
 
         One that was indexed before in this run no longer counts as that, nor does what it had brought.
         """
-        told = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
 
         async def work(base: Folder) -> FailedDocument:
             before, run = await _standing(base, document_id)
@@ -276,7 +276,7 @@ class KnowledgeStateManager(Manager):
             failed = FailedDocument(
                 document_id,
                 base.id,
-                told[: limits.ERROR_BYTES],
+                told(error),
                 source_id=source_id or (kept["value"].source_id if kept else None),
                 attempts=kept["value"].attempts + 1 if kept else 1,
                 failed_at=await base.space.now(),

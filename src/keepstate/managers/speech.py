@@ -149,6 +149,10 @@ class SpeechStateManager(Manager):
         """
         return await self._go_on(session_id, AudioSessionStatus.ENDED, reason)
 
+    async def delete_session(self, session_id: str) -> bool:
+        """Removes a session with its conversation, and returns whether there was one."""
+        return await self._forget(self._folder(session_id), [_TRANSCRIPT])
+
     async def _go_on(self, session_id: str, status: AudioSessionStatus, reason: str | None) -> AudioSession:
         async def work(speech: Folder) -> AudioSession:
             session, tts = await _read(speech, "session", "tts")

@@ -20,7 +20,13 @@ from keepstate.engine.space import Space
 from keepstate.engine.times import admit_wait
 from keepstate.engine.together import read_ahead
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import ConflictError, InvalidError, LeaseLostError, NotFoundError
+from keepstate.errors import (
+    ConflictError,
+    InvalidError,
+    LeaseLostError,
+    NotFoundError,
+    StoreUnavailableError,
+)
 from keepstate.managers import team_tasks
 from keepstate.managers.backends import Backend
 from keepstate.managers.naming import new_id
@@ -249,6 +255,8 @@ class OrchestrationStateManager(TeamRosters):
                     await self.heartbeat_task(team_id, task.id, token=task.token, lease_s=hold_s)
                 except (LeaseLostError, NotFoundError):
                     return
+                except StoreUnavailableError:
+                    continue  # the next one may reach it in time
 
         beating = self._runner.start(beat, f"heartbeat of task {task.id}")
         try:

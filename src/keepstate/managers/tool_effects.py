@@ -8,16 +8,26 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from keepstate.engine.admission import admit_text
 from keepstate.engine.scope import called
+from keepstate.engine.tasks import told
 from keepstate.engine.times import milliseconds
-from keepstate.errors import AlreadyExistsError, ConflictError, LeaseLostError, NotFoundError, TransitionError
+from keepstate.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    LeaseLostError,
+    NotFoundError,
+    TransitionError,
+)
 from keepstate.managers.deadlines import milliseconds_of
 from keepstate.managers.naming import new_id, quoted, unquoted
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_record
+from keepstate.managers.shielding import noted, shielded
 from keepstate.managers.tool_records import EffectStatus, ToolEffect
 from keepstate.managers.tool_retries import ToolRetries
 
@@ -71,20 +81,21 @@ class ToolEffects(ToolRetries):
 
         Raises:
             ConflictError: It is being done.
+            InvalidError: It was done, and what came of it could not be kept; so it is also told next time.
             TransitionError: It is unknown whether it was done; look, then call `settle_effect`.
         """
         self._place.refuse_inside("doing something to the world")
         self._refuse_coroutine(function)
         known = await self.get_effect(execution_id, name)
         if known is not None and known.status is EffectStatus.DONE:
-            answer: T = known.result
+            answer: T = _came_of(known)
             return answer
         try:
             effect = await self.begin_effect(execution_id, name, lease_s=lease_s)
         except AlreadyExistsError as error:
             now = await self.get_effect(execution_id, name)
             if now is not None and now.status is EffectStatus.DONE:  # done meanwhile
-                answer = now.result
+                answer = _came_of(now)
                 return answer
             if now is not None and now.status is EffectStatus.STARTED:
                 raise ConflictError(error.message) from error
@@ -105,9 +116,18 @@ class ToolEffects(ToolRetries):
             await self.refute_effect(effect, error)
             raise
         except BaseException as error:
-            await self._end_effect(effect, EffectStatus.UNKNOWN, error=_told(error))
+            unknown = partial(self._end_effect, effect, EffectStatus.UNKNOWN, error=told(error))
+            await noted(self._runner, f"effect {effect.name!r} of execution {effect.execution_id!r}", unknown)
             raise
-        await self.end_effect(effect, result)
+        return await shielded(self._runner, lambda: self._noted(effect, result))
+
+    async def _noted(self, effect: ToolEffect, result: T) -> T:
+        """Notes that an effect was done, and what came of it if that can be kept, and returns it."""
+        try:
+            await self.end_effect(effect, result)
+        except InvalidError as error:
+            await self._end_effect(effect, EffectStatus.DONE, error=told(error))
+            raise
         return result
 
     async def begin_effect(self, execution_id: str, name: str = EFFECT, *, lease_s: float = 60) -> ToolEffect:
@@ -163,7 +183,7 @@ class ToolEffects(ToolRetries):
             LeaseLostError: It was settled and begun again since.
             TransitionError: It was done.
         """
-        await self._end_effect(effect, EffectStatus.NOT_DONE, error=_told(error))
+        await self._end_effect(effect, EffectStatus.NOT_DONE, error=told(error))
 
     async def settle_effect(
         self, execution_id: str, name: str = EFFECT, *, is_done: bool, result: object = None
@@ -237,8 +257,13 @@ _WHAT = {
 }
 
 
-def _told(error: object) -> str:
-    return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+def _came_of(effect: ToolEffect) -> Any:
+    if effect.error is not None:
+        raise InvalidError(
+            f"effect {effect.name!r} of execution {effect.execution_id!r} was done, and what came of it could"
+            f" not be kept: {effect.error}"
+        )
+    return effect.result
 
 
 async def _find(folder: Folder, execution_id: str, name: str) -> ToolEffect | None:

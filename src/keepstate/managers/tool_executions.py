@@ -6,17 +6,20 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import Any, Final
 
 from keepstate.engine.admission import admit_text
+from keepstate.engine.tasks import told
+from keepstate.engine.times import milliseconds
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
+from keepstate.managers import tool_log
 from keepstate.managers.deadlines import milliseconds_of
 from keepstate.managers.naming import quoted
 from keepstate.managers.parameters import sameness
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_record
 from keepstate.managers.tool_effects import ToolEffects
-from keepstate.managers.tool_places import count, inverted
+from keepstate.managers.tool_places import count
 from keepstate.managers.tool_records import (
     EXECUTION_STEPS,
     EffectStatus,
@@ -27,20 +30,26 @@ from keepstate.managers.tool_records import (
 from keepstate.managers.tool_retries import forget_retry
 from keepstate.values import limits
 
-_BEGINNINGS = (ToolExecutionStatus.PENDING, ToolExecutionStatus.RUNNING)
+_Status = ToolExecutionStatus
+_BEGINNINGS: Final = (_Status.PENDING, _Status.RUNNING)
+EXECUTION_S: Final = 86_400.0
 
 
 class ToolExecutions(ToolEffects):
     """The executions of all tools."""
 
-    async def start_execution(self, execution: ToolExecution) -> ToolExecution:
+    async def start_execution(
+        self, execution: ToolExecution, *, lease_s: float = EXECUTION_S
+    ) -> ToolExecution:
         """Notes that a tool is being used, and returns it as it is kept.
 
-        One that has failed is tried again by starting it again: it keeps its place in the history, and counts
-        once.
+        One that has failed, or is stale, is tried again by starting it again: it keeps its place in the
+        history, and counts once.
 
         Args:
             execution: `RUNNING`, or `PENDING` if it is to be started later.
+            lease_s: After so many seconds without an end or a heartbeat a running one is stale; a day, if it
+                is not said.
 
         Raises:
             AlreadyExistsError: It is running, or pending already.
@@ -52,22 +61,66 @@ class ToolExecutions(ToolEffects):
                 f"`status` of execution {execution.execution_id!r} is {execution.status.name}; it begins as "
                 "PENDING or RUNNING"
             )
-        tool = quoted(admit_text("tool_name", execution.tool_name))
+        admit_text("tool_name", execution.tool_name)
+        lease_ms = milliseconds("lease_s", lease_s)
 
         async def work(folder: Folder) -> ToolExecution:
             now_ms = milliseconds_of(await folder.space.now())
-            place, before = await _find(folder, execution.execution_id)
-            if before is None:
-                place = folder.name("log", tool, inverted(now_ms), execution.execution_id)
-            else:
-                _admit_restart(before, execution)
-            attempt = 1 if before is None else before.attempt + (before.status not in _BEGINNINGS)
-            kept = replace(execution, attempt=attempt)
-            await _put(folder, place, kept, since_ms=now_ms)
-            await count(folder, step_counted(kept.tool_name, before.status if before else None, kept.status))
-            return kept
+            before, status, attempt = await tool_log.find(folder, execution.execution_id), None, 1
+            if before is not None:
+                status = before.execution.status
+                if before.is_stale(now_ms):
+                    status = _Status.TIMED_OUT
+                    await count(folder, step_counted(execution.tool_name, _Status.RUNNING, status))
+                _admit_restart(replace(before.execution, status=status), execution)
+                attempt = before.execution.attempt + (status not in _BEGINNINGS)
+            now = tool_log.Logged(
+                replace(execution, attempt=attempt),
+                tool_log.new_place(folder, execution, now_ms) if before is None else before.place,
+                since_ms=now_ms,
+                until_ms=now_ms + lease_ms if execution.status is _Status.RUNNING else None,
+            )
+            await tool_log.put(folder, before, now)
+            await count(folder, step_counted(execution.tool_name, status, execution.status))
+            return now.execution
 
         return await self._together(self._of("execution_id", execution.execution_id), work)
+
+    async def heartbeat_execution(self, execution_id: str, *, lease_s: float = EXECUTION_S) -> None:
+        """Says that somebody is at an execution for `lease_s` seconds from now on; `run` does so by itself.
+
+        Raises:
+            NotFoundError: It was never started.
+            TransitionError: It is not running.
+        """
+        lease_ms = milliseconds("lease_s", lease_s)
+
+        async def work(folder: Folder) -> None:
+            before = await _need(folder, execution_id)
+            if before.execution.status is not _Status.RUNNING:
+                raise EXECUTION_STEPS.refused(execution_id, before.execution.status, _Status.RUNNING)
+            until_ms = milliseconds_of(await folder.space.now()) + lease_ms
+            await tool_log.put(folder, before, replace(before, until_ms=until_ms))
+
+        await self._together(self._of("execution_id", execution_id), work)
+
+    async def get_stale_executions(self) -> list[ToolExecution]:
+        """Returns the executions that run and at which nobody is any more, the one longest ago first.
+
+        Their processes may have died. Each can be started again, ended as it came out, or left to `cleanup`.
+        """
+
+        async def read(folder: Folder) -> list[tuple[str, bytes, ToolExecution]]:
+            found: list[tuple[str, bytes, ToolExecution]] = []
+            now_ms = milliseconds_of(await folder.space.now())
+            async for until, execution_id in tool_log.stale(folder, now_ms):
+                logged = await tool_log.find(folder, execution_id)
+                if logged is not None and logged.is_stale(now_ms):  # else it has gone on meanwhile
+                    found.append((until, execution_id.encode(), logged.execution))
+            return found
+
+        found = [each for page in await self._in_each(read) for each in page]
+        return [execution for _, _, execution in sorted(found, key=lambda each: each[:2])]
 
     async def fail_execution(
         self,
@@ -83,9 +136,8 @@ class ToolExecutions(ToolEffects):
             NotFoundError: It was never started.
             TransitionError: It is not running.
         """
-        told = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
-        status = ToolExecutionStatus.TIMED_OUT if timed_out else ToolExecutionStatus.FAILED
-        changes = {"error": told[: limits.ERROR_BYTES], "duration_ms": duration_ms}
+        status = _Status.TIMED_OUT if timed_out else _Status.FAILED
+        changes = {"error": told(error), "duration_ms": duration_ms}
         return (await self._end(execution_id, status, changes))[0]
 
     async def cancel_execution(self, execution_id: str, reason: str | None = None) -> ToolExecution:
@@ -95,11 +147,12 @@ class ToolExecutions(ToolEffects):
             NotFoundError: It was never started.
             TransitionError: It is completed.
         """
-        return (await self._end(execution_id, ToolExecutionStatus.CANCELLED, {"error": reason}))[0]
+        return (await self._end(execution_id, _Status.CANCELLED, {"error": reason}))[0]
 
     async def get_execution(self, execution_id: str) -> ToolExecution | None:
         """Returns an execution, or None if there is none of this id."""
-        return (await _find(self._of("execution_id", execution_id), execution_id))[1]
+        logged = await tool_log.find(self._of("execution_id", execution_id), execution_id)
+        return None if logged is None else logged.execution
 
     async def get_execution_history(
         self,
@@ -140,17 +193,17 @@ class ToolExecutions(ToolEffects):
 
     async def _place_in_log(self, execution_id: str) -> str:
         folder = self._of("execution_id", execution_id)
-        place, execution = await _find(folder, execution_id)
-        if execution is None:
+        logged = await tool_log.find(folder, execution_id)
+        if logged is None:
             raise NotFoundError(f"there is no execution {execution_id!r} to go on behind")
-        return place.removeprefix(folder.name("log", quoted(execution.tool_name), ""))
+        return logged.place.removeprefix(folder.name("log", quoted(logged.execution.tool_name), ""))
 
     async def _complete(
         self, execution_id: str, result: object, duration_ms: float | None
     ) -> tuple[ToolExecution, bool]:
         """Returns the completed execution, and whether it was not completed before."""
         changes = {"result": result, "error": None, "duration_ms": duration_ms}
-        return await self._end(execution_id, ToolExecutionStatus.COMPLETED, changes)
+        return await self._end(execution_id, _Status.COMPLETED, changes)
 
     async def _end(
         self, execution_id: str, status: ToolExecutionStatus, changes: dict[str, Any]
@@ -160,36 +213,55 @@ class ToolExecutions(ToolEffects):
             raise InvalidError(f"`duration_ms` is {duration_ms!r}; it is a number of milliseconds, 0 or more")
 
         async def work(folder: Folder) -> tuple[ToolExecution, bool]:
-            place, before = await _find(folder, execution_id)
-            if before is None:
-                raise NotFoundError(f"execution {execution_id!r} was never started; start_execution notes it")
+            logged = await _need(folder, execution_id)
+            before = logged.execution
             if before.status is status:
                 _admit_again(before, changes)
                 return before, False
             EXECUTION_STEPS.check(execution_id, before.status, status)
             now = await folder.space.now()
             took_ms = duration_ms
-            if took_ms is None and before.status is ToolExecutionStatus.RUNNING:
-                took_ms = max(0, milliseconds_of(now) - await _since_ms(folder, execution_id))
+            if took_ms is None and before.status is _Status.RUNNING:
+                took_ms = max(0, milliseconds_of(now) - logged.since_ms)
             ended = replace(
                 before, **{**changes, "duration_ms": took_ms, "completed_at": now, "status": status}
             )
-            await folder.space.documents.put(place, ended)
-            if status in (ToolExecutionStatus.COMPLETED, ToolExecutionStatus.CANCELLED):
+            await tool_log.put(folder, logged, replace(logged, execution=ended, until_ms=None))
+            if EXECUTION_STEPS.is_final(status):
                 await forget_retry(folder, execution_id)
             await count(folder, step_counted(ended.tool_name, before.status, status, took_ms))
             return ended, True
 
         return await self._together(self._of("execution_id", execution_id), work)
 
-    # ---- cleaning up
+    # ---- letting go
+
+    async def delete_tool(self, tool_name: str) -> int:
+        """Removes the executions of a tool with their retries, and its sums; returns how many executions.
+
+        Its kept results go by `remove_cached_results`. Effects stay: none is done a second time.
+        """
+        tool = quoted(admit_text("tool_name", tool_name))
+        await self._note_lookups()  # else they would be counted afterwards
+
+        async def remove(folder: Folder) -> int:
+            removed = 0
+            async for _, execution in folder.values("log", tool):
+                removed += await self._together(folder, _removal(execution.execution_id))
+            await folder.space.documents.delete(folder.name("stats", tool))
+            return removed
+
+        return sum(await self._in_each(remove))
 
     async def _clean(self, folder: Folder, before: datetime) -> int:
         """Removes executions that are over, with their retries, and effects that were certainly not done.
 
-        One that was done stays: its name must never let it be done again.
+        Those that have been stale since then are over, too, and count as timed out. An effect that was done
+        stays: its name must never let it be done again.
         """
         removed = 0
+        async for _, execution_id in tool_log.stale(folder, milliseconds_of(before)):
+            removed += await self._together(folder, _removal(execution_id, before))
         async for _, execution in folder.values("log"):
             if execution.completed_at is not None and execution.completed_at < before:
                 removed += await self._together(folder, _removal(execution.execution_id, before))
@@ -200,17 +272,31 @@ class ToolExecutions(ToolEffects):
         return removed
 
 
-def _removal(execution_id: str, before: datetime) -> Callable[[Folder], Awaitable[int]]:
+def _removal(execution_id: str, before: datetime | None = None) -> Callable[[Folder], Awaitable[int]]:
+    """Returns what removes an execution, if it has been over or stale since then, or in any case."""
+
     async def work(folder: Folder) -> int:
-        place, execution = await _find(folder, execution_id)
-        if execution is None or execution.completed_at is None or execution.completed_at >= before:
+        logged = await tool_log.find(folder, execution_id)
+        if logged is None:
             return 0
-        await folder.space.documents.delete(place)
-        await folder.space.documents.delete(folder.name("run", execution_id))
+        execution = logged.execution
+        if before is not None:
+            if logged.is_stale(milliseconds_of(before)):
+                await count(folder, step_counted(execution.tool_name, _Status.RUNNING, _Status.TIMED_OUT))
+            elif execution.completed_at is None or execution.completed_at >= before:
+                return 0
+        await tool_log.remove(folder, logged)
         await forget_retry(folder, execution_id)
         return 1
 
     return work
+
+
+async def _need(folder: Folder, execution_id: str) -> tool_log.Logged:
+    logged = await tool_log.find(folder, execution_id)
+    if logged is None:
+        raise NotFoundError(f"execution {execution_id!r} was never started; start_execution notes it")
+    return logged
 
 
 def _admit_restart(before: ToolExecution, execution: ToolExecution) -> None:
@@ -230,23 +316,3 @@ def _admit_again(before: ToolExecution, changes: dict[str, Any]) -> None:
             current=before.status.name,
             wanted=before.status.name,
         )
-
-
-async def _find(folder: Folder, execution_id: str) -> tuple[str, ToolExecution | None]:
-    """Returns where an execution stands in the log, and itself."""
-    known = await folder.space.documents.get(folder.name("run", execution_id))
-    if known is None:
-        return "", None
-    execution: ToolExecution | None = await folder.space.documents.get(known["place"])
-    return known["place"], execution
-
-
-async def _since_ms(folder: Folder, execution_id: str) -> int:
-    since_ms: int = (await folder.space.documents.get(folder.name("run", execution_id)))["since_ms"]
-    return since_ms
-
-
-async def _put(folder: Folder, place: str, execution: ToolExecution, *, since_ms: int) -> None:
-    known = {"place": place, "since_ms": since_ms}
-    await folder.space.documents.put(folder.name("run", execution.execution_id), known)
-    await folder.space.documents.put(place, execution)

@@ -1,7 +1,8 @@
 """Where things of tools are kept: in 16 spaces, so that many can be used at once.
 
 ```
-run/<execution>                      which tool it is of, and since when
+run/<execution>                      where it stands in the log, since when it runs and until when
+open/<time>/<execution>              one that runs, by when its time is over; the earliest first
 log/<tool>/<time, inverted>/<execution>   the execution; the newest first
 stats/<tool>                         sums of what became of them
 cache/<tool>/<parameters_hash>       a kept result
@@ -34,6 +35,7 @@ T = TypeVar("T")
 SPACES: Final = 16
 _LATEST_MS: Final = 1 << 53
 _LOOKUPS_KEPT: Final = 64
+_AUTHOR: Final = "tools"
 
 
 class ToolPlaces(Manager):
@@ -48,6 +50,11 @@ class ToolPlaces(Manager):
         if not admit_text(what, id):
             raise InvalidError(f"`{what}` is empty; give it a name")
         return self._folder(str(sha256(id.encode()).digest()[0] % SPACES))
+
+    def _folder(self, id: str) -> Folder:
+        """Returns one of the spaces; its number names nobody, so that `tools` is who writes in it."""
+        found = super()._folder(id)
+        return found.on(found.space.by(_AUTHOR)) if found.space.author == id else found
 
     async def _in_each(self, read: Callable[[Folder], Coroutine[Any, Any, T]]) -> list[T]:
         """Returns what is read from all spaces, beside one another where that can be."""

@@ -128,7 +128,7 @@ class ToolEffect:
         name: Which of its effects.
         status: `UNKNOWN` if it was begun and its time ran out without an end: it may have happened.
         result: What came of it.
-        error: Why it did not happen.
+        error: Why it did not happen, or, of one that was done, why what came of it could not be kept.
         started_at: When it was begun, by the store's clock.
         ended_at: When its end was told.
         attempt: The how-manieth try it is.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any, Final
 
 from keepstate._runner import Signal
@@ -11,12 +12,19 @@ from keepstate.engine.glob import escaped
 from keepstate.engine.lease import Lease
 from keepstate.engine.scope import called
 from keepstate.engine.times import milliseconds
-from keepstate.errors import ConflictError, LeaseLostError
+from keepstate.errors import (
+    ConflictError,
+    LeaseLostError,
+    NotFoundError,
+    StoreUnavailableError,
+    TransitionError,
+)
 from keepstate.managers.deadlines import present
 from keepstate.managers.naming import new_id, quoted
 from keepstate.managers.parameters import parameters_hash
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_record
+from keepstate.managers.shielding import noted, shielded
 from keepstate.managers.tool_executions import ToolExecutions
 from keepstate.managers.tool_flights import Flights
 from keepstate.managers.tool_records import ToolCacheEntry, ToolExecution
@@ -99,15 +107,17 @@ class ToolResults(ToolExecutions):
 
         Whoever asks for the same meanwhile, in this process or another, waits for that execution. What it
         raises is raised for all who wait in this process; others then try themselves. If the process that is
-        at it dies, another one begins when its lease is over. The execution stands in the history.
+        at it dies, another one begins when its lease is over. The execution stands in the history: failed if
+        the tool raised, timed out if that was a `TimeoutError`, cancelled if who is at it was cancelled.
 
         Args:
             tool_name: Which tool.
             parameters: What it is given.
-            function: The tool; it gets a copy of the parameters.
+            function: The tool; it gets a copy of the parameters, whatever is in them.
             ttl: For how many seconds the result is kept; without it `cache_ttl`, or, where results are not
                 cached, just for those who wait.
-            lease_s: For how many seconds others wait for a process that is not heard of.
+            lease_s: For how many seconds others wait for a process that is not heard of; then its execution
+                is stale.
             execution_id: Its id in the history; without it, a new one.
         """
         self._place.refuse_inside("running a tool")
@@ -148,13 +158,14 @@ class ToolResults(ToolExecutions):
         # Uncached, a result is for those only who were waiting when it came: a mail sent before is another.
         before = None if is_cached else await self._version(folder, execution.tool_name, hash)
         lease = await self._leading(folder, execution.tool_name, hash, lease_s)
-        beating = self._runner.start(lambda signal: _beat(lease, signal), f"lease of {execution.tool_name}")
+        beat = partial(self._beat, lease, execution.execution_id)
+        beating = self._runner.start(beat, f"lease of {execution.tool_name}")
         try:
             if is_cached or await self._version(folder, execution.tool_name, hash) != before:
                 known = await self._cached(folder, execution.tool_name, hash)
                 if known is not None:  # by who had the lease before
                     return known
-            result = await self._executed(execution, function)
+            result = await self._executed(execution, function, lease_s)
             entry = ToolCacheEntry(execution.tool_name, hash, result, present(self._clock), ttl)
             return await self._kept(folder, entry, lease)
         finally:
@@ -171,16 +182,42 @@ class ToolResults(ToolExecutions):
             except ConflictError:
                 continue
 
-    async def _executed(self, execution: ToolExecution, function: Tool) -> Any:
-        await self.start_execution(execution)
+    async def _beat(self, lease: Lease, execution_id: str, signal: Signal) -> None:
+        """Holds on to a lease and an execution until it is told to end, or has lost the lease."""
+        while not await signal.wait(lease.ttl_s / 3):
+            try:
+                await lease.renew()
+                await self.heartbeat_execution(execution_id, lease_s=lease.ttl_s)
+            except LeaseLostError:
+                return
+            except (NotFoundError, TransitionError, StoreUnavailableError):
+                continue  # it has not begun yet, or has ended; or the next one may reach the store
+
+    async def _executed(self, execution: ToolExecution, function: Tool, lease_s: float) -> Any:
+        is_begun = False
+
+        async def begin() -> None:
+            nonlocal is_begun
+            await self.start_execution(execution, lease_s=lease_s)
+            is_begun = True
+
         try:
-            result = await called(function, dict(execution.parameters))
+            await shielded(self._runner, begin)
+            result = await called(function, codec.decode(codec.encode(execution.parameters)))
             codec.encode(result)  # what cannot be kept is a failure of the tool
-        except Exception as error:
-            await self.fail_execution(execution.execution_id, error)
+        except BaseException as error:
+            if is_begun:
+                id = execution.execution_id
+                await noted(self._runner, f"execution {id!r}", partial(self._broken_off, id, error))
             raise
-        await self._complete(execution.execution_id, result, None)
+        await shielded(self._runner, lambda: self._complete(execution.execution_id, result, None))
         return result
+
+    async def _broken_off(self, execution_id: str, error: BaseException) -> None:
+        if isinstance(error, Exception):
+            await self.fail_execution(execution_id, error, timed_out=isinstance(error, TimeoutError))
+        else:
+            await self.cancel_execution(execution_id, f"{type(error).__name__} in who was at it")
 
     async def _kept(self, folder: Folder, entry: ToolCacheEntry, lease: Lease) -> ToolCacheEntry:
         async def keep(inside: Folder) -> None:
@@ -195,12 +232,3 @@ class ToolResults(ToolExecutions):
 
 def _place(folder: Folder, entry: ToolCacheEntry) -> str:
     return folder.name("cache", quoted(entry.tool_name), entry.parameters_hash)
-
-
-async def _beat(lease: Lease, signal: Signal) -> None:
-    """Holds on to a lease until it is told to end, or has lost it."""
-    while not await signal.wait(lease.ttl_s / 3):
-        try:
-            await lease.renew()
-        except LeaseLostError:
-            return

@@ -5,12 +5,14 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import Any
 
-from keepstate.errors import InvalidError
+from keepstate.engine.tasks import told
+from keepstate.errors import InvalidError, TransitionError
+from keepstate.managers import tool_log
 from keepstate.managers.deadlines import backoff_s, milliseconds_of, present, store_ms
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_counts, admit_record
 from keepstate.managers.tool_places import ToolPlaces, ascending
-from keepstate.managers.tool_records import RetryState
+from keepstate.managers.tool_records import EXECUTION_STEPS, RetryState, ToolExecutionStatus
 from keepstate.values import limits
 
 
@@ -22,6 +24,9 @@ class ToolRetries(ToolPlaces):
 
         It is due by the store's clock when `next_retry_at` would come by the caller's; without it, at once.
         The execution need not be known.
+
+        Raises:
+            TransitionError: The execution is completed or cancelled.
         """
         retry = retry_state
         admit_record("retry_state", retry, RetryState)
@@ -48,9 +53,11 @@ class ToolRetries(ToolPlaces):
 
         The waits are `first_delay_s`, then `backoff_factor` times as long each, up to `longest_delay_s`.
         After `max_attempts` it is no longer pending.
+
+        Raises:
+            TransitionError: The execution is completed or cancelled.
         """
         limits.admit_count("max_attempts", max_attempts)
-        told = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
 
         async def work(folder: Folder) -> RetryState:
             kept = await folder.space.documents.get(folder.name("retry", execution_id))
@@ -60,7 +67,7 @@ class ToolRetries(ToolPlaces):
                 execution_id,
                 attempts=attempts,
                 max_attempts=max_attempts,
-                last_error=told[: limits.ERROR_BYTES],
+                last_error=told(error),
                 next_retry_at=present(self._clock) + timedelta(seconds=wait_s),
                 backoff_factor=backoff_factor,
             )
@@ -101,6 +108,14 @@ class ToolRetries(ToolPlaces):
         return [retry for _, _, retry in sorted(found, key=_due_first)[:limit]]
 
     async def _put_retry(self, folder: Folder, retry: RetryState) -> None:
+        logged = await tool_log.find(folder, retry.execution_id)
+        if logged is not None and EXECUTION_STEPS.is_final(logged.execution.status):
+            status = logged.execution.status.name
+            raise TransitionError(
+                f"execution {retry.execution_id!r} is {status}, and is not tried again; leave it",
+                current=status,
+                wanted=ToolExecutionStatus.RUNNING.name,
+            )
         await forget_retry(folder, retry.execution_id)
         place: str | None = None
         if retry.attempts < retry.max_attempts:

@@ -114,6 +114,10 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
         """
         return finish(self._inner.end_session(session_id, reason))
 
+    def delete_session(self, session_id: str) -> bool:
+        """Removes a session with its conversation, and returns whether there was one."""
+        return finish(self._inner.delete_session(session_id))
+
     def update_stt_state(self, stt_state: STTState) -> None:
         """Says what is heard, in place of what was said before.
 

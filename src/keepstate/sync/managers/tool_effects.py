@@ -42,6 +42,7 @@ class ToolEffects(ToolRetries[Inner]):
 
         Raises:
             ConflictError: It is being done.
+            InvalidError: It was done, and what came of it could not be kept; so it is also told next time.
             TransitionError: It is unknown whether it was done; look, then call `settle_effect`.
         """
         return finish(

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 from keepstate._finish import finish
 from keepstate.managers import tool_executions as managers
+from keepstate.managers.tool_executions import EXECUTION_S
 from keepstate.managers.tool_records import ToolExecution, ToolExecutionStatus
 from keepstate.sync.managers.tool_effects import ToolEffects
 
@@ -18,20 +19,38 @@ Inner = TypeVar("Inner", bound=managers.ToolExecutions)
 class ToolExecutions(ToolEffects[Inner]):
     """The executions of all tools."""
 
-    def start_execution(self, execution: ToolExecution) -> ToolExecution:
+    def start_execution(self, execution: ToolExecution, *, lease_s: float = EXECUTION_S) -> ToolExecution:
         """Notes that a tool is being used, and returns it as it is kept.
 
-        One that has failed is tried again by starting it again: it keeps its place in the history, and counts
-        once.
+        One that has failed, or is stale, is tried again by starting it again: it keeps its place in the
+        history, and counts once.
 
         Args:
             execution: `RUNNING`, or `PENDING` if it is to be started later.
+            lease_s: After so many seconds without an end or a heartbeat a running one is stale; a day, if it
+                is not said.
 
         Raises:
             AlreadyExistsError: It is running, or pending already.
             TransitionError: It is completed or cancelled.
         """
-        return finish(self._inner.start_execution(execution))
+        return finish(self._inner.start_execution(execution, lease_s=lease_s))
+
+    def heartbeat_execution(self, execution_id: str, *, lease_s: float = EXECUTION_S) -> None:
+        """Says that somebody is at an execution for `lease_s` seconds from now on; `run` does so by itself.
+
+        Raises:
+            NotFoundError: It was never started.
+            TransitionError: It is not running.
+        """
+        finish(self._inner.heartbeat_execution(execution_id, lease_s=lease_s))
+
+    def get_stale_executions(self) -> list[ToolExecution]:
+        """Returns the executions that run and at which nobody is any more, the one longest ago first.
+
+        Their processes may have died. Each can be started again, ended as it came out, or left to `cleanup`.
+        """
+        return finish(self._inner.get_stale_executions())
 
     def fail_execution(
         self, execution_id: str, error: object, *, duration_ms: float | None = None, timed_out: bool = False
@@ -79,3 +98,10 @@ class ToolExecutions(ToolEffects[Inner]):
             NotFoundError: There is no execution `after`.
         """
         return finish(self._inner.get_execution_history(tool_name, limit, after=after, status=status))
+
+    def delete_tool(self, tool_name: str) -> int:
+        """Removes the executions of a tool with their retries, and its sums; returns how many executions.
+
+        Its kept results go by `remove_cached_results`. Effects stay: none is done a second time.
+        """
+        return finish(self._inner.delete_tool(tool_name))

@@ -49,15 +49,17 @@ class ToolResults(ToolExecutions[Inner]):
 
         Whoever asks for the same meanwhile, in this process or another, waits for that execution. What it
         raises is raised for all who wait in this process; others then try themselves. If the process that is
-        at it dies, another one begins when its lease is over. The execution stands in the history.
+        at it dies, another one begins when its lease is over. The execution stands in the history: failed if
+        the tool raised, timed out if that was a `TimeoutError`, cancelled if who is at it was cancelled.
 
         Args:
             tool_name: Which tool.
             parameters: What it is given.
-            function: The tool; it gets a copy of the parameters.
+            function: The tool; it gets a copy of the parameters, whatever is in them.
             ttl: For how many seconds the result is kept; without it `cache_ttl`, or, where results are not
                 cached, just for those who wait.
-            lease_s: For how many seconds others wait for a process that is not heard of.
+            lease_s: For how many seconds others wait for a process that is not heard of; then its execution
+                is stale.
             execution_id: Its id in the history; without it, a new one.
         """
         return finish(

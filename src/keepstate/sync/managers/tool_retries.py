@@ -23,6 +23,9 @@ class ToolRetries(ToolPlaces[Inner]):
 
         It is due by the store's clock when `next_retry_at` would come by the caller's; without it, at once.
         The execution need not be known.
+
+        Raises:
+            TransitionError: The execution is completed or cancelled.
         """
         finish(self._inner.update_retry_state(retry_state))
 
@@ -40,6 +43,9 @@ class ToolRetries(ToolPlaces[Inner]):
 
         The waits are `first_delay_s`, then `backoff_factor` times as long each, up to `longest_delay_s`.
         After `max_attempts` it is no longer pending.
+
+        Raises:
+            TransitionError: The execution is completed or cancelled.
         """
         return finish(
             self._inner.schedule_retry(

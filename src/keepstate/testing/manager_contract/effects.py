@@ -93,7 +93,39 @@ class EffectContract(ManagerStage):
             with pytest.raises(InvalidError):
                 await tools.update_retry_state(wrong)
 
+    async def test_what_is_over_is_not_tried_again(self) -> None:
+        tools = self.tools()
+        await self.ran(tools, "done")
+        await tools.start_execution(ToolExecution("given up", "search"))
+        await tools.cancel_execution("given up")
+
+        for id in ("done", "given up"):
+            with pytest.raises(TransitionError, match="not tried again"):
+                await tools.update_retry_state(RetryState(id, 1))
+            with pytest.raises(TransitionError, match="not tried again"):
+                await tools.schedule_retry(id, "late report")
+            assert await tools.get_retry_state(id) is None
+        assert await tools.get_pending_retries() == []
+
     # ---- effects
+
+    async def test_an_effect_whose_result_cannot_be_kept_was_done_all_the_same(self) -> None:
+        tools = self.tools()
+        paid: list[str] = []
+
+        def pay() -> object:
+            paid.append("paid")
+            return object()
+
+        for _ in range(2):
+            with pytest.raises(InvalidError):
+                await tools.perform_effect("order", pay)
+
+        found = await tools.get_effect("order")
+        assert paid == ["paid"] and found is not None
+        assert (found.status, found.result) == (EffectStatus.DONE, None)
+        assert found.error is not None and "object" in found.error
+        assert await tools.get_unknown_effects() == []
 
     async def test_an_effect_is_done_once(self) -> None:
         tools, other = self.tools(), self.tools()

@@ -251,6 +251,19 @@ class SpeechContract(ManagerStage):
 
         assert told == [await speech.get_session("s")]
 
+    async def test_a_session_is_deleted_with_its_conversation(self) -> None:
+        speech = self.speech()
+        for id in ("a", "b"):
+            await speech.create_session("voice", session_id=id)
+            await speech.add_turn(id, "user", id)
+        deleted = [await speech.delete_session("a") for _ in range(2)]
+
+        assert deleted == [True, False] and await speech.get_session("a") is None
+        assert [each.session_id for each in await speech.list_sessions()] == ["b"]
+        await speech.create_session("voice", session_id="a")
+        assert await speech.get_transcript("a") == []
+        assert [turn["content"] for turn in await speech.get_transcript("b")] == ["b"]
+
     # ---- all sessions
 
     async def test_no_session_touches_another(self) -> None:

@@ -2,194 +2,34 @@
 
 from __future__ import annotations
 
-import random
+import asyncio
+import time
 from collections import Counter
-from datetime import datetime, timedelta
-from itertools import pairwise
+from datetime import datetime
 from typing import Any
 
 import pytest
 
 from keepstate.errors import (
-    AlreadyExistsError,
     InvalidError,
-    NotFoundError,
-    TransitionError,
 )
 from keepstate.managers.parameters import parameters_hash
 from keepstate.managers.tool_records import (
-    EXECUTION_STEPS,
     ToolCacheEntry,
     ToolExecution,
     ToolExecutionStatus,
-    ToolStats,
 )
-from keepstate.testing.manager_contract.agents import AWKWARD_IDS
-from keepstate.testing.manager_contract.effects import EffectContract
+from keepstate.testing.manager_contract.executions import ExecutionContract
+from keepstate.testing.store_contract.stage import only_async
 
 PENDING, RUNNING = ToolExecutionStatus.PENDING, ToolExecutionStatus.RUNNING
 COMPLETED, FAILED = ToolExecutionStatus.COMPLETED, ToolExecutionStatus.FAILED
-CANCELLED = ToolExecutionStatus.CANCELLED
+CANCELLED, TIMED_OUT = ToolExecutionStatus.CANCELLED, ToolExecutionStatus.TIMED_OUT
 NAIVE = datetime(2001, 1, 1, 12, 30)
 
 
-class ToolContract(EffectContract):
+class ToolContract(ExecutionContract):
     """What a `ToolStateManager` does, whatever it is kept in."""
-
-    # ---- executions
-
-    async def test_an_execution_comes_back_as_it_was_told(self) -> None:
-        tools = self.tools()
-        told = ToolExecution("e", "search", RUNNING, NAIVE, {"query": "AI", "n": (1, {2})})
-        await tools.start_execution(told)
-        running = await self.tools().get_execution("e")
-        done = await tools.complete_execution("e", {"results": [...]}, duration_ms=1500)
-        found = await self.tools().get_execution("e")
-
-        assert (running, found) == (told, done)
-        assert (done.status, done.result, done.duration_ms) == (COMPLETED, {"results": [...]}, 1500)
-        assert done.started_at == NAIVE and done.completed_at is not None and repr(done.duration_ms) == "1500"
-        assert await tools.get_execution("none") is None
-
-    async def test_an_end_is_counted_once_and_cannot_be_another(self) -> None:
-        tools = self.tools()
-        await self.ran(tools, "e", {"b": 1, "a": 2})
-        await tools.complete_execution("e", {"a": 2, "b": 1}, 77)
-
-        for change in (
-            tools.complete_execution("e", None),
-            tools.fail_execution("e", "no"),
-            tools.cancel_execution("e"),
-            tools.start_execution(ToolExecution("e", "search")),
-        ):
-            with pytest.raises(TransitionError):
-                await change
-        stats = await tools.get_tool_stats("search")
-        assert (stats.total_executions, stats.completed, stats.failed) == (1, 1, 0)
-
-    async def test_steps_follow_the_table(self) -> None:
-        tools = self.tools()
-        to: dict[ToolExecutionStatus, list[ToolExecutionStatus]] = {
-            PENDING: [PENDING],
-            RUNNING: [RUNNING],
-            COMPLETED: [RUNNING, COMPLETED],
-            FAILED: [RUNNING, FAILED],
-            CANCELLED: [RUNNING, CANCELLED],
-        }
-
-        async def go(id: str, status: ToolExecutionStatus) -> Any:
-            if status in (PENDING, RUNNING):
-                return await tools.start_execution(ToolExecution(id, "t", status))
-            if status is COMPLETED:
-                return await tools.complete_execution(id)
-            end = tools.fail_execution if status is FAILED else tools.cancel_execution
-            return await end(id, "why")
-
-        for before, way in to.items():
-            for after in to:
-                if before is after:
-                    continue
-                id = f"{before.name} {after.name}"
-                for step in way:
-                    await go(id, step)
-                if EXECUTION_STEPS.allows(before, after):
-                    assert (await go(id, after)).status is after
-                    continue
-                with pytest.raises(TransitionError):
-                    await go(id, after)
-
-    async def test_what_was_never_started_cannot_end_and_what_runs_cannot_start(self) -> None:
-        tools = self.tools()
-        await tools.start_execution(ToolExecution("e", "search"))
-
-        with pytest.raises(NotFoundError):
-            await tools.complete_execution("none")
-        with pytest.raises(AlreadyExistsError):
-            await tools.start_execution(ToolExecution("e", "search"))
-        with pytest.raises(InvalidError, match="COMPLETED"):
-            await tools.start_execution(ToolExecution("f", "search", COMPLETED))
-        with pytest.raises(InvalidError, match="duration_ms"):
-            await tools.complete_execution("e", duration_ms=-1)
-
-    async def test_one_that_is_tried_again_counts_once(self) -> None:
-        tools = self.tools()
-        first = await tools.start_execution(ToolExecution("e", "search"))
-        await tools.fail_execution("e", TimeoutError("slow"), timed_out=True)
-        failed = await tools.get_tool_stats("search")
-        second = await tools.start_execution(ToolExecution("e", "search"))
-        await tools.complete_execution("e", 1)
-        done = await tools.get_tool_stats("search")
-
-        assert (first.attempt, second.attempt) == (1, 2)
-        assert (failed.total_executions, failed.failed, failed.error_rate) == (1, 1, 1.0)
-        assert (done.total_executions, done.failed, done.success_rate, done.error_rate) == (1, 0, 1.0, 0.0)
-
-    async def test_the_history_begins_with_the_newest_and_goes_on_page_by_page(self) -> None:
-        tools = self.tools()
-        for number in range(25):
-            await tools.start_execution(ToolExecution(f"e{number}", "search", started_at=NAIVE))
-            if number % 4 == 0:
-                await self.pass_time(3)
-        await self.ran(tools, "other", tool="search2")
-        whole = await tools.get_execution_history(tool_name="search", limit=100)
-        pages: list[ToolExecution] = []
-        while page := await tools.get_execution_history(
-            "search", 7, after=pages[-1].execution_id if pages else None
-        ):
-            pages += page
-
-        assert pages == whole and len(whole) == 25
-        numbers = [int(each.execution_id[1:]) for each in whole]
-        # Those of one moment of the store may stand in any order.
-        assert all(earlier // 4 >= (later - 1) // 4 - 1 for earlier, later in pairwise(numbers))
-        assert numbers[0] >= 21 and numbers[-1] == 0
-        with pytest.raises(NotFoundError):
-            await tools.get_execution_history("search", after="none")
-        assert await tools.get_execution_history("nothing") == []
-
-    async def test_no_tool_and_no_execution_touches_another(self) -> None:
-        tools = self.tools()
-        for id in AWKWARD_IDS:
-            await self.ran(tools, id, id, tool=id)
-
-        for id in AWKWARD_IDS:
-            assert [each.result for each in await tools.get_execution_history(id)] == [id]
-            assert (await tools.get_tool_stats(id)).completed == 1
-
-    # ---- sums
-
-    async def test_sums_are_those_of_what_happened(self) -> None:
-        tools = self.tools()
-        empty = await tools.get_tool_stats("search")
-        for number in range(6):
-            await tools.start_execution(ToolExecution(f"e{number}", "search"))
-        await tools.complete_execution("e0", 0, 100)
-        await tools.complete_execution("e1", 1, 200.5)
-        await tools.complete_execution("e2", 2, 300)
-        await tools.fail_execution("e3", "no")
-        await tools.cancel_execution("e4")
-        found = await self.tools().get_tool_stats("search")
-
-        assert empty == ToolStats("search")
-        assert (empty.success_rate, empty.error_rate, empty.avg_duration_ms, empty.cache_hit_rate) == (
-            (0.0,) * 4
-        )
-        assert (found.total_executions, found.completed, found.failed, found.cancelled) == (6, 3, 1, 1)
-        assert (found.running, found.success_rate, found.error_rate) == (1, 0.75, 0.25)
-        assert found.avg_duration_ms == 600.5 / 3
-
-    async def test_executions_of_many_at_once_are_all_counted(self) -> None:
-        tools = [self.tools() for _ in range(4)]
-
-        async def work(number: int) -> None:
-            for each in range(8):
-                await self.ran(tools[number], f"{number} {each}")
-
-        await self.together(*(work(number) for number in range(4)))
-
-        stats = await tools[0].get_tool_stats("search")
-        assert (stats.total_executions, stats.completed) == (32, 32)
-        assert len(await tools[0].get_execution_history("search")) == 32
 
     # ---- kept results
 
@@ -298,16 +138,16 @@ class ToolContract(EffectContract):
             calls.append(1)
             parameters["n"] = "changed"
             if len(calls) == 1:
-                raise TimeoutError("slow")
+                raise ConnectionError("cut")
             return len(calls)
 
-        with pytest.raises(TimeoutError):
+        with pytest.raises(ConnectionError):
             await tools.run("search", {"n": 1}, search, execution_id="first")
         second = await tools.run("search", {"n": 1}, search)
         third = await tools.run("search", {"n": 1}, search)
 
         failed = await tools.get_execution("first")
-        assert failed is not None and (failed.status, failed.error) == (FAILED, "TimeoutError: slow")
+        assert failed is not None and (failed.status, failed.error) == (FAILED, "ConnectionError: cut")
         assert (second.result, third.result, failed.parameters) == (2, 2, {"n": 1})
         stats = await tools.get_tool_stats("search")
         assert (stats.completed, stats.failed, stats.cache_hits) == (1, 1, 1)
@@ -321,62 +161,91 @@ class ToolContract(EffectContract):
         failed = await tools.get_execution("e")
         assert failed is not None and failed.status is FAILED
 
-    # ---- all of it
-
-    async def test_cleanup_removes_what_is_over(self) -> None:
+    async def test_a_tool_changes_nothing_of_its_callers_parameters(self) -> None:
         tools = self.tools()
-        for id in ("done", "failed", "on"):
-            await tools.start_execution(ToolExecution(id, "search"))
-        await tools.complete_execution("done")
-        await tools.fail_execution("failed", "no")
-        await tools.schedule_retry("failed", "no")
-        await tools.perform_effect("done", lambda: 1)
-        await tools.refute_effect(await tools.begin_effect("failed"), "no")
-        await tools.begin_effect("on")
-        kept = await tools.cleanup(older_than=timedelta(hours=1))
-        await self.pass_time(20)
-        removed = await tools.cleanup(older_than=timedelta(0))
+        parameters = {"to": ["a"], "options": {"retry": [1]}}
 
-        assert (kept, removed) == (0, 3)
-        assert [each.execution_id for each in await tools.get_execution_history("search")] == ["on"]
-        assert await tools.get_effect("on") is not None and await tools.get_pending_retries() == []
-        assert await tools.perform_effect("done", lambda: 2) == 1 and await tools.get_effect("failed") is None
-        assert (await tools.get_tool_stats("search")).total_executions == 3
+        def send(given: dict[str, Any]) -> None:
+            given["to"].append("b")
+            given["options"]["retry"].clear()
 
-    # ---- a plain model
+        await tools.run("send", parameters, send, execution_id="e")
 
-    async def test_tools_do_what_a_plain_model_does(self) -> None:
-        for seed in range(2):
-            tools, dice, tool = self.tools(), random.Random(seed), f"tool {seed}"
-            model: dict[str, ToolExecutionStatus] = {}
-            for _ in range(30):
-                id = f"{seed} {dice.randrange(8)}"
-                wanted = dice.choice([RUNNING, RUNNING, COMPLETED, FAILED, CANCELLED])
-                try:
-                    if wanted is RUNNING:
-                        await tools.start_execution(ToolExecution(id, tool))
-                    elif wanted is COMPLETED:
-                        await tools.complete_execution(id, id, 10)
-                    elif wanted is FAILED:
-                        await tools.fail_execution(id, "no")
-                    else:
-                        await tools.cancel_execution(id)
-                except NotFoundError:
-                    assert id not in model
-                except (TransitionError, AlreadyExistsError):
-                    assert id in model and not EXECUTION_STEPS.allows(model[id], wanted)
-                else:
-                    assert id not in model or model[id] is wanted or EXECUTION_STEPS.allows(model[id], wanted)
-                    model[id] = wanted
-            history = await tools.get_execution_history(tool)
-            stats = await tools.get_tool_stats(tool)
+        assert parameters == {"to": ["a"], "options": {"retry": [1]}}
+        kept = await tools.get_execution("e")
+        assert kept is not None and kept.parameters == parameters
 
-            assert {each.execution_id: each.status for each in history} == model
-            ends = Counter(model.values())
-            assert (stats.total_executions, stats.completed, stats.failed, stats.cancelled) == (
-                len(model),
-                ends[COMPLETED],
-                ends[FAILED],
-                ends[CANCELLED],
-            )
-            assert stats.duration_ms == 10 * ends[COMPLETED]
+    # ---- who is at it
+
+    async def test_a_tool_that_runs_out_of_time_has_timed_out(self) -> None:
+        tools = self.tools()
+
+        def search(parameters: dict[str, Any]) -> None:
+            raise TimeoutError("slow")
+
+        with pytest.raises(TimeoutError):
+            await tools.run("search", {}, search, execution_id="e")
+
+        found = await tools.get_execution("e")
+        assert found is not None and (found.status, found.error) == (TIMED_OUT, "TimeoutError: slow")
+
+    @pytest.mark.parametrize("colour", ["blocking"], indirect=True)  # an event loop would end with it
+    async def test_an_interrupted_tool_is_cancelled_and_not_running_for_ever(self) -> None:
+        tools = self.tools()
+
+        def search(parameters: dict[str, Any]) -> None:
+            raise KeyboardInterrupt
+
+        with pytest.raises(KeyboardInterrupt):
+            await tools.run("search", {}, search, execution_id="e")
+
+        found = await tools.get_execution("e")
+        assert found is not None and found.status is CANCELLED
+        assert (await tools.get_tool_stats("search")).running == 0
+
+    @only_async
+    async def test_a_caller_that_gives_up_leaves_its_execution_cancelled(self) -> None:
+        tools = self.tools()
+        at_it = asyncio.Event()
+
+        async def search(parameters: dict[str, Any]) -> None:
+            at_it.set()
+            await asyncio.Event().wait()
+
+        running = asyncio.create_task(tools.run("search", {}, search, execution_id="cancelled"))
+        await at_it.wait()
+        running.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(tools.run("search", {}, search, execution_id="late"), 0.1)
+
+        for id in ("cancelled", "late"):
+            found = await tools.get_execution(id)
+            assert found is not None and found.status is CANCELLED
+        stats = await tools.get_tool_stats("search")
+        assert (stats.running, stats.cancelled) == (0, 2)
+        assert (await tools.run("search", {}, lambda _: 1)).result == 1  # nobody holds it any more
+
+    async def test_a_tool_that_takes_longer_than_its_lease_is_not_stale(self) -> None:
+        tools, other = self.tools(), self.tools()
+        seen: list[list[ToolExecution]] = []
+
+        def search(parameters: dict[str, Any]) -> int:
+            time.sleep(0.7)
+            return 1
+
+        async def look() -> None:
+            await self.pass_time(550)
+            seen.append(await other.get_stale_executions())
+
+        async def work() -> None:
+            await tools.run("search", {}, search if self.colour_name == "blocking" else slowly, lease_s=0.3)
+
+        async def slowly(parameters: dict[str, Any]) -> int:
+            await self.pass_time(700)
+            return 1
+
+        await self.together(work(), look())
+
+        assert seen == [[]]
