@@ -218,6 +218,21 @@ def is_same(one: type, other: type) -> bool:
     return one is other or identity(one) == identity(other)
 
 
+def path_of(kind: type) -> str:
+    """Returns where a class stands."""
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def refuse_other(known: AnyKey, key: AnyKey) -> None:
+    """Raises `StateError` for a class that is not the one registered by its name, nor defined as that is."""
+    if not is_same(known, key):
+        raise StateError(
+            f"{key.KEY!r} is registered as {path_of(known)} (version {known.VERSION}), and {path_of(key)} "
+            f"(version {key.VERSION}) is another one; make the state with the class that is to be used",
+            state_key=key.KEY,
+        )
+
+
 def opened(key: type[TypedKey[Value]], raw: Json, version: int) -> Value:
     """Returns a stored value, brought to the present version and validated.
 

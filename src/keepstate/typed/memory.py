@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from keepstate.typed.kept import Kept
-from keepstate.typed.key import AnyKey, is_same
+from keepstate.typed.key import AnyKey, refuse_other
 from keepstate.typed.layout import slot_of
 from keepstate.typed.options import Registered
 from keepstate.typed.state_map import FrozenMap, Snapshot
@@ -40,15 +40,19 @@ class Memory:
 
 
 class RegisteredValues(Mapping[AnyKey, Kept]):
-    """The slots of registered keys, by the classes of the keys."""
+    """The slots of registered keys, by the classes of the keys.
+
+    Raises `StateError` for another class of a name that is registered: its values are of another form.
+    """
 
     def __init__(self, slots: Mapping[str, Kept], registered: Mapping[str, Registered]) -> None:
         self._slots, self._registered = slots, registered
 
     def __getitem__(self, key: AnyKey) -> Kept:
         found = self._registered.get(key.KEY)
-        if found is None or not is_same(found.key, key):
+        if found is None:
             raise KeyError(key.KEY)
+        refuse_other(found.key, key)
         return self._slots[slot_of(found.scope, key.KEY)]
 
     def __iter__(self) -> Iterator[AnyKey]:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
 from keepstate.errors import StateError
-from keepstate.typed.key import AnyKey, ProfileKey, StateKey, is_key, is_same
+from keepstate.typed.key import AnyKey, ProfileKey, StateKey, is_key, is_same, path_of, refuse_other
 from keepstate.typed.options import Registered, StateKeyOptions
 
 
@@ -64,11 +64,7 @@ class Registry:
                 "that registers it",
                 state_key=key.KEY,
             )
-        if not is_same(found.key, key):
-            raise StateError(
-                f"{key.KEY!r} is registered as {_path(found.key)}, and the batch has {_path(key)}",
-                state_key=key.KEY,
-            )
+        refuse_other(found.key, key)
         return found
 
     @property
@@ -145,8 +141,8 @@ class Registry:
             return True
         if known[1] != owner or not is_same(known[0], key):
             raise StateError(
-                f"profile key {key.KEY!r} is registered by plugin {known[1]} as {_path(known[0])} and by "
-                f"plugin {owner} as {_path(key)}; give one of the keys another name",
+                f"profile key {key.KEY!r} is registered by plugin {known[1]} as {path_of(known[0])} and by "
+                f"plugin {owner} as {path_of(key)}; give one of the keys another name",
                 state_key=key.KEY,
             )
         return False
@@ -218,15 +214,11 @@ def plugin_name(plugin: object) -> str:
     name = getattr(plugin, "name", None)
     if isinstance(name, str) and name:
         return name
-    return _path(plugin if isinstance(plugin, type) else type(plugin))
-
-
-def _path(kind: type) -> str:
-    return f"{kind.__module__}.{kind.__qualname__}"
+    return path_of(plugin if isinstance(plugin, type) else type(plugin))
 
 
 def _told(each: Registered) -> str:
     return (
-        f"{_path(each.key)} (persistent={each.persistent}, retain_on_uninstall={each.retain_on_uninstall}, "
+        f"{path_of(each.key)} (persistent={each.persistent}, retain_on_uninstall={each.retain_on_uninstall}, "
         f"scope={each.scope.value})"
     )

@@ -8,11 +8,22 @@ import pytest
 
 from keepstate.errors import InvalidError, NotLoadedError, StateConflictError, StateError
 from keepstate.testing.typed_contract import keys
-from keepstate.testing.typed_contract.keys import Draft, Evens, Forgetful, Goal, Notes, Plan, Seen, Visits
+from keepstate.testing.typed_contract.keys import (
+    Draft,
+    Evens,
+    Forgetful,
+    Goal,
+    Notes,
+    Plan,
+    Seen,
+    Visits,
+    many,
+)
 from keepstate.testing.typed_contract.stage import TypedStage, update
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.hooks import CommitEvent
 from keepstate.typed.key import AnyKey
+from keepstate.typed.registry import Keys
 from keepstate.typed.state import KeyedState
 
 
@@ -218,6 +229,25 @@ class BatchContract(TypedStage):
         await other.commit(update(Visits, 1))
 
         assert (other.read(Goal), other.revision) == ("found", 2)
+
+    async def test_who_missed_more_than_the_head_names_knows_it_all_after_a_commit_or_a_refresh(self) -> None:
+        keys = many(80)
+        options: dict[str, Any] = {"keys": [Visits, Draft], "plugins": [Keys(keys, "many")]}
+        one, other, third = [await self.state(**options) for _ in range(3)]
+        for begin in (0, 20, 40):
+            batch = MutationBatch().update(Draft, f"from {begin}")
+            for key in keys[begin : begin + 40]:
+                batch.update(key, 1)
+            await one.commit(batch)
+        await one.uninstall_plugin("many")
+        await one.install_plugin(Keys(keys, "many"))
+        await one.commit(update(keys[7], 5))
+
+        await other.commit(update(Visits, 1))
+        await third.refresh()
+
+        assert other.export_persisted() == third.export_persisted()
+        assert other.export_persisted().extensions == {"visits": 1, "draft": "from 40", "key 7": 5}
 
     async def test_threads_in_one_space_are_apart(self) -> None:
         space = self.handle().space("shared")

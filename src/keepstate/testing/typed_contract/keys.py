@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import new_class
 from typing import Any
 
 from keepstate.typed.key import KeyScope, MergeStrategy, ProfileKey, StateKey
@@ -151,6 +152,16 @@ class Tags(ProfileKey[list[str]]):
     """Words."""
 
     KEY = "tags"
+
+
+def many(count: int) -> list[Any]:
+    """Returns so many counters of the thread."""
+
+    def named(number: int) -> Any:
+        members = {"KEY": f"key {number}", "SCOPE": KeyScope.THREAD}
+        return new_class(f"Key{number}", (CounterKey,), {}, lambda names: names.update(members))
+
+    return [named(number) for number in range(count)]
 
 
 KEYS = (Visits, Steps, Notes, Seen, Peak, Plan, Goal, Draft, Socket, Evens, Forgetful)
