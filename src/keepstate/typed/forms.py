@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from functools import cache
-from typing import Any, Final, cast, get_args, get_origin
+from typing import Any, Final, get_args, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -186,7 +186,8 @@ def _looked_through(wanted: Any) -> bool:
         if isinstance(part, inspect.DataclassType) and _is_validated(part.cls):
             return True
         if isinstance(part, tuple):
-            left.extend(cast("tuple[Any, ...]", part))
+            items: tuple[Any, ...] = part
+            left.extend(items)
         elif isinstance(part, inspect.Type | inspect.Field):
             left.extend(getattr(part, name) for name in part.__struct_fields__)
     return False
