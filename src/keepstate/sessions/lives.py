@@ -75,12 +75,12 @@ class Lives(Site):
         lease: Lease | None = None,
     ) -> None:
         super().__init__(place, prefix, lease=lease)
-        self._what, self._user_id, self._ttl_s = what, user_id, ttl_s
+        self._what, self._user_id, self.ttl_s = what, user_id, ttl_s
 
     def on(self, place: Space | Transaction, lease: Lease | None = None) -> Lives:
         """Returns the same in a transaction, or while a lease is held."""
         return Lives(
-            place, self.prefix, what=self._what, user_id=self._user_id, ttl_s=self._ttl_s, lease=lease
+            place, self.prefix, what=self._what, user_id=self._user_id, ttl_s=self.ttl_s, lease=lease
         )
 
     async def to_read(self) -> str | None:
@@ -100,7 +100,7 @@ class Lives(Site):
         head = await self._head(tx)
         if head is None:
             lives = await self._lives(tx)
-            head = HeadRecord(lives.count + 1, 0, self._ttl_s, self._user_id)
+            head = HeadRecord(lives.count + 1, 0, self.ttl_s, self._user_id)
             await tx.documents.put(self.prefix + LIVES, replace(lives, count=head.life))
         await self._use(tx, head)
         return life_prefix(self.prefix, head.life)
@@ -166,11 +166,11 @@ class Lives(Site):
     async def _use(self, tx: Transaction, head: HeadRecord) -> None:
         """Lets the head live on from now, unless it was just renewed."""
         now_ms = round((await tx.now()).timestamp() * 1000)
-        used = HeadRecord(head.life, now_ms, self._ttl_s, head.user_id or self._user_id)
+        used = HeadRecord(head.life, now_ms, self.ttl_s, head.user_id or self._user_id)
         is_same = replace(used, used_ms=head.used_ms) == head and head.used_ms > 0
-        if is_same and (self._ttl_s is None or now_ms - head.used_ms < self._ttl_s * 1000 / _SHARE):
+        if is_same and (self.ttl_s is None or now_ms - head.used_ms < self.ttl_s * 1000 / _SHARE):
             return
-        await tx.documents.put(self.prefix + HEAD, used, ttl_s=self._ttl_s)
+        await tx.documents.put(self.prefix + HEAD, used, ttl_s=self.ttl_s)
 
 
 def removing(names: list[str]) -> Callable[[Transaction], Awaitable[int]]:

@@ -337,6 +337,36 @@ class Session:
         return known
 
 
+def colour_of(session: Session) -> Colour:
+    """Returns how a session is used."""
+    return session._lives.runner.colour  # pyright: ignore[reportPrivateUsage]
+
+
+def blocking_of(session: Session) -> Session:
+    """Returns a session in the blocking colour that is the same as one of the other.
+
+    Raises:
+        InvalidError: It is inside a transaction or an exclusive block, which are of one colour.
+    """
+    home = session._home  # pyright: ignore[reportPrivateUsage]
+    place: dict[str, Any]
+    if home is not None and home.handle is not None:
+        place = {"persistence": _blocking(home.handle)}
+    elif home is not None and isinstance(home.passed, Space):
+        space: Any = home.passed
+        told = {"author": space.author, "record": space._alone.record}
+        place = {"space": _blocking(space._home).space(space.name, **told)}
+    else:
+        raise InvalidError(f"{session!r} is for use with await only, here; pass the session itself")
+    ttl_s = session._lives.ttl_s  # pyright: ignore[reportPrivateUsage]
+    return Session(session.session_id, user_id=session.user_id, ttl_s=ttl_s, **place, _colour="blocking")
+
+
+def _blocking(handle: Keepstate) -> Keepstate:
+    inner: Keepstate = handle.sync._inner  # pyright: ignore[reportPrivateUsage]
+    return inner
+
+
 async def _below(place: Space | Transaction, begin: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     async for name, value in place.documents.items(escaped(begin) + "*"):
