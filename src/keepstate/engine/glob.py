@@ -33,7 +33,7 @@ def compiled(pattern: str) -> Glob:
         InvalidError: It is no str, or a set or backslash in it has no end.
     """
     if type(pattern) is not str:
-        raise InvalidError(f"pattern {pattern!r} is {type(pattern).__name__}; a pattern is a str")
+        raise InvalidError(f"`pattern` is {pattern!r} ({type(pattern).__name__}); give a str")
     return _compiled(pattern)
 
 

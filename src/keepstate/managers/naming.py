@@ -41,6 +41,8 @@ _ARGUMENTS: Final = {
     "begun": "name",
 }
 """What public calls name the id of a kind, where that is not `<kind>_id`."""
+_OWN: Final = {"team": "task_id"}
+"""What they name that stands alone in a folder of a kind, where that is no `key`."""
 
 
 def argument_of(kind: str) -> str:
@@ -83,13 +85,18 @@ def id_in(kind: str, space: str) -> str:
     return space.removeprefix(f"{kind}/")
 
 
-def name_of(prefix: str, segments: Sequence[str]) -> str:
+def name_of(kind: str, prefix: str, segments: Sequence[str]) -> str:
     """Returns the name of a document or task, whose last segment may be any text.
+
+    Args:
+        kind: What the subject is.
+        prefix: What stands before it in a space that others use too.
+        segments: What it is made of.
 
     Raises:
         InvalidError: The last segment is no text, or too long behind what stands before it.
     """
-    what = argument_of(segments[-2]) if len(segments) > 1 else "key"
+    what = argument_of(segments[0]) if len(segments) > 1 else _OWN.get(kind, "key")
     before, last = "/".join((*segments[:-1], "")), admit_text(what, segments[-1])
     name = prefix + before + last
     if 4 * len(name) > limits.KEY_BYTES and len(name.encode()) > limits.KEY_BYTES:

@@ -34,11 +34,13 @@ class Folder:
     """What belongs to one subject: a part of a space, or all of it.
 
     Attributes:
-        id: The subject.
+        kind: What the subject is.
+        id: Which one.
         space: The space, or a transaction on it.
         prefix: What names begin with; empty in a space of the subject's own.
     """
 
+    kind: str
     id: str
     space: Space | Transaction
     prefix: str
@@ -49,7 +51,7 @@ class Folder:
         Raises:
             InvalidError: That is no text, or too long behind what stands before it.
         """
-        return naming.name_of(self.prefix, segments)
+        return naming.name_of(self.kind, self.prefix, segments)
 
     def label(self, name: str) -> str:
         """Returns the name of a branch, stream or lease."""
@@ -57,7 +59,7 @@ class Folder:
 
     def on(self, space: Space | Transaction) -> Folder:
         """Returns the same part of a transaction on the space, or of the space for another author."""
-        return Folder(self.id, space, self.prefix)
+        return Folder(self.kind, self.id, space, self.prefix)
 
     def by(self, message: str) -> Folder:
         """Returns the same for what is done now, which records name by the message."""
@@ -202,11 +204,12 @@ class Place:
         found = self._folders.get(admit_text(naming.argument_of(self.kind), id))
         if found is None:
             name = naming.space_of(self.kind, id, least=least)
-            found = self._folders[id] = (
-                Folder(id, self.space.by(self.space.author or id or None), naming.prefix_of(self.kind, id))
-                if self.space is not None
-                else Folder(id, self._space(name, id), "")
-            )
+            if self.space is None:
+                found = Folder(self.kind, id, self._space(name, id), "")
+            else:
+                space = self.space.by(self.space.author or id or None)
+                found = Folder(self.kind, id, space, naming.prefix_of(self.kind, id))
+            self._folders[id] = found
             if len(self._folders) > _HANDLES:
                 self._folders.popitem(last=False)
         return found
