@@ -144,6 +144,76 @@ StateMachine.TestCase.settings = SHORTLY
 TestState = pytest.mark.searched(StateMachine.TestCase)
 
 
+class StagingMachine(RuleBasedStateMachine):
+    """What is stored, and what one manager means to change of it, while another writes and nobody flushes."""
+
+    records = st.dictionaries(st.sampled_from("xyz"), st.integers())
+
+    def __init__(self) -> None:
+        super().__init__()
+        url = memory()
+        self.manager = StateManager(StateConfig(backend=url))
+        self.staging = StateManager(StateConfig(backend=url, auto_save=False))
+        self.stored: dict[str, dict[str, int]] = {}
+        self.staged: dict[str, list[tuple[str, dict[str, int]]]] = {}
+
+    def expected(self, key: str) -> dict[str, int] | None:
+        """Returns what the key will be: what is stored now, with all that is staged of it."""
+        value = self.stored.get(key)
+        for action, given in self.staged.get(key, []):
+            value = {"put": given, "patch": {**(value or {}), **given}, "delete": None}[action]
+        return value
+
+    @rule(key=KEYS, value=records)
+    def save_by_another(self, key: str, value: dict[str, int]) -> None:
+        self.manager.save(key, value)
+        self.stored[key] = value
+
+    @rule(key=KEYS)
+    def delete_by_another(self, key: str) -> None:
+        assert self.manager.delete(key) is (self.stored.pop(key, None) is not None)
+
+    @rule(key=KEYS, value=records)
+    def save(self, key: str, value: dict[str, int]) -> None:
+        self.staging.save(key, value)
+        self.staged[key] = [("put", value)]
+
+    @rule(key=KEYS, patch=PATCHES)
+    def update(self, key: str, patch: dict[str, int]) -> None:
+        self.staged.setdefault(key, []).append(("patch", patch))
+
+        assert self.staging.update(key, patch) == self.expected(key)
+
+    @rule(key=KEYS)
+    def delete(self, key: str) -> None:
+        assert self.staging.delete(key) is (self.expected(key) is not None)
+        self.staged[key] = [("delete", {})]
+
+    @rule()
+    def flush(self) -> None:
+        after = {
+            key: value for key in {*self.stored, *self.staged} if (value := self.expected(key)) is not None
+        }
+
+        assert self.staging.flush() == len(self.staged)
+        self.stored, self.staged = after, {}
+
+    @invariant()
+    def each_shows_its_own(self) -> None:
+        assert {key: self.manager.get(key) for key in self.manager.list_keys()} == self.stored
+        shown = {key: self.staging.get(key) for key in self.staging.list_keys()}
+        known = {key: self.expected(key) for key in {*self.stored, *self.staged}}
+        assert shown == {key: value for key, value in known.items() if value is not None}
+
+    def teardown(self) -> None:
+        self.staging.close()
+        self.manager.close()
+
+
+StagingMachine.TestCase.settings = SHORTLY
+TestStaging = pytest.mark.searched(StagingMachine.TestCase)
+
+
 class AgentMachine(RuleBasedStateMachine):
     """A list of snapshots and a list of checkpoints an agent."""
 
