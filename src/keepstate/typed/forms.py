@@ -186,11 +186,14 @@ def _looked_through(wanted: Any) -> bool:
         if isinstance(part, inspect.DataclassType) and _is_validated(part.cls):
             return True
         if isinstance(part, tuple):
-            items: tuple[Any, ...] = part
-            left.extend(items)
+            left.extend(_all_of(part))
         elif isinstance(part, inspect.Type | inspect.Field):
             left.extend(getattr(part, name) for name in part.__struct_fields__)
     return False
+
+
+def _all_of(items: Any) -> list[Any]:
+    return list(items)
 
 
 def _is_validated(kind: type) -> bool:

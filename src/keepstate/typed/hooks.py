@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Protocol
 
 from keepstate._runner import Colour
 from keepstate.engine.scope import called, refuse_coroutine_function
@@ -32,7 +32,12 @@ class CommitEvent:
     snapshot: Snapshot
 
 
-CommitHook: TypeAlias = Callable[[CommitEvent], Awaitable[None] | None]
+class CommitHook(Protocol):
+    """What is told of commits: a function of the event, awaited if it is a coroutine function."""
+
+    def __call__(self, event: CommitEvent, /) -> Awaitable[None] | None:
+        """Takes note of a commit that was applied."""
+        ...
 
 
 class Hooks:
