@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeAlias, TypeVar
+from hashlib import sha256
+from typing import Annotated, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
 from keepstate.errors import CorruptError
 
 T = TypeVar("T")
+
+_SUM_BYTES: Final = 8
 
 StoredMs: TypeAlias = Annotated[int, msgspec.Meta(ge=-62_135_596_800_000, lt=253_402_300_800_000)]
 """Milliseconds since 1970 that a datetime can hold."""
@@ -21,6 +24,23 @@ def opened(stored: bytes, type: type[T], place: str) -> T:
         return msgspec.msgpack.decode(stored, type=type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(place, error) from error
+
+
+def summed(encoded: bytes) -> bytes:
+    """Returns bytes with their checksum behind them: where nothing else tells that a bit was flipped."""
+    return encoded + sha256(encoded).digest()[:_SUM_BYTES]
+
+
+def unsummed(stored: bytes, place: str) -> bytes:
+    """Returns the bytes whose checksum stands behind them.
+
+    Raises:
+        CorruptError: It is another's.
+    """
+    encoded = stored[:-_SUM_BYTES]
+    if summed(encoded) != stored:
+        raise damaged(place, "its checksum is another's")
+    return encoded
 
 
 def text(stored: bytes, place: str, *, errors: str = "strict") -> str:

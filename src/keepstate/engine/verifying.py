@@ -22,7 +22,7 @@ from keepstate.engine.history.grafts import decoded
 from keepstate.engine.large_values import MANIFEST_BYTE, manifest_of
 from keepstate.engine.projection import Cursor
 from keepstate.engine.recording.flag import read_flag
-from keepstate.engine.stored import opened
+from keepstate.engine.stored import opened, unsummed
 from keepstate.engine.tasks import TaskRecord
 from keepstate.errors import CompactedError, CorruptError, InvalidError
 from keepstate.stores.protocol import Entry, Store
@@ -102,6 +102,8 @@ class Verifier:
             (layout.RECORDED, self._recorded),
             (layout.ARCHIVE, self._archive),
             (layout.EXPIRING, self._expiring),
+            (layout.CHECKPOINTS, self._summed),
+            (layout.PENDING, self._summed),
         ):
             if key.startswith(part):
                 return await verify(entry)
@@ -133,6 +135,12 @@ class Verifier:
         if whole is not None:
             _, encoded = name_and_value(entry.key, whole)
             codec.to_builtin(encoded)
+        return []
+
+    async def _summed(self, entry: Entry) -> list[Problem]:
+        whole = await self._whole(entry)
+        if whole is not None:
+            unsummed(whole, "the record")
         return []
 
     async def _part(self, entry: Entry) -> list[Problem]:

@@ -217,6 +217,22 @@ def test_a_long_list_costs_what_was_added(tmp_path: Path) -> None:
     assert path.stat().st_size < 300 * 7_000
 
 
+def test_what_was_read_and_is_stored_again_costs_nothing_and_keeps_its_author(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with KeepstateSaver(url, author="first") as saver:
+        at = put(saver, config(), 0, messages=MESSAGES * 30)
+    with KeepstateSaver(url, author="second") as saver:
+        found = values(saver, at)["messages"]
+        history = keepstate.sync.Keepstate(saver._homes.blocking()).space("thread/t").history
+        before = history.stats().objects
+
+        at = put(saver, at, 1, messages=found)
+        put(saver, at, 2, messages=[*values(saver, at)["messages"], HumanMessage("new")])
+
+        assert history.stats().objects <= before + 2
+        assert history.blame(("messages", 70)).commit.author == "first"
+
+
 def test_namespaces_and_forks_share_what_they_have_in_common() -> None:
     messages = [HumanMessage(f"message {n} " * 20, id=str(n)) for n in range(300)]
     with KeepstateSaver("memory://") as saver:

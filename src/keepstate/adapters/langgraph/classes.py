@@ -8,15 +8,15 @@ looked up and never imported, but for one that was allowed.
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from typing import Any, Final, TypeAlias
 
-from keepstate.adapters.langgraph.shapes import MESSAGES, framework, shape_of_unknown
+from keepstate.adapters.langgraph.shapes import BUILDERS, MESSAGES, framework, shape_of_class, stand_in_of
 from keepstate.errors import InvalidError
 from keepstate.values import limits
 from keepstate.values.schema import CLASSES, Registration, Registry
-from keepstate.values.shapes import Shape, shape_of
+from keepstate.values.shapes import Shape
 
 Allowed: TypeAlias = type | tuple[str, ...]
 """A class, or its module and name."""
@@ -39,6 +39,8 @@ class Classes(Registry):
         for known in framework():
             self._by_name[known.name] = self._by_class[known.kind] = known
         self._allowed: dict[str, tuple[str, str]] = {}
+        self._met_by_name: dict[str, Registration] = {}
+        self._met_by_class: dict[type, Registration] = {}
         self.allow(allow)
 
     def allow(self, more: Iterable[Allowed]) -> None:
@@ -49,8 +51,8 @@ class Classes(Registry):
         """
         for one in more:
             if isinstance(one, type):
-                if self.known(one) is None:
-                    self._met(one)
+                self._allowed[_name(one)] = one.__module__, one.__qualname__
+                self.of(one)
             elif len(one) == 2 and all(isinstance(part, str) for part in one):  # pyright: ignore[reportUnnecessaryIsInstance]
                 module, name = one
                 self._allowed[f"{module}.{name}"] = module, name
@@ -58,9 +60,9 @@ class Classes(Registry):
                 raise InvalidError(f"{one!r} allows nothing; give a class, or its module and name")
 
     def allowing(self, more: Collection[Allowed]) -> Classes:
-        """Returns these classes and more."""
+        """Returns these classes and more; what one of both has met, the other knows too."""
         other = Classes(is_quiet=self._is_quiet)
-        other._by_name, other._by_class = dict(self._by_name), dict(self._by_class)
+        other._met_by_name, other._met_by_class = self._met_by_name, self._met_by_class
         other._allowed = dict(self._allowed)
         other.allow(more)
         return other
@@ -71,34 +73,29 @@ class Classes(Registry):
 
     # ---- writing
 
-    def known(self, kind: type) -> Registration | None:
-        """Returns how objects of a class are stored, if that is known."""
-        return self._by_class.get(kind) or CLASSES.of(kind)
-
     def of(self, kind: type) -> Registration | None:
         """Returns how objects of a class are stored: what this process stores, it may read again."""
-        found = self._by_class.get(kind) or CLASSES.of(kind)
-        if found is not None:
-            return found
-        return self._met(kind, is_new=not self._is_quiet)
+        return (
+            self._by_class.get(kind) or CLASSES.of(kind) or self._met_by_class.get(kind) or self._meet(kind)
+        )
 
-    def _met(self, kind: type, *, is_new: bool = False) -> Registration | None:
-        name = f"{kind.__module__}.{kind.__qualname__}"[-limits.TYPE_NAME_BYTES :]
-        try:
-            shape: Shape | None = shape_of(kind)
-        except InvalidError:
-            shape, is_new = shape_of_unknown(kind), False
+    def _meet(self, kind: type) -> Registration | None:
+        name = _name(kind)
+        shape = shape_of_class(kind)
         if shape is None:
-            return None
-        if is_new and name not in self._allowed:
+            stand_in = stand_in_of(kind)
+            if stand_in is not None:
+                self._met_by_class[kind] = stand_in
+            return stand_in
+        found = Registration(name, _VERSION, kind, shape)
+        if not self._is_quiet and name not in self._allowed:
             _LOGGER.warning(
                 "objects of %s are stored in checkpoints; other processes read them only if they allow it: "
                 "KeepstateSaver(..., allow=[%s])",
                 name,
                 kind.__qualname__,
             )
-        found = Registration(name, _VERSION, kind, shape)
-        self._by_name[name] = self._by_class[kind] = found
+        self._met_by_name[name] = self._met_by_class[kind] = found
         return found
 
     # ---- reading
@@ -110,7 +107,7 @@ class Classes(Registry):
             InvalidError: Nobody has allowed it.
             UnsupportedError: It is registered in an older version.
         """
-        found = self._by_name.get(name)
+        found = self._by_name.get(name) or self._met_by_name.get(name)
         if found is not None and version <= found.version:
             return found
         if CLASSES.knows(name, version):
@@ -130,17 +127,17 @@ class Classes(Registry):
 
     def knows(self, name: str, version: int) -> bool:
         """Returns whether objects stored under a name can be made here."""
-        return name in self._by_name or name in self._allowed or CLASSES.knows(name, version)
+        known = self._by_name.keys() | self._met_by_name.keys() | self._allowed.keys()
+        return name in known or CLASSES.knows(name, version)
 
     def _imported(self, name: str) -> Registration:
         module, path = self._allowed[name]
         found: Any = import_module(module)
         for part in path.split("."):
             found = getattr(found, part, None)
-        made = self._met(found) if isinstance(found, type) else None
+        made = self.of(found) if isinstance(found, type) else None
         if made is None:
             raise InvalidError(f"{module}.{path} is allowed, and is no class whose objects can be made again")
-        self._by_name[name] = made
         return made
 
     def made(self, kind: type, attributes: dict[str, Any]) -> Any:
@@ -148,6 +145,15 @@ class Classes(Registry):
         return self._by_class[kind].build(attributes)
 
     @property
+    def builders(self) -> Mapping[bytes, Callable[[Mapping[str, Any], Collection[str]], Any]]:
+        """Returns what makes messages of their attributes, by the names that they are stored under."""
+        return BUILDERS()
+
+    @property
     def messages(self) -> frozenset[type]:
         """Returns the classes of messages whose objects are nothing but their attributes."""
         return MESSAGES()
+
+
+def _name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"[-limits.TYPE_NAME_BYTES :]

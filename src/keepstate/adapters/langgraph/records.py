@@ -13,8 +13,7 @@ import msgspec
 
 from keepstate.engine import layout
 from keepstate.engine.describing import describe
-from keepstate.engine.stored import damaged, opened
-from keepstate.errors import CorruptError
+from keepstate.engine.stored import damaged, opened, summed, unsummed
 from keepstate.values.digest import DIGEST_SIZE
 from keepstate.values.key import pack, unpack
 
@@ -26,7 +25,6 @@ THREADS: Final = "thread/"
 _NAME_BYTES: Final = 100
 _SPACE_BYTES: Final = 120
 _BEGINNING: Final = 16
-_CHECKSUM_BYTES: Final = 8
 _Name = Annotated[bytes, msgspec.Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
 
 
@@ -166,9 +164,8 @@ def _short(name: str, most: int = _NAME_BYTES) -> str:
 
 
 def packed(record: CheckpointRecord | PendingRecord) -> bytes:
-    """Returns a record as it is stored, its checksum behind it: nothing else tells that a bit was flipped."""
-    encoded = msgspec.msgpack.encode(record)
-    return encoded + _checksum(encoded)
+    """Returns a record as it is stored."""
+    return summed(msgspec.msgpack.encode(record))
 
 
 def read(stored: bytes, kind: type[T], place: str) -> T:
@@ -177,11 +174,4 @@ def read(stored: bytes, kind: type[T], place: str) -> T:
     Raises:
         CorruptError: Nobody wrote it.
     """
-    encoded = stored[:-_CHECKSUM_BYTES]
-    if stored[-_CHECKSUM_BYTES:] != _checksum(encoded):
-        raise CorruptError(f"{place} is damaged: its checksum is another's", place=place)
-    return opened(encoded, kind, place)
-
-
-def _checksum(encoded: bytes) -> bytes:
-    return sha256(encoded).digest()[:_CHECKSUM_BYTES]
+    return opened(unsummed(stored, place), kind, place)

@@ -90,6 +90,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         own = None if serde is None else self.serde
         self._keeper = Keeper(Values(Classes(allow, is_quiet=serde is not None), own))
         self._on_conflict: OnFork = on_conflict
+        self._clones: dict[frozenset[tuple[str, ...]], KeepstateSaver] = {}
         self._retention = Retention(self._keeper, keep_last, max_age_s, ttl_s)
 
     def __repr__(self) -> str:
@@ -149,11 +150,18 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """Returns the same saver for more classes; graphs call it where LangGraph is to be strict."""
+        asked = frozenset(extra_allowlist)
+        if asked not in self._clones:
+            self._clones[asked] = self._allowing(asked)
+        return cast("Self", self._clones[asked])
+
+    def _allowing(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         changed = cast("Self", super().with_allowlist(extra_allowlist)) if self._keeper.values.serde else self
         clone = copy.copy(self)
         clone.serde = changed.serde
         serde = clone.serde if self._keeper.values.serde else None
         clone._keeper = self._keeper.with_values(self._keeper.values.allowing(extra_allowlist, serde))
+        clone._clones = {}
         clone._retention = self._retention.with_keeper(clone._keeper)
         return clone
 

@@ -6,10 +6,11 @@ value, and each item of a list, is what that makes of it; if it encrypts, nothin
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
+import ormsgpack
 from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
@@ -17,13 +18,20 @@ from keepstate.adapters.langgraph.classes import Classes
 from keepstate.adapters.langgraph.shapes import PlainShape
 from keepstate.engine.history.objects import packed, unpacked
 from keepstate.errors import CorruptError, InvalidError
+from keepstate.values import merkle
 from keepstate.values.codec import Codec
 from keepstate.values.contents import closed
 from keepstate.values.merkle import Planted
 from keepstate.values.nodes import LIST_STYLE, item
-from keepstate.values.refs import Fetching
+from keepstate.values.reading import ObjectReader, Reader
+from keepstate.values.refs import TAG, Fetching
+from keepstate.values.types import LEAF_READERS, OBJECT
 
 _SEALED: Final = "langgraph.serialized"
+_THREE: Final = 0x93
+_SHORT_TEXT: Final = 0x1F
+"""How an object's parts begin: three of them, of which the first is a name of up to so many bytes."""
+_FORMS: Final = Reader()
 
 
 class Serialized:
@@ -105,10 +113,24 @@ class Values:
 
     def assemble(self, encoding: bytes, objects: Mapping[bytes, bytes]) -> Any:
         """Returns a channel's value."""
-        value = self.codec.assemble(encoding, objects)
+        value = merkle.assemble(encoding, objects, self._reader)
         if self.serde is not None and kind_of(value) is list:
             return [self.opened(one) for one in value]
         return self.opened(value)
+
+    def _reader(self, resolve: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
+        """Returns what decodes, messages in the fewest steps: there are thousands of them in a state."""
+        leaves = {**LEAF_READERS, TAG: resolve}
+        others = ObjectReader(self.classes, _FORMS, leaves=leaves)
+
+        def read_object(data: bytes) -> Any:
+            build = builders.get(data[2 : 2 + (data[1] & _SHORT_TEXT)]) if data[0] == _THREE else None
+            return others.read(_object(data)) if build is None else build(read(data)[2], ())
+
+        builders = self.classes.builders
+        reader = ObjectReader(self.classes, _FORMS, leaves={**leaves, OBJECT: read_object})
+        read = reader.decode
+        return reader.read
 
     def opened(self, value: Any) -> Any:
         """Returns what a serializer has given; if that encrypts, nothing else passes.
@@ -136,6 +158,11 @@ class Values:
         if self.is_encrypted and "+" not in kind:
             raise CorruptError(f"a value of {kind!r} stands here that was never encrypted")
         return _Opened(self.serde.loads_typed((kind, data)))
+
+
+def _object(data: bytes) -> bytes:
+    """Returns the encoding of an object whose parts these are."""
+    return ormsgpack.packb(ormsgpack.Ext(OBJECT, data))
 
 
 def kind_of(value: object) -> Any:

@@ -29,6 +29,7 @@ Snapshot: Final = types._DeltaSnapshot  # pyright: ignore[reportPrivateUsage]
 """A value of a delta channel that stands whole in its checkpoint."""
 
 _Make = Callable[[Mapping[str, Any]], Any]
+_Build = Callable[[Mapping[str, Any], Collection[str]], Any]
 _MESSAGES: Final = (
     *("HumanMessage", "AIMessage", "SystemMessage", "ToolMessage", "ChatMessage", "FunctionMessage"),
     *("HumanMessageChunk", "AIMessageChunk", "SystemMessageChunk", "ToolMessageChunk", "ChatMessageChunk"),
@@ -48,27 +49,29 @@ class MessageShape:
     def __init__(self, kind: type[BaseMessage]) -> None:
         self._kind = kind
         fields = kind.model_fields
-        self._plain = {
-            name: field.default
-            for name, field in fields.items()
-            if field.default_factory is None and not field.is_required()
-        }
         self._made: list[tuple[str, Callable[[], Any]]] = [
             (name, cast("Callable[[], Any]", field.default_factory))
             for name, field in fields.items()
             if field.default_factory is not None
         ]
-        self._empty = self._plain | {name: make() for name, make in self._made}
-        self._names = frozenset(fields)
+        self._empty = {
+            name: field.get_default(call_default_factory=True, validated_data={})
+            for name, field in fields.items()
+            if not field.is_required()
+        }
+        # In the order in which constructors fill them, so that what was read is encoded as it was before.
+        self._blank = dict.fromkeys(fields) | {
+            name: empty for name, empty in self._empty.items() if name not in dict(self._made)
+        }
 
     def fields(self, value: BaseMessage) -> dict[str, Any]:
         """Returns what is not as in every new message."""
-        empty, names = self._empty, self._names
+        empty, held = self._empty, value.__dict__
         fields = {
-            name: held
-            for name, held in value.__dict__.items()
-            if name in names
-            and not (name in empty and held == empty[name] and type(held) is type(empty[name]))
+            name: held[name]
+            for name in self._blank
+            if name in held
+            and not (name in empty and held[name] == empty[name] and type(held[name]) is type(empty[name]))
         }
         return {**fields, **value.__pydantic_extra__} if value.__pydantic_extra__ else fields
 
@@ -79,10 +82,14 @@ class MessageShape:
     def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> BaseMessage:
         """Returns the message."""
         made = self._kind.__new__(self._kind)
-        held = {**self._plain, **{name: make() for name, make in self._made}, **fields}
+        held = self._blank.copy()
+        held.update(fields)
+        for name, make in self._made:
+            if name not in fields:
+                held[name] = make()
         extra: dict[str, Any] = {}
-        if not self._names.issuperset(fields):
-            extra = {name: held.pop(name) for name in fields if name not in self._names}
+        if len(held) > len(self._blank):
+            extra = {name: held.pop(name) for name in fields if name not in self._blank}
         _set(made, "__dict__", held)
         _set(made, "__pydantic_fields_set__", set(fields))
         _set(made, "__pydantic_extra__", extra)
@@ -107,6 +114,10 @@ class PlainShape:
     def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> Any:
         """Returns the object."""
         return self._make(fields)
+
+
+class _Plain:
+    """Stands for builtin values of derived classes."""
 
 
 def _slots(kind: Any, *names: str) -> PlainShape:
@@ -147,6 +158,8 @@ def framework() -> tuple[Registration, ...]:
         "langgraph.PregelTask": (PregelTask, shape_of(PregelTask)),
         "langgraph.Item": (Item, _slots(Item, *Item.__slots__)),
         "langgraph.GetOp": (GetOp, shape_of(GetOp)),
+        "error": (BaseException, PlainShape(lambda it: {"value": repr(it)}, _value)),
+        "plain": (_Plain, PlainShape(lambda it: {}, _value)),
         "deque": (deque, PlainShape(lambda it: {"items": [*it], "most": it.maxlen}, _deque)),
         "regex": (re.Pattern, PlainShape(lambda it: {"pattern": it.pattern, "flags": it.flags}, _regex)),
         "bytearray": (
@@ -161,6 +174,12 @@ def framework() -> tuple[Registration, ...]:
     if (policy := _timeout_policy()) is not None:
         shapes["langgraph.TimeoutPolicy"] = policy, _dataclass(policy)
     return tuple(Registration(name, 1, kind, shape) for name, (kind, shape) in shapes.items())
+
+
+@cache
+def BUILDERS() -> dict[bytes, _Build]:  # noqa: N802 - a value, made when it is first asked for
+    """Returns what makes messages of their attributes, by the names that they are stored under."""
+    return {known.name.encode(): known.shape.build for known in framework() if known.kind in MESSAGES()}
 
 
 def _timeout_policy() -> type | None:
@@ -189,24 +208,37 @@ def _address(kind: Any) -> PlainShape:
     return PlainShape(lambda it: {"text": str(it)}, lambda fields: kind(fields["text"]))
 
 
-def shape_of_unknown(kind: Any) -> Shape | None:
+def shape_of_class(kind: Any) -> Shape | None:
+    """Returns how objects of a class of the application are taken apart and made again; or None."""
+    try:
+        return shape_of(kind)
+    except InvalidError:
+        return _pydantic_1(kind) if hasattr(kind, "__fields__") and hasattr(kind, "construct") else None
+
+
+@cache
+def _stand_ins() -> dict[str, Registration]:
+    return {known.name: known for known in framework()}
+
+
+def stand_in_of(kind: Any) -> Registration | None:
     """Returns how LangGraph's own serializer would store objects of a class that has no shape; or None.
 
     An error becomes its text, and what was derived from a builtin class becomes one of that.
     """
-    if issubclass(kind, BaseException):
-        return PlainShape(lambda error: {"text": repr(error)}, lambda fields: fields["text"])
-    if issubclass(kind, deque):
-        return PlainShape(lambda it: {"items": [*it], "most": it.maxlen}, _deque)
-    if issubclass(kind, re.Pattern):
-        return PlainShape(lambda it: {"pattern": it.pattern, "flags": it.flags}, _regex)
-    bases: tuple[Any, ...] = _SUPERSEDED
+    bases: tuple[Any, ...] = deque, re.Pattern, *_SUPERSEDED
     base: Any = next((base for base in bases if issubclass(kind, base)), None)
+    if issubclass(kind, BaseException):
+        return _stand_ins()["error"]
+    if base in (deque, re.Pattern):
+        return _stand_ins()["deque" if base is deque else "regex"]
     if base is not None:
-        return PlainShape(lambda it: {"value": base(it)}, lambda fields: fields["value"])
-    if hasattr(kind, "__fields__") and hasattr(kind, "construct"):
-        return _pydantic_1(kind)
+        return Registration("plain", 1, kind, PlainShape(lambda it: {"value": base(it)}, _value))
     return None
+
+
+def _value(fields: Mapping[str, Any]) -> Any:
+    return fields["value"]
 
 
 def _pydantic_1(kind: Any) -> Shape:
