@@ -151,7 +151,7 @@ if TYPE_CHECKING:
     from keepstate.typed.state_map import Snapshot, StateMap
     from keepstate.typed.tools import RunStep, ToolCallContext, ToolOutput
     from keepstate.values.pickles import SignedPickle
-    from keepstate.values.schema import register, upcast
+    from keepstate.values.schema import downcast, register, register_write_version, upcast
     from keepstate.workspace import ActionEvent, Cache, Disk, Live, Versioned, events, view
 
 _HOMES = {
@@ -270,7 +270,7 @@ _HOMES = {
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
     "stores.wrappers.tiered": ("TieredStore",),
     "values.pickles": ("SignedPickle",),
-    "values.schema": ("register", "upcast"),
+    "values.schema": ("downcast", "register", "register_write_version", "upcast"),
     "workspace": ("ActionEvent", "Cache", "Disk", "Live", "Versioned", "events", "view"),
     "typed.batch": ("MutationBatch",),
     "typed.changes": ("KeyDifference", "StateChange", "StateWatch"),
@@ -461,11 +461,13 @@ __all__ = [
     "WorkflowState",
     "WorkflowStateManager",
     "WorkflowStatus",
+    "downcast",
     "estimate_tokens",
     "events",
     "open",
     "parameters_hash",
     "register",
+    "register_write_version",
     "sync",
     "upcast",
     "view",

@@ -19,6 +19,7 @@ from keepstate.cli import (
     importing,
     keeping,
     machines,
+    migrating,
     tasks,
     upkeep,
 )
@@ -59,6 +60,7 @@ for command in (
     keeping.prune,
     keeping.export,
     keeping.verify,
+    migrating.migrate,
     upkeep.sweep,
     doctor,
     repair,

@@ -110,7 +110,7 @@ def details_of(data: object, type: str | None, cause: Cause, correlation: str | 
             )
         details["type"] = "{}@{}".format(*typed(admit_name("type", type)))
     elif known is not None:
-        details["type"] = str(known)
+        details["type"] = f"{known.name}@{known.written}"
     if cause is not None:
         admit_instance("cause", cause, Event, str)
         if isinstance(cause, Event):

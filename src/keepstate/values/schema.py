@@ -6,7 +6,7 @@ A stored object carries `name@version`. Nothing is ever imported because bytes n
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar, overload
 
 from keepstate.errors import InvalidError, UnsupportedError
@@ -16,6 +16,7 @@ from keepstate.values.shapes import Shape, shape_of
 Fields = dict[str, Any]
 """The builtin form of one object without its `@type`: its fields by name."""
 Upcaster = Callable[[Fields], Fields]
+Downcaster = Callable[[Fields], Fields]
 
 _Class = TypeVar("_Class", bound=type)
 _Function = TypeVar("_Function", bound=Upcaster)
@@ -29,14 +30,25 @@ class Registration:
     version: int
     kind: type
     shape: Shape
+    older: tuple[Downcaster, ...] = ()
+    """What takes objects to the version that is written, if that is an older one; step by step."""
 
     def __str__(self) -> str:
         return f"{self.name}@{self.version}"
 
+    @property
+    def written(self) -> int:
+        """Returns the version that objects are stored as."""
+        return self.version - len(self.older)
+
     def parts(self, value: object) -> list[Any]:
         """Returns what is stored of an object: name, version, fields, and those not set if there are any."""
-        unset = self.shape.unset(value)
-        parts: list[Any] = [self.name, self.version, self.shape.fields(value)]
+        unset, fields = self.shape.unset(value), self.shape.fields(value)
+        if self.older:
+            for downcaster in self.older:
+                fields = _cast(fields, downcaster, "downcaster")
+            unset = [name for name in unset if name in fields]
+        parts: list[Any] = [self.name, self.written, fields]
         return [*parts, unset] if unset else parts
 
     def build(self, fields: Fields, unset: Collection[str] = ()) -> object:
@@ -61,6 +73,7 @@ class Registry:
         self._by_name: dict[str, Registration] = {}
         self._by_class: dict[type, Registration] = {}
         self._upcasters: dict[tuple[str, int], Upcaster] = {}
+        self._downcasters: dict[tuple[str, int], Downcaster] = {}
 
     @overload
     def register(self, kind: str, /, *, version: int = 1) -> Callable[[_Class], _Class]: ...
@@ -96,16 +109,65 @@ class Registry:
         Raises:
             InvalidError: Another function does that already.
         """
+        return self._casting(self._upcasters, "upcast", name, version)
+
+    def downcast(self, name: str, version: int, /) -> Callable[[_Function], _Function]:
+        """Takes the decorated function as the way from that version of a class to the one before.
+
+        It is needed only while `register_write_version` asks for older versions. The function gets the fields
+        of one object by name, objects in them as they are, and returns those of the version before.
+
+        Raises:
+            InvalidError: Another function does that already.
+        """
+        return self._casting(self._downcasters, "downcast", name, version)
+
+    def _casting(
+        self, casters: dict[tuple[str, int], Upcaster], what: str, name: str, version: int
+    ) -> Callable[[_Function], _Function]:
         _checked_name(name, version)
 
         def add(function: _Function) -> _Function:
-            known = self._upcasters.get((name, version))
+            known = casters.get((name, version))
             if known is not None and _qualified(known) != _qualified(function):
-                raise InvalidError(f"{name}@{version} is upcast by {_qualified(known)} already")
-            self._upcasters[name, version] = function
+                raise InvalidError(f"{name}@{version} is {what} by {_qualified(known)} already")
+            casters[name, version] = function
             return function
 
         return add
+
+    def register_write_version(self, name: str, version: int | None, /) -> None:
+        """Stores objects of a class as an older version, which processes of older code can read.
+
+        For a rolling deploy: new code reads both versions and writes the old one until all run it. It holds
+        for what this process writes from now on; None is the newest version again.
+
+        Args:
+            name: What the class is registered as.
+            version: The version to write.
+
+        Raises:
+            InvalidError: No class has that name, it has no such version, or a downcaster on the way is
+                missing.
+        """
+        known = self._by_name.get(name)
+        if known is None:
+            raise InvalidError(f"no class is registered as {name!r}; register it first")
+        wanted = known.version if version is None else version
+        _checked_name(name, wanted)
+        if wanted > known.version:
+            raise InvalidError(f"{name}@{wanted} cannot be written: this application knows {known}")
+        older: list[Downcaster] = []
+        for step in range(known.version, wanted, -1):
+            downcaster = self._downcasters.get((name, step))
+            if downcaster is None:
+                raise InvalidError(
+                    f"{name}@{wanted} cannot be written: nothing takes {name}@{step} to the version before; "
+                    f"write a downcaster: @downcast({name!r}, {step})"
+                )
+            older.append(downcaster)
+        changed = replace(known, older=tuple(older))
+        self._by_name[name] = self._by_class[known.kind] = changed
 
     def of(self, kind: type) -> Registration | None:
         """Returns how the class is registered, or None."""
@@ -148,8 +210,16 @@ class Registry:
                     f"{known.name}@{version} is stored here and nothing takes {known.name}@{step} to the "
                     f"next version; write an upcaster: @upcast({known.name!r}, {step})"
                 )
-            fields = _upcasted(fields, upcaster)
+            fields = _cast(fields, upcaster)
         return fields
+
+    def is_older(self, name: str, version: int) -> bool:
+        """Returns whether this process would store what is stored as `name@version` as a later one.
+
+        Raises:
+            UnsupportedError: It is of a newer version than the class that is registered.
+        """
+        return name in self._by_name and self.named(name, version).written > version
 
     def knows(self, name: str, version: int) -> bool:
         """Returns whether objects stored as `name@version` can be made here."""
@@ -163,7 +233,7 @@ class Registry:
             InvalidError: An upcaster failed.
         """
         while (upcaster := self._upcasters.get((name, version))) is not None:
-            fields, version = _upcasted(fields, upcaster), version + 1
+            fields, version = _cast(fields, upcaster), version + 1
         return fields, version
 
     def _add(self, kind: _Class, name: str | None, version: int) -> _Class:
@@ -186,13 +256,13 @@ class Registry:
         return kind
 
 
-def _upcasted(fields: Fields, upcaster: Upcaster) -> Fields:
+def _cast(fields: Fields, caster: Upcaster, what: str = "upcaster") -> Fields:
     try:
-        fields = upcaster(fields)
+        fields = caster(fields)
     except Exception as error:
-        raise InvalidError(f"the upcaster {_qualified(upcaster)} failed: {error!r}") from error
+        raise InvalidError(f"the {what} {_qualified(caster)} failed: {error!r}") from error
     if not isinstance(fields, dict):  # pyright: ignore[reportUnnecessaryIsInstance]
-        raise InvalidError(f"the upcaster {_qualified(upcaster)} returned no dict of fields")
+        raise InvalidError(f"the {what} {_qualified(caster)} returned no dict of fields")
     return fields
 
 
@@ -215,3 +285,5 @@ CLASSES: Final = Registry()
 
 register = CLASSES.register
 upcast = CLASSES.upcast
+downcast = CLASSES.downcast
+register_write_version = CLASSES.register_write_version

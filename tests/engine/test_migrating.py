@@ -1,0 +1,202 @@
+"""Stored objects are brought to the versions that the application writes, lazily and in bulk."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from keepstate import (
+    InvalidError,
+    Space,
+    UnsupportedError,
+    downcast,
+    register,
+    register_write_version,
+    sync,
+    upcast,
+)
+from keepstate.engine import layout
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.migrating import migrate
+from keepstate.values.schema import CLASSES
+
+WORKER = Path(__file__).with_name("versioned_worker.py")
+NAME = "tests/trip"
+BIG = "x" * 1_500_000
+
+
+@dataclass
+class Trip:
+    city: str
+    cents: int
+    currency: str = "USD"
+
+
+@upcast(NAME, 1)
+def _in_cents(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"city": fields["city"], "cents": round(fields["price"] * 100)}
+
+
+@upcast(NAME, 2)
+def _in_a_currency(fields: dict[str, Any]) -> dict[str, Any]:
+    return {**fields, "currency": "USD"}
+
+
+@downcast(NAME, 3)
+def _without_a_currency(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"city": fields["city"], "cents": fields["cents"]}
+
+
+@downcast(NAME, 2)
+def _in_dollars(fields: dict[str, Any]) -> dict[str, Any]:
+    return {"city": fields["city"], "price": fields["cents"] / 100}
+
+
+@pytest.fixture(autouse=True)
+def versions() -> Iterator[None]:
+    """Knows the class in its third version, and writes that again in the end."""
+    register(Trip, NAME, version=3)
+    yield
+    register_write_version(NAME, None)
+
+
+async def put_in_all_versions(space: Space) -> None:
+    """Writes a document of each version, and one of each with a name, size or place of its own."""
+    for version in (1, 2, 3):
+        register_write_version(NAME, version)
+        await space.documents.put(f"trip {version}", Trip("NYC", 100 * version))
+        await space.documents.put("é" * 230 + str(version), {"trips": [Trip("SF", version)]})
+    register_write_version(NAME, 1)
+    await space.documents.put("big", [Trip("LA", 5), BIG])
+    await space.documents.put("none", {"city": "NYC"})
+    register_write_version(NAME, None)
+
+
+async def expires_at_ms(space: Space) -> int:
+    store = await space._alone.store()
+    place = layout.named_key(layout.DOCUMENTS, "trip")
+    (entry,) = (await store.read(space._alone.stored_name, [place])).entries
+    assert entry is not None
+    assert entry.expires_at_ms is not None
+    return entry.expires_at_ms
+
+
+async def test_each_version_is_read_as_the_newest_everywhere(space: Space) -> None:
+    for version in (1, 2, 3):
+        register_write_version(NAME, version)
+        trip = Trip("NYC", 250)
+        await space.documents.put("trip", trip)
+        await space.events.append(trip, stream="trips")
+        await space.history.commit({"trips": [trip] * 300}, branch=f"side{version}")
+        await space.queue.put({"trip": trip})
+        register_write_version(NAME, None)
+
+        assert await space.documents.get("trip") == trip
+        assert await space.documents.get("trip", type=Trip) == trip
+        assert (await space.history.checkout(f"side{version}"))["trips"] == [trip] * 300
+        (task,) = await space.queue.claim("w", lease_s=10)
+        assert task.payload == {"trip": trip}
+        await task.complete()
+    assert [event.data for event in await space.events.read(stream="trips")] == [Trip("NYC", 250)] * 3
+
+
+async def test_what_is_older_is_written_anew_and_then_nothing(space: Space) -> None:
+    await put_in_all_versions(space)
+
+    dry = await migrate(space, dry_run=True)
+    done = await migrate(space)
+    again = await migrate(space)
+
+    assert (dry.documents, dict(dry.older), dry.written) == (8, {f"{NAME}@1": 3, f"{NAME}@2": 2}, 0)
+    assert (done.written, done.left) == (5, {})
+    assert (again.documents, dict(again.older), again.written) == (8, {}, 0)
+    assert await space.documents.get("trip 1") == Trip("NYC", 100)
+    assert await space.documents.get("big") == [Trip("LA", 5), BIG]
+    assert await space.documents.get("é" * 230 + "2") == {"trips": [Trip("SF", 2)]}
+
+
+async def test_a_time_to_live_goes_on_and_a_recorded_space_records_it(ks: Keepstate) -> None:
+    run = ks.space("run/2", record=True)
+    register_write_version(NAME, 2)
+    await run.documents.put("trip", Trip("NYC", 1), ttl_s=3600)
+    before = await expires_at_ms(run)
+    register_write_version(NAME, None)
+
+    assert (await migrate(run)).written == 1
+
+    assert abs(await expires_at_ms(run) - before) < 5000
+    assert f"{NAME}@2" in (await run.history.find()).message
+
+
+async def test_what_is_newer_than_the_application_is_refused_by_both_names(space: Space) -> None:
+    register(Trip, NAME, version=4)
+    await space.documents.put("trip", Trip("NYC", 1))
+    register(Trip, NAME, version=3)
+
+    with pytest.raises(UnsupportedError, match=rf"'trip' of 'run/1': {NAME}@4 .*{NAME}@3"):
+        await migrate(space)
+    with pytest.raises(UnsupportedError):
+        await space.documents.get("trip")
+
+
+async def test_what_holds_unknown_classes_is_left_and_told(space: Space) -> None:
+    @register("tests/stranger")
+    @dataclass
+    class Stranger:
+        name: str
+
+    register_write_version(NAME, 1)
+    await space.documents.put("both", [Trip("NYC", 1), Stranger("x")])
+    register_write_version(NAME, None)
+    del CLASSES._by_name["tests/stranger"]
+
+    done = await migrate(space)
+
+    assert (done.written, done.left) == (0, {"both": "nothing is registered for tests/stranger@1"})
+
+
+def test_a_version_that_cannot_be_written_is_refused() -> None:
+    register(Trip, NAME, version=4)
+    for version, told in ((3, "downcast"), (5, "cannot be written"), (0, "versions count from 1")):
+        with pytest.raises(InvalidError, match=told):
+            register_write_version(NAME, version)
+    with pytest.raises(InvalidError, match="no class is registered"):
+        register_write_version("tests/nothing", 1)
+
+
+def test_a_downcaster_that_fails_is_named() -> None:
+    @register("tests/odd", version=2)
+    @dataclass
+    class Odd:
+        name: str
+
+    @downcast("tests/odd", 2)
+    def fails(fields: dict[str, Any]) -> dict[str, Any]:
+        return {"name": fields["nome"]}
+
+    register_write_version("tests/odd", 1)
+    with sync.open("memory://") as ks, pytest.raises(InvalidError, match=r"downcaster .*fails.* KeyError"):
+        ks.space("run").documents.put("odd", Odd("x"))
+
+
+def test_two_processes_of_old_and_new_code_work_on_one_store(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/keepstate.db?durability=normal"
+    with sync.open(url) as ks:
+        ks.space("run/1").documents.put("start", 0)
+    processes = [
+        subprocess.Popen([sys.executable, str(WORKER), url, code, "60"], stderr=subprocess.PIPE, text=True)
+        for code in ("old", "new", "migrating")
+    ]
+    for process in processes:
+        _, complaint = process.communicate(timeout=90)
+        assert process.returncode == 0, complaint
+
+    with sync.open(url) as ks:
+        counted = ks.space("run/1").documents.get("counter")
+    assert counted == Trip("NYC", 120)
