@@ -24,12 +24,13 @@ from keepstate.adapters.langgraph import KeepstateSaver
 url, name, turns = sys.argv[1], sys.argv[2], int(sys.argv[3])
 with KeepstateSaver(url, author=name) as saver:
     graph = StateGraph(MessagesState)
-    graph.add_node("say", lambda state: {"messages": [AIMessage(f"{name} has seen {len(state['messages'])}")]})
+    graph.add_node("say", lambda state: {"messages": [AIMessage(f"{name}: {len(state['messages'])}")]})
     graph.add_edge(START, "say")
     app = graph.compile(checkpointer=saver)
     for turn in range(turns):
         for thread in (name, "shared"):
-            app.invoke({"messages": [HumanMessage(f"{name} {turn}")]}, {"configurable": {"thread_id": thread}})
+            config = {"configurable": {"thread_id": thread}}
+            app.invoke({"messages": [HumanMessage(f"{name} {turn}")]}, config)
 """
 
 
