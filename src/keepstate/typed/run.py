@@ -42,6 +42,7 @@ from keepstate.typed.tools import (
     name_of,
     raised_by,
     together_and_apart,
+    told_of,
 )
 from keepstate.values import limits
 
@@ -240,8 +241,8 @@ class AgentRun:
             messages: Messages of the thread, before those of the tools.
 
         Raises:
-            StateConflictError: Two tools update one exclusive key and `on_conflict` is `raise`; nothing was
-                applied.
+            StateConflictError: Two tools update one exclusive key, or a tool and another run, and
+                `on_conflict` is `raise`; nothing was applied.
             LeaseLostError: Another process has taken the run over; nothing more was applied.
         """
         held = self._going()
@@ -307,9 +308,9 @@ class AgentRun:
             await held.commit(
                 _merged(calls), messages=[*messages, *_messages(calls)], pending=[each.name for each in apart]
             )
-        except StateConflictError:
+        except StateConflictError as conflict:
             if self._on_conflict == "raise":
-                raise
+                raise told_of(conflict, calls) from conflict
         else:
             return apart
         free = [each for each in calls if not each.batch.exclusive_keys()]

@@ -151,6 +151,18 @@ def raised_by(errors: Sequence[BaseException]) -> BaseException:
     return first
 
 
+def told_of(conflict: StateConflictError, calls: Sequence[Called]) -> StateConflictError:
+    """Returns a conflict with another run as one that names the tools of the step that are concerned."""
+    key = conflict.state_key
+    names = tuple(each.name for each in calls if key is None or key in each.batch.touched_keys)
+    return StateConflictError(
+        f"tools {', '.join(map(repr, names))} of the step were too late: {conflict}",
+        state_key=key,
+        tools=names,
+        actual=conflict.actual,
+    )
+
+
 def together_and_apart(calls: Sequence[Called], on_conflict: OnConflict) -> tuple[list[Called], list[Called]]:
     """Returns the calls whose batches can be merged, taken in order, and those that have to run again.
 

@@ -173,8 +173,8 @@ class AgentRun(Twin[typed.AgentRun]):
             messages: Messages of the thread, before those of the tools.
 
         Raises:
-            StateConflictError: Two tools update one exclusive key and `on_conflict` is `raise`; nothing was
-                applied.
+            StateConflictError: Two tools update one exclusive key, or a tool and another run, and
+                `on_conflict` is `raise`; nothing was applied.
             LeaseLostError: Another process has taken the run over; nothing more was applied.
         """
         return finish(

@@ -111,6 +111,21 @@ class RunsInTurnContract(TypedStage):
 
         assert other.read(Plan) == "p"
 
+    async def test_a_step_that_another_run_outran_names_key_and_tool_where_nothing_is_to_run_again(
+        self,
+    ) -> None:
+        one, other = await self._begun("r1", on_conflict="raise"), await self._begun("r2")
+
+        def late(ctx: ToolCallContext) -> MutationBatch:
+            self.do_inside(other.commit(update(Plan, "theirs")))
+            return update(Plan, "mine")
+
+        with pytest.raises(StateConflictError, match=r"'late'.*'plan'") as refused:
+            await one.step(lambda ctx: update(Visits, 1), late)
+
+        assert (refused.value.state_key, refused.value.tools) == ("plan", ("late",))
+        assert (one.read(Plan), one.read(Visits)) == ("theirs", None)
+
     # ---- hooks and plugins
 
     async def test_hooks_and_plugins_of_a_run_go_on_with_the_next(self) -> None:
