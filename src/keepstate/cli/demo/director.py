@@ -153,10 +153,11 @@ class Director:
     # ---- what is done to them; each returns whether it was done
 
     async def _kill_one(self) -> bool:
-        """Kills an agent while it holds a task, and starts it again."""
+        """Kills an agent that has done something, while it holds a task, and starts it again."""
         for name in self._outcome.agents:
-            # Halted, it still holds what it is seen to hold.
-            if name in self._held.values() or not self._company.halt(name):
+            if name in self._held.values() or await self._managers.agents.latest_checkpoint(name) is None:
+                continue
+            if not self._company.halt(name):  # halted, it still holds what it is seen to hold
                 continue
             team = await self._managers.teams.get_team(stage.TEAM, tasks=False)
             held = team.agents[name].current_task if team is not None else None
