@@ -17,6 +17,7 @@ from os import PathLike
 from typing import Any, ClassVar, Final
 
 from keepstate._runner import Colour
+from keepstate.engine.admission import admit_instance, admit_text
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.tasks import told
@@ -42,7 +43,7 @@ from keepstate.managers.knowledge_records import (
 )
 from keepstate.managers.manager import Manager
 from keepstate.managers.place import Folder
-from keepstate.managers.records import admit_counts, admit_record
+from keepstate.managers.records import admit_counts, admit_integers, admit_record
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
@@ -146,6 +147,7 @@ class KnowledgeStateManager(Manager):
                 _check_step(before, status)
             known = before or IndexingProgress(base.id)
             after = replace(known, status=status, error=error, completed_at=completed_at)
+            admit_record("progress", after, IndexingProgress)
             await _put_progress(base, after, run)
             return after
 
@@ -178,6 +180,9 @@ class KnowledgeStateManager(Manager):
         Raises:
             InvalidError: A count would become negative.
         """
+        admit_integers(
+            processed=processed, failed=failed, total=total, embeddings=embeddings, size_bytes=size_bytes
+        )
         base = self._folder(knowledge_base_id)
         now_ms = milliseconds_of(await base.space.now())
 
@@ -256,6 +261,7 @@ class KnowledgeStateManager(Manager):
         base = self._folder(knowledge_base_id)
         oldest_ms = 0
         if older_than is not None:
+            admit_instance("older_than", older_than, timedelta)
             oldest_ms = milliseconds_of(await base.space.now() - older_than)
         kept = [kept async for _, kept in base.values("source")]
         return [each["value"] for each in kept if _is_due(each, oldest_ms)]
@@ -269,6 +275,8 @@ class KnowledgeStateManager(Manager):
 
         One that was indexed before in this run no longer counts as that, nor does what it had brought.
         """
+        if source_id is not None:
+            admit_text("source_id", source_id)
 
         async def work(base: Folder) -> FailedDocument:
             before, run = await _standing(base, document_id)
@@ -317,6 +325,8 @@ class KnowledgeStateManager(Manager):
     ) -> list[FailedDocument]:
         """Returns documents that could not be indexed, by id, behind that of `after`."""
         limits.admit_count("limit", limit)
+        if after is not None:
+            admit_text("after", after)
         found: list[FailedDocument] = []
         async for _, kept in self._folder(knowledge_base_id).values("failed", after=after):
             found.append(kept["value"])
@@ -332,7 +342,7 @@ class KnowledgeStateManager(Manager):
         They stay listed, and counted as failed, until `complete_document`; after `fail_document`, or when the
         time is over, they can be handed out again.
         """
-        if not 0 < limit <= _AT_ONCE:
+        if type(limit) is not int or not 0 < limit <= _AT_ONCE:
             raise InvalidError(f"`limit` is {limit!r}; it is 1 to {_AT_ONCE}")
         base, lease_ms = self._folder(knowledge_base_id), milliseconds("lease_s", lease_s)
 

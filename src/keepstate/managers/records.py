@@ -92,6 +92,13 @@ def _types_of(hint: Any) -> tuple[type, ...]:
     return (kind,) if isinstance(kind, type) and kind not in (Any, object) else ()
 
 
+def admit_integers(**given: object) -> None:
+    """Raises `InvalidError` unless all are ints."""
+    for name, number in given.items():
+        if type(number) is not int:
+            raise InvalidError(f"`{name}` is {number!r}; give an int")
+
+
 def admit_counts(of: object, *names: str) -> None:
     """Raises `InvalidError` unless these fields are whole numbers of 0 or more, or None where they may be."""
     for name in names:

@@ -14,7 +14,7 @@ from os import PathLike
 from typing import Any, ClassVar, Final
 
 from keepstate._runner import Colour
-from keepstate.engine.admission import admit_text
+from keepstate.engine.admission import admit_instance, admit_text
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
@@ -106,6 +106,8 @@ class SpeechStateManager(Manager):
             AlreadyExistsError: There is a session of this id.
         """
         admit_record("streaming_mode", streaming_mode, StreamingMode)
+        if config is not None:
+            admit_instance("config", config, Mapping)
         id = new_id(self._clock) if session_id is None else session_id
         session = AudioSession(
             id, admit_text("session_type", session_type), streaming_mode, dict(config or {})
@@ -127,6 +129,8 @@ class SpeechStateManager(Manager):
 
     async def list_sessions(self, status: AudioSessionStatus | None = None) -> list[AudioSession]:
         """Returns the sessions, by id; only those of a status, if one is given."""
+        if status is not None:
+            admit_record("status", status, AudioSessionStatus)
         found = [await self.get_session(id) for id in await self._ids()]
         return [each for each in found if each is not None and status in (None, each.status)]
 
@@ -297,7 +301,7 @@ class SpeechStateManager(Manager):
             interval_s: For how long it is left alone after it was told, in seconds.
         """
         self._place.refuse_inside("subscribing")
-        self._refuse_coroutine(callback)
+        self._refuse_coroutine(callback, "callback")
         latest = Latest(
             self._runner, self._folder(session_id), callback, admit_interval("interval_s", interval_s)
         )

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import ClassVar, TypeVar
 
-from keepstate.engine.admission import admit_text
+from keepstate.engine.admission import admit_flag, admit_text
 from keepstate.engine.documents import MISSING, Missing
 from keepstate.managers import team_tasks
 from keepstate.managers.manager import Manager
@@ -64,6 +64,7 @@ class TeamRosters(Manager):
             team_id: Which team.
             tasks: Counts and shows its tasks, which costs what `get_queue_status` costs; else there are none.
         """
+        admit_flag("tasks", tasks)
         team = self._folder(team_id)
 
         async def read() -> TeamState | None:

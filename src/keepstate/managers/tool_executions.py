@@ -174,6 +174,8 @@ class ToolExecutions(ToolEffects):
             NotFoundError: There is no execution `after`.
         """
         limits.admit_count("limit", limit)
+        if status is not None:
+            admit_record("status", status, ToolExecutionStatus)
         tool = quoted(admit_text("tool_name", tool_name))
         behind = None if after is None else await self._place_in_log(after)
 

@@ -67,6 +67,7 @@ class ToolResults(ToolExecutions):
 
     async def remove_cached_results(self, tool_name: str, parameters: Mapping[str, Any] | None = None) -> int:
         """Forgets the kept results of a tool, or that for equal parameters, and returns how many."""
+        admit_text("tool_name", tool_name)
         if parameters is not None:
             hash = parameters_hash(tool_name, parameters)
             folder = self._cached_in(tool_name, hash)

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 from keepstate.engine.tasks import told
+from keepstate.engine.times import milliseconds
 from keepstate.errors import InvalidError, TransitionError
 from keepstate.managers import tool_log
 from keepstate.managers.deadlines import backoff_s, milliseconds_of, present, store_ms
@@ -58,6 +59,10 @@ class ToolRetries(ToolPlaces):
             TransitionError: The execution is completed or cancelled.
         """
         limits.admit_count("max_attempts", max_attempts)
+        milliseconds("first_delay_s", first_delay_s)
+        milliseconds("longest_delay_s", longest_delay_s)
+        if type(backoff_factor) not in (int, float):
+            raise InvalidError(f"`backoff_factor` is {backoff_factor!r}; give a number of 1 or more")
 
         async def work(folder: Folder) -> RetryState:
             kept = await folder.space.documents.get(folder.name("retry", execution_id))
