@@ -202,8 +202,13 @@ class Leases:
         ttl_ms = milliseconds("ttl_s", ttl_s)
         admit_wait("wait_s", wait_s)
         deadline_s = self._scope.clock.monotonic_s() + wait_s
-        store = await self._scope.store()
-        async with hear(store, self._scope.stored_name) as hints:
+        held = await self._tried(name, ttl_s, ttl_ms)
+        if isinstance(held, Lease):
+            return held
+        if wait_s <= 0:
+            raise held
+        # Only now, for to hear of changes costs more than a lease that is free.
+        async with hear(await self._scope.store(), self._scope.stored_name) as hints:
             while True:
                 held = await self._tried(name, ttl_s, ttl_ms)
                 if isinstance(held, Lease):
