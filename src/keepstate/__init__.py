@@ -121,6 +121,7 @@ if TYPE_CHECKING:
     from keepstate.opening import open
     from keepstate.sessions.bounded import BoundedState
     from keepstate.sessions.conversation import Conversation
+    from keepstate.sessions.counting import TokenCounter
     from keepstate.sessions.machine import AgentStateMachine, Transition
     from keepstate.sessions.records import SessionContext, SessionMoment, TaskState
     from keepstate.sessions.rules import StepResult
@@ -265,6 +266,7 @@ _HOMES = {
     "sessions.user": ("UserState",),
     "sessions.validated": ("ValidatedState",),
     "sessions.versioned": ("VersionedState",),
+    "sessions.counting": ("TokenCounter",),
     "sessions.window": ("estimate_tokens",),
     "stores.protocol": ("Store",),
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
@@ -437,6 +439,7 @@ __all__ = [
     "ThreadMessages",
     "Threads",
     "TieredStore",
+    "TokenCounter",
     "ToolCacheEntry",
     "ToolCallContext",
     "ToolEffect",
