@@ -18,6 +18,7 @@ from keepstate.cli import (
     history,
     importing,
     keeping,
+    langgraph,
     machines,
     migrating,
     tasks,
@@ -67,6 +68,7 @@ for command in (
 ):
     app.command(command)
 app.command(importing.import_, name="import")
+app.command(langgraph.app)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -40,7 +40,7 @@ async def prune(
     """
     if keep_last is None and older_than is None:
         raise InvalidError("pruning needs --keep-last N or --older-than 30d, what is to be kept")
-    age = None if older_than is None else _age(older_than)
+    age = None if older_than is None else age_of(older_than)
     async with session.opened() as ks:
         done = await ks.space(space).history.prune(
             keep_last=keep_last, older_than=age, keep_tagged=not drop_tagged
@@ -53,7 +53,8 @@ async def prune(
     return exits.OK
 
 
-def _age(text: str) -> datetime | timedelta:
+def age_of(text: str) -> datetime | timedelta:
+    """Returns a span or a moment as `--older-than` gives it."""
     if span := _SPAN.fullmatch(text):
         return timedelta(**{_UNITS[span[2]]: int(span[1])})
     try:

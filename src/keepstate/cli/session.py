@@ -58,8 +58,8 @@ class Session:
         parsed = checked(url)
         if makes:
             refuse_memory(parsed)
-        elif parsed.scheme in _FILES and not Path(parsed.path).exists():
-            raise NotFoundError(f"there is no store at {parsed}; `keepstate put` would make one")
+        else:
+            refuse_absent(parsed)
         read = codec.to_builtin if self.app is None else _brought_up_to_date
         async with Keepstate(source_of(url, "async"), read=read) as ks:
             yield ks
@@ -88,6 +88,12 @@ def checked(url: str) -> StoreUrl:
     parsed = StoreUrl.parse(url)
     store_class(parsed.scheme).from_url(parsed, runner=runner_of("async"))
     return parsed
+
+
+def refuse_absent(url: StoreUrl) -> None:
+    """Raises `NotFoundError` for a file that is not there, where nothing is to be made."""
+    if url.scheme in _FILES and not Path(url.path).exists():
+        raise NotFoundError(f"there is no store at {url}; `keepstate put` would make one")
 
 
 def refuse_memory(url: StoreUrl) -> None:

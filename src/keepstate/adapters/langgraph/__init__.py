@@ -5,5 +5,6 @@ turn only into classes that the application has allowed.
 """
 
 from keepstate.adapters.langgraph.saver import KeepstateSaver
+from keepstate.adapters.langgraph.store import KeepstateStore
 
-__all__ = ["KeepstateSaver"]
+__all__ = ["KeepstateSaver", "KeepstateStore"]

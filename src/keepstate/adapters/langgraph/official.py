@@ -1,0 +1,187 @@
+"""Reads what LangGraph's own savers have stored in SQLite or PostgreSQL: by these savers, and writes nothing.
+
+Their serializer makes objects of the classes of LangChain, of LangGraph, and of those that are allowed. Where
+it would leave another one out, which it does with no more than a warning, `InvalidError` is raised.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import AbstractContextManager, closing, contextmanager
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final, cast
+from urllib.parse import quote, unquote, urlsplit
+
+import msgspec
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
+from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from keepstate.adapters.langgraph.classes import Allowed
+from keepstate.errors import InvalidError, MissingExtraError, NotFoundError
+
+_CHECKPOINTS: Final = "select thread_id, checkpoint_ns, checkpoint_id from checkpoints order by 1, 2, 3"
+_WRITES: Final = (
+    "select task_id, task_path, channel, type, {value} as value from {table} "
+    "where thread_id = {mark} and checkpoint_ns = {mark} and checkpoint_id = {mark} "
+    "order by task_path, task_id, idx"
+)
+_BLOCKED: Final = ("msgpack_blocked", "msgpack_method_blocked")
+
+
+class Named(msgspec.Struct, frozen=True):
+    """Names a checkpoint."""
+
+    thread: str
+    namespace: str
+    id: str
+
+    @property
+    def config(self) -> RunnableConfig:
+        """Returns the config that asks for it."""
+        told = {"thread_id": self.thread, "checkpoint_ns": self.namespace, "checkpoint_id": self.id}
+        return {"configurable": told}
+
+    def __str__(self) -> str:
+        return f"checkpoint {self.id} of thread {self.thread!r}" + (
+            f" in {self.namespace!r}" if self.namespace else ""
+        )
+
+
+class TaskWrites(msgspec.Struct, frozen=True):
+    """What one task has written on a checkpoint, in order."""
+
+    task_id: str
+    task_path: str
+    writes: list[tuple[str, Any]]
+
+
+class Official:
+    """A database of one of LangGraph's savers.
+
+    Args:
+        saver: The saver, on a connection that only reads.
+        is_sqlite: Whether it is the one for SQLite; else the one for PostgreSQL.
+    """
+
+    def __init__(self, saver: BaseCheckpointSaver[Any], connection: Any, *, is_sqlite: bool) -> None:
+        self._saver, self._connection = saver, connection
+        mark, value, table = ("?", "value", "writes") if is_sqlite else ("%s", "blob", "checkpoint_writes")
+        self._writes = _WRITES.format(mark=mark, value=value, table=table)
+        self._blocked: list[str] = []
+        self._stop = register_serde_event_listener(self._hear)
+
+    def close(self) -> None:
+        """Hears no more of what its serializer leaves out."""
+        self._stop()
+
+    def named(self) -> list[Named]:
+        """Returns the names of all checkpoints: by thread and namespace, the oldest first."""
+        return [Named(*_values(row)) for row in self._connection.execute(_CHECKPOINTS).fetchall()]
+
+    def read(self, name: Named) -> CheckpointTuple:
+        """Returns a checkpoint.
+
+        Raises:
+            NotFoundError: It is there no more.
+            InvalidError: An object of a class that nobody allowed is in it.
+        """
+        found = self._saver.get_tuple(name.config)
+        self._refuse_blocked(name)
+        if found is None:
+            raise NotFoundError(f"{name} was deleted while it was to be read; run it again")
+        return found
+
+    def writes(self, name: Named) -> list[TaskWrites]:
+        """Returns what tasks have written on a checkpoint."""
+        found: dict[tuple[str, str], TaskWrites] = {}
+        rows = self._connection.execute(self._writes, (name.thread, name.namespace, name.id)).fetchall()
+        for task_id, task_path, channel, kind, value in map(_values, rows):
+            task = found.setdefault((task_id, task_path), TaskWrites(task_id, task_path, []))
+            task.writes.append((channel, self._saver.serde.loads_typed((kind, value))))
+        self._refuse_blocked(name)
+        return list(found.values())
+
+    def _hear(self, event: Any) -> None:
+        if event.get("kind") in _BLOCKED:
+            self._blocked.append(f"{event.get('module')}:{event.get('name')}")
+
+    def _refuse_blocked(self, name: Named) -> None:
+        if self._blocked:
+            blocked, self._blocked = self._blocked[0], []
+            raise InvalidError(f"{name} holds a {blocked}; allow it, if you know it: --allow {blocked}")
+
+
+def _values(row: Any) -> Sequence[Any]:
+    return list(cast("dict[str, Any]", row).values()) if isinstance(row, dict) else row
+
+
+@contextmanager
+def opened(url: str, allow: Iterable[Allowed] = ()) -> Generator[Official]:
+    """Yields the database that a URL names, opened to be read.
+
+    Args:
+        url: `sqlite:///old.db` or `postgresql://…`.
+        allow: Classes that may come back, beside LangChain's and LangGraph's own.
+
+    Raises:
+        InvalidError: The URL names neither.
+        NotFoundError: There are no checkpoints.
+        MissingExtraError: LangGraph's saver is not installed.
+    """
+    names = [(one.__module__, one.__qualname__) if isinstance(one, type) else tuple(one) for one in allow]
+    serde = JsonPlusSerializer(allowed_msgpack_modules=names, allowed_json_modules=names or None)
+    scheme = urlsplit(url).scheme
+    if scheme == "sqlite":
+        opening = _sqlite(url, serde)
+    elif scheme in ("postgresql", "postgres"):
+        opening = _postgres(url, serde)
+    else:
+        raise InvalidError(f"{url!r} is no database of LangGraph's; give sqlite:///old.db or postgresql://…")
+    with opening as official:
+        try:
+            yield official
+        finally:
+            official.close()
+
+
+@contextmanager
+def _sqlite(url: str, serde: JsonPlusSerializer) -> Generator[Official]:
+    path = unquote(url.removeprefix("sqlite:///"))
+    if not Path(path).is_file():
+        raise NotFoundError(f"there is no file {path!r}")
+    module = _module("sqlite")
+    with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
+        columns = {row[1] for row in connection.execute("pragma table_info(writes)")}
+        if "task_path" not in columns:
+            raise NotFoundError(
+                f"{path!r} has no checkpoints as SqliteSaver stores them now; if they are older, call its "
+                "setup() once, which brings them up to date"
+            )
+        saver = module.SqliteSaver(connection, serde=serde)
+        saver.is_setup = True  # else its first call would write
+        yield Official(saver, connection, is_sqlite=True)
+
+
+@contextmanager
+def _postgres(url: str, serde: JsonPlusSerializer) -> Generator[Official]:
+    opening: AbstractContextManager[Any] = _module("postgres").PostgresSaver.from_conn_string(url)
+    with opening as saver:
+        saver.conn.read_only = True
+        saver.serde = serde
+        tables = "select to_regclass('checkpoints'), to_regclass('checkpoint_writes')"
+        if None in _values(saver.conn.execute(tables).fetchone()):
+            raise NotFoundError("the database has no checkpoints of LangGraph's PostgresSaver")
+        yield Official(saver, saver.conn, is_sqlite=False)
+
+
+def _module(name: str) -> Any:
+    try:
+        return import_module(f"langgraph.checkpoint.{name}")
+    except ImportError as error:
+        install = f"pip install langgraph-checkpoint-{name}"
+        message = f"reading its database needs LangGraph's saver: {install}"
+        raise MissingExtraError(message, install=install) from error
