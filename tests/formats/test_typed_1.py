@@ -77,6 +77,28 @@ def test_a_thread_is_written_as_it_always_was() -> None:
     asyncio.run(main())
 
 
+def test_a_head_says_when_a_run_that_began_has_removed_values() -> None:
+    async def main() -> None:
+        async with keepstate.open("memory://") as ks:
+            async with AgentRun(persistence=ks, keys=KEYS) as run:
+                await run.start_run("t", "r/1")
+                await run.commit(both(0))
+                await run.finish_run()
+                await run.start_run("t", "r/2")
+
+            assert await ks.space("thread/t").documents.get("typed/head") == {
+                "revision": 2,
+                "lineage": "",
+                "removed": 0,
+                "floor": 0,
+                "recent": {"thread/calls/all": 1},
+                "runs": {"r/2": 0},
+                "cleared": 2,
+            }
+
+    asyncio.run(main())
+
+
 def test_what_was_written_is_read() -> None:
     async def main() -> None:
         async with keepstate.open("memory://") as ks:

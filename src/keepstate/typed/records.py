@@ -14,6 +14,8 @@ from keepstate.values import codec
 
 R = TypeVar("R", bound=msgspec.Struct)
 
+_LATER = frozenset({"cleared"})
+"""Fields that the first records had not: left out where they say nothing, so that these are as they were."""
 RECENT_NAMES = 32
 """So many of the slots that were changed last are named in the head: who missed only these reads no more."""
 
@@ -137,7 +139,8 @@ def read_record(kind: type[R], document: str, value: object) -> R:
 
 def plain(record: msgspec.Struct) -> dict[str, Any]:
     """Returns a record as a document holds it."""
-    return msgspec.structs.asdict(record)
+    fields = msgspec.structs.asdict(record)
+    return {name: value for name, value in fields.items() if value or name not in _LATER}
 
 
 def kept_record(stored: Kept) -> dict[str, Any]:
