@@ -3,8 +3,8 @@
 A twin holds the asynchronous object and drives each call to its end. It has the same names, signatures and
 docstrings; what the object takes or gives that has a twin itself is unwrapped and wrapped. Public methods and
 documented attributes are taken over, but for the seams of the engine that `SEAMS` names. A class whose
-`__init__` takes `_colour` is made by its users: its twin takes the same arguments, and makes the object in
-the blocking colour. Other twins are made around an object.
+`__init__`, its own or its parent's, takes `_colour` is made by its users: its twin takes the same arguments,
+and makes the object in the blocking colour. Other twins are made around an object.
 
 `generate_sync.py` writes the files; with `--check` it only says whether they are as they would be written.
 """
@@ -18,12 +18,12 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # as a program it finds its tables there
 
+from tools.twin_sources import MADE, MAKERS, Source, bases_of, is_parent, maker_of, read_all  # noqa: E402
 from tools.twins import (  # noqa: E402
     COLOURS,
     DUNDERS,
@@ -42,42 +42,8 @@ TARGET = SOURCE / "sync"
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 
 
-MADE: set[str] = set()
-"""The classes of which users make objects; known once all sources are read."""
-
-
 class UnclearError(Exception):
     """The source leaves open what its twin is like; the message says what to write there."""
-
-
-@dataclass
-class Source:
-    """One module: its classes, its type variables, and where its names come from."""
-
-    name: str
-    classes: dict[str, ast.ClassDef] = field(default_factory=dict[str, ast.ClassDef])
-    variables: dict[str, str] = field(default_factory=dict[str, str])
-    origins: dict[str, str] = field(default_factory=dict[str, str])
-
-    @classmethod
-    def read(cls, name: str, text: str) -> Source:
-        """Returns what stands at the top level of a module's text."""
-        source = cls(name)
-        home = f"keepstate.{name}"
-        for node in ast.parse(text).body:
-            match node:
-                case ast.ImportFrom(module=str(module), names=names):
-                    source.origins |= {alias.asname or alias.name: module for alias in names}
-                case ast.Assign(targets=[ast.Name(id=left)], value=ast.Call(func=ast.Name(id="TypeVar"))):
-                    source.variables[left] = ast.unparse(node)
-                case ast.Assign(targets=[ast.Name(id=left)]) | ast.AnnAssign(target=ast.Name(id=left)):
-                    source.origins[left] = home
-                case ast.ClassDef(name=left):
-                    source.classes[left] = node
-                    source.origins[left] = home
-                case _:
-                    pass
-        return source
 
 
 def main() -> int:
@@ -101,19 +67,16 @@ def main() -> int:
 
 def generated() -> Iterator[tuple[str, str]]:
     """Yields each module's name and its twins' text."""
-    texts = {
-        module: (SOURCE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8") for module in MODULES
-    }
-    for module, text in texts.items():
-        MADE.update(name for name, cls in Source.read(module, text).classes.items() if is_made(cls))
-    for module, text in texts.items():
-        yield module, twins_of(module, text)
+    for module, source in read_all(MODULES, SOURCE).items():
+        yield module, twins_of(source)
 
 
-def twins_of(module: str, text: str) -> str:
+def twins_of(source: Source) -> str:
     """Returns the text of the twins of one module."""
-    source = Source.read(module, text)
-    bodies = [twin_of(source.classes[name], package_of(module)) for name in MODULES[module]]
+    for parent in {base for name in MODULES[source.name] for base in bases_of(source.classes[name])}:
+        if parent in MAKERS:
+            source.origins = {**MAKERS[parent][1], **source.origins}
+    bodies = [twin_of(source.classes[name], package_of(source.name)) for name in MODULES[source.name]]
     return formatted("\n".join([*head(source, "\n\n\n".join(bodies)), *bodies]) + "\n")
 
 
@@ -207,12 +170,6 @@ def constants_of(cls: ast.ClassDef) -> list[str]:
     ]
 
 
-def is_parent(name: str) -> bool:
-    """Says whether other twins inherit from it, and so hold an inner object of another class."""
-    tools = {"ToolPlaces", "ToolRetries", "ToolEffects", "ToolExecutions", "ToolResults"}
-    return name in {"Loaded", "Manager", "Parts", "TeamRosters", "Upkeep"} | tools
-
-
 def package_of(module: str) -> str:
     """Returns the package that a module stands in, by which its twins call it."""
     return module.partition(".")[0]
@@ -220,7 +177,8 @@ def package_of(module: str) -> str:
 
 def making(cls: ast.ClassDef, inner: str) -> list[str]:
     """Returns the lines of the twin's own `__init__`."""
-    (node,) = [node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    node = maker_of(cls)
+    assert node is not None
     given = without_colour(node.args)
     words = ", ".join(word for word in (passed(given), '_colour="blocking"') if word)
     return [
@@ -241,16 +199,6 @@ def without_colour(arguments: ast.arguments) -> ast.arguments:
         kw_defaults=[default for _, default in kept],
         kwarg=arguments.kwarg,
         defaults=arguments.defaults,
-    )
-
-
-def is_made(cls: ast.ClassDef) -> bool:
-    """Says whether users make objects of a class, which then have a colour from the beginning."""
-    return not is_parent(cls.name) and any(
-        argument.arg == "_colour"
-        for node in cls.body
-        if isinstance(node, ast.FunctionDef) and node.name == "__init__"
-        for argument in node.args.kwonlyargs
     )
 
 

@@ -8,14 +8,26 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from os import urandom
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from keepstate import CompactedError, InvalidError, StateConfig, StateManager, sync
+from keepstate import (
+    CompactedError,
+    InvalidError,
+    StateConfig,
+    StateManager,
+    StoreUnavailableError,
+    sync,
+)
+from keepstate.engine import layout
+from keepstate.stores.memory import MemoryStore
+from keepstate.stores.protocol import Reading
+from keepstate.stores.wrappers.wrapper import StoreWrapper
 
 ROOT = Path(__file__).resolve().parents[2]
 Told = list[tuple[str, Any, Any]]
@@ -185,6 +197,42 @@ async def test_what_two_calls_at_once_write_after_subscribing_is_told() -> None:
             await state.drain()
 
         assert sorted(key for key, _, _ in told) == ["a", "b", "c"]
+
+
+class AwayOnce(StoreWrapper):
+    """A store that is away when a part of a large value is first read."""
+
+    is_away = False
+
+    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        if self.is_away and keys and keys[0].startswith(layout.PARTS):
+            self.is_away = False
+            raise StoreUnavailableError("the store is starting; try again later")
+        return await super().read(space, keys)
+
+
+async def test_what_was_read_before_the_store_was_away_is_told_once() -> None:
+    told: list[str] = []
+    released = asyncio.Event()
+
+    async def tell(key: str, old: Any, new: Any) -> None:
+        told.append(key)
+        await released.wait()
+
+    store = AwayOnce(await MemoryStore().open())
+    async with StateManager(StateConfig(backend=store, record=False)) as state:
+        state.subscribe("*", tell)
+        await state.save("first", 1)
+        while not told:
+            await asyncio.sleep(0)
+        await state.save("small", 1)
+        await state.save("large", urandom(3 << 20))
+        store.is_away = True
+        released.set()
+        await asyncio.wait_for(state.drain(), 10)
+    await store.close()
+
+    assert told == ["first", "small", "large"] and not store.is_away
 
 
 def test_close_ends_the_thread_of_a_subscription_at_once() -> None:

@@ -15,6 +15,7 @@ import pytest
 import keepstate
 from keepstate import sync
 from tools import generate_sync
+from tools.twin_sources import Source
 
 ROOT = Path(__file__).resolve().parents[2]
 TWINS = [
@@ -94,7 +95,7 @@ def test_a_twin_that_was_changed_by_hand_is_named_with_the_command_that_mends_it
 
 
 def test_each_kind_of_method_is_taken_over_in_its_own_way() -> None:
-    text = generate_sync.twins_of("engine.lease", SOURCE)
+    text = generate_sync.twins_of(Source.read("engine.lease", SOURCE))
 
     for line in (
         "class Lease(Twin[engine.Lease]):",
@@ -116,7 +117,7 @@ def test_each_kind_of_method_is_taken_over_in_its_own_way() -> None:
 
 def test_seams_and_private_methods_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(generate_sync.SEAMS, "Lease", {"guards"})
-    text = generate_sync.twins_of("engine.lease", SOURCE)
+    text = generate_sync.twins_of(Source.read("engine.lease", SOURCE))
 
     assert "guards" not in text and "_hidden" not in text
 
@@ -127,16 +128,15 @@ def test_an_attribute_without_a_type_is_refused_by_name() -> None:
     with pytest.raises(
         generate_sync.UnclearError, match=r"of what type its attribute name is: write `name: TYPE`"
     ):
-        generate_sync.twins_of("engine.lease", source)
+        generate_sync.twins_of(Source.read("engine.lease", source))
 
 
 def test_what_users_make_takes_the_same_arguments_and_gets_its_colour(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(generate_sync, "MADE", {"Lease"})
-    text = generate_sync.twins_of(
-        "engine.lease", SOURCE.replace("name: str)", 'name: str, *, _colour: str = "async")')
-    )
+    made = SOURCE.replace("name: str)", 'name: str, *, _colour: str = "async")')
+    text = generate_sync.twins_of(Source.read("engine.lease", made))
 
     for line in (
         "    def __init__(self, name: str) -> None:",
@@ -153,12 +153,14 @@ def test_a_result_that_holds_twins_in_a_way_nobody_said_is_refused() -> None:
     )
 
     with pytest.raises(generate_sync.UnclearError, match=r"how a set\[Lease\] is put into twins is not said"):
-        generate_sync.twins_of("engine.lease", source)
+        generate_sync.twins_of(Source.read("engine.lease", source))
 
 
 def test_a_docstring_that_was_to_be_reworded_and_changed_is_refused() -> None:
     with pytest.raises(generate_sync.UnclearError, match="the docstring of Keepstate no longer says"):
-        generate_sync.twins_of("engine.keepstate", 'class Keepstate:\n    """Something else."""\n')
+        generate_sync.twins_of(
+            Source.read("engine.keepstate", 'class Keepstate:\n    """Something else."""\n')
+        )
 
 
 @pytest.mark.parametrize("name", TWINS)

@@ -1,7 +1,7 @@
 """WHICH framework keeps its state here? One file or folder each, the only place that imports it.
 
-Invariant: an adapter keeps a framework's promises by the parts of spaces, and nothing else imports it; whoever
+Invariant: an adapter keeps a framework's promises by the parts of spaces, and nothing else imports it; who
 does not use the framework need not have it.
 
-To add one: name its extra in `pyproject.toml`, and forbid its packages everywhere else in the import contracts.
+To add one: name its extra in `pyproject.toml`, and forbid its packages elsewhere in the import contracts.
 """

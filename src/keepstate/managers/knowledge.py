@@ -13,19 +13,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
-from os import PathLike
 from typing import Any, ClassVar, Final
 
-from keepstate._runner import Colour
 from keepstate.engine.admission import admit_instance, admit_text
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
 from keepstate.engine.tasks import told
 from keepstate.engine.times import milliseconds
 from keepstate.engine.together import read_ahead
-from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
-from keepstate.managers.backends import Backend
 from keepstate.managers.deadlines import milliseconds_of, moment_of, store_ms
 from keepstate.managers.knowledge_records import (
     INDEXING_STEPS,
@@ -44,7 +38,6 @@ from keepstate.managers.knowledge_records import (
 from keepstate.managers.manager import Manager
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_counts, admit_integers, admit_record
-from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
 _AT_ONCE: Final = 300
@@ -65,26 +58,7 @@ class KnowledgeStateManager(Manager):
     """
 
     _kind: ClassVar[str] = "kb"
-    _records: ClassVar[bool] = False
-
-    def __init__(
-        self,
-        *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
-        _colour: Colour = "async",
-    ) -> None:
-        super().__init__(
-            persistence=persistence,
-            url=url,
-            redis_url=redis_url,
-            file_path=file_path,
-            space=space,
-            _colour=_colour,
-        )
+    _records: bool = False
 
     async def list_knowledge_bases(self) -> list[str]:
         """Returns the ids of all bases of which something is known."""

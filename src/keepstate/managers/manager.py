@@ -44,7 +44,7 @@ class Manager:
 
     _kind: ClassVar[str]
     """What its subjects are: the first segment of the names of their spaces."""
-    _records: ClassVar[bool] = True
+    _records: bool = True
     """Whether the spaces of subjects keep every moment of their documents."""
 
     def __init__(
@@ -55,7 +55,6 @@ class Manager:
         redis_url: str | None = None,
         file_path: str | PathLike[str] | None = None,
         space: Space | Transaction | None = None,
-        record: bool | None = None,
         _colour: Colour = "async",
     ) -> None:
         self._place = Place(
@@ -66,7 +65,7 @@ class Manager:
             file_path=file_path,
             space=space,
             colour=_colour,
-            records=self._records if record is None else record,
+            records=self._records,
         )
         self._alerts, self._measured = SizeAlerts(), Measured()
         self._sweep_s, self._due_s = _SWEEP_S, self._clock.monotonic_s() + _SWEEP_S

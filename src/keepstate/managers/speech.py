@@ -10,16 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from os import PathLike
+from functools import cached_property
 from typing import Any, ClassVar, Final
 
-from keepstate._runner import Colour
 from keepstate.engine.admission import admit_instance, admit_text
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
-from keepstate.engine.transaction import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
-from keepstate.managers.backends import Backend
 from keepstate.managers.latest import Latest, LatestCallback
 from keepstate.managers.manager import Manager
 from keepstate.managers.naming import new_id
@@ -38,7 +33,6 @@ from keepstate.managers.speech_records import (
     admit_stt,
     admit_tts,
 )
-from keepstate.stores.protocol import Store
 
 _TRANSCRIPT: Final = "transcript"
 _TURNS: Final = "turns"
@@ -59,27 +53,11 @@ class SpeechStateManager(Manager):
     """
 
     _kind: ClassVar[str] = "speech"
-    _records: ClassVar[bool] = False
+    _records: bool = False
 
-    def __init__(
-        self,
-        *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
-        _colour: Colour = "async",
-    ) -> None:
-        super().__init__(
-            persistence=persistence,
-            url=url,
-            redis_url=redis_url,
-            file_path=file_path,
-            space=space,
-            _colour=_colour,
-        )
-        self._subscriptions: list[Latest] = []
+    @cached_property
+    def _subscriptions(self) -> list[Latest]:
+        return []
 
     def __getstate__(self) -> dict[str, Any]:
         return {**super().__getstate__(), "_subscriptions": []}

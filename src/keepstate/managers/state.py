@@ -80,13 +80,13 @@ class StateManager(Manager):
             if space is not None or any(each is not None for each in own):
                 raise InvalidError("`config` says where to keep state; give nothing for that beside it")
             persistence, url, redis_url, file_path = place
+        self._records = self.config.ttl is None if self.config.record is None else self.config.record
         super().__init__(
             persistence=persistence,
             url=url,
             redis_url=redis_url,
             file_path=file_path,
             space=space,
-            record=self.config.ttl is None if self.config.record is None else self.config.record,
             _colour=_colour,
         )
         prefix, shards = quoted(self.config.key_prefix), self.config.shards

@@ -42,7 +42,7 @@ class ToolPlaces(Manager):
     """The 16 spaces of tools, and the sums in them."""
 
     _kind: ClassVar[str] = "tools"
-    _records: ClassVar[bool] = False
+    _records: bool = False
     _lookups: Lookups
 
     def _of(self, what: str, id: str) -> Folder:

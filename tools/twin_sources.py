@@ -1,0 +1,87 @@
+"""What the generator of twins reads in a module: its classes, and who makes objects of them."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MADE: set[str] = set()
+"""The classes of which users make objects; known once all sources are read."""
+MAKERS: dict[str, tuple[ast.FunctionDef, dict[str, str]]] = {}
+"""What makes objects of parents' subclasses that have no `__init__`, and where its names come from."""
+
+
+@dataclass
+class Source:
+    """One module: its classes, its type variables, and where its names come from."""
+
+    name: str
+    classes: dict[str, ast.ClassDef] = field(default_factory=dict[str, ast.ClassDef])
+    variables: dict[str, str] = field(default_factory=dict[str, str])
+    origins: dict[str, str] = field(default_factory=dict[str, str])
+
+    @classmethod
+    def read(cls, name: str, text: str) -> Source:
+        """Returns what stands at the top level of a module's text."""
+        source = cls(name)
+        home = f"keepstate.{name}"
+        for node in ast.parse(text).body:
+            match node:
+                case ast.ImportFrom(module=str(module), names=names):
+                    source.origins |= {alias.asname or alias.name: module for alias in names}
+                case ast.Assign(targets=[ast.Name(id=left)], value=ast.Call(func=ast.Name(id="TypeVar"))):
+                    source.variables[left] = ast.unparse(node)
+                case ast.Assign(targets=[ast.Name(id=left)]) | ast.AnnAssign(target=ast.Name(id=left)):
+                    source.origins[left] = home
+                case ast.ClassDef(name=left):
+                    source.classes[left] = node
+                    source.origins[left] = home
+                case _:
+                    pass
+        return source
+
+
+def read_all(modules: Iterable[str], folder: Path) -> dict[str, Source]:
+    """Returns the sources by module, and takes note of whose objects users make."""
+    sources = {
+        module: Source.read(module, (folder / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
+        for module in modules
+    }
+    for source in sources.values():
+        for name, cls in source.classes.items():
+            if is_parent(name) and (node := own_maker(cls)) is not None:
+                MAKERS[name] = node, source.origins
+    for source in sources.values():
+        MADE.update(name for name, cls in source.classes.items() if is_made(cls))
+    return sources
+
+
+def is_parent(name: str) -> bool:
+    """Says whether other twins inherit from it, and so hold an inner object of another class."""
+    tools = {"ToolPlaces", "ToolRetries", "ToolEffects", "ToolExecutions", "ToolResults"}
+    return name in {"Loaded", "Manager", "Parts", "TeamRosters", "Upkeep"} | tools
+
+
+def is_made(cls: ast.ClassDef) -> bool:
+    """Says whether users make objects of a class, which then have a colour from the beginning."""
+    node = None if is_parent(cls.name) else maker_of(cls)
+    return node is not None and any(argument.arg == "_colour" for argument in node.args.kwonlyargs)
+
+
+def maker_of(cls: ast.ClassDef) -> ast.FunctionDef | None:
+    """Returns the `__init__` of a class, or that of its parent."""
+    inherited = [MAKERS[base][0] for base in bases_of(cls) if base in MAKERS]
+    return own_maker(cls) or (inherited[0] if inherited else None)
+
+
+def own_maker(cls: ast.ClassDef) -> ast.FunctionDef | None:
+    """Returns the `__init__` that stands in a class."""
+    found = [node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
+    return found[0] if found else None
+
+
+def bases_of(cls: ast.ClassDef) -> list[str]:
+    """Returns the names of the classes that a class is derived from."""
+    return [base.id for base in cls.bases if isinstance(base, ast.Name)]
