@@ -215,6 +215,9 @@ CALLS: dict[str, Call] = {
     "Queue.list(after)": Call(lambda space, x: space.queue.list("ready", after=x), (1, b"a", "", "zz", "é")),
     "Queue.list(payloads)": Call(lambda space, x: space.queue.list("ready", payloads=x), NO_FLAG),
     "Queue.get(payload)": Call(lambda space, x: space.queue.get("a", payload=x), NO_FLAG),
+    "Queue.get_each(ids)": Call(lambda space, x: space.queue.get_each("a", x), (*NO_TASK_ID, None)),
+    "Queue.get_each(payloads)": Call(lambda space, x: space.queue.get_each("a", payloads=x), NO_FLAG),
+    "Queue.discard(id)": Call(lambda space, x: space.queue.discard(x), (*NO_TASK_ID, None)),
     "Queue.remove(id)": Call(lambda space, x: space.queue.remove(x), (*NO_TASK_ID, None)),
     "Queue.standings(prefix)": Call(lambda space, x: space.queue.standings(x), (1, None, b"a", ["a"])),
     "Queue.standings(newest)": Call(

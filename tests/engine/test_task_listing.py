@@ -167,6 +167,8 @@ async def test_each_task_is_read_by_its_id(space: Space) -> None:
 
     assert [info and (info.id, info.payload) for info in found] == [("b", "b"), None, ("a", "a")]
     assert await space.queue.get_each() == []
+    twice = await space.queue.get_each("a", "b", "a")
+    assert [info.id for info in twice if info is not None] == ["a", "b", "a"]
 
 
 @pytest.mark.parametrize("state", STATES)

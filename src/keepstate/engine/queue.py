@@ -429,13 +429,15 @@ class Queue:
         """Returns tasks in the order of their ids, None for an absent one; all of one revision.
 
         Args:
-            ids: At most 1,000, each once.
+            ids: At most 1,000.
             payloads: Reads what they are about, too.
         """
-        places = dict.fromkeys(ids, b"")
         for id in ids:
             tasks.task_key(id)
-        return await read_tasks(self._scope, places, payloads=admit_flag("payloads", payloads))
+        places = dict.fromkeys(ids, b"")
+        found = await read_tasks(self._scope, places, payloads=admit_flag("payloads", payloads))
+        by_id = dict(zip(places, found, strict=True))
+        return [by_id[id] for id in ids]
 
     async def requeue(self, id: str) -> None:
         """Makes a dead task ready again, with all its attempts.

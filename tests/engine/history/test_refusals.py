@@ -81,7 +81,17 @@ CALLS: dict[str, tuple[Callable[[Any, Any], Any], tuple[Any, ...]]] = {
     "prune(keep_last)": (lambda h, x: h.prune(keep_last=x), NO_COUNT),
     "prune(older_than)": (lambda h, x: h.prune(older_than=x), NO_AGE),
     "prune(keep_tagged)": (lambda h, x: h.prune(keep_last=1, keep_tagged=x), (1, None, "no")),
-    "export_bundle(path)": (lambda h, x: h.export_bundle(x), (1, None)),
+    "archive(path)": (
+        lambda h, x: h.archive(x, keep_last=1),
+        (1, None, "", "a\0", "no/such/folder/a.bundle"),
+    ),
+    "archive(keep_last)": (lambda h, x: h.archive("never.bundle", keep_last=x), NO_COUNT),
+    "archive(older_than)": (lambda h, x: h.archive("never.bundle", older_than=x), NO_AGE),
+    "archive(keep_tagged)": (
+        lambda h, x: h.archive("never.bundle", keep_last=1, keep_tagged=x),
+        (1, None, "no"),
+    ),
+    "export_bundle(path)": (lambda h, x: h.export_bundle(x), (1, None, "no/such/folder/a.bundle")),
     "import_bundle(path)": (lambda h, x: h.import_bundle(x), NO_FILE),
 }
 

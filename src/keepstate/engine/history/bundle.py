@@ -98,8 +98,14 @@ def _serve(work: Any, bundle: Bundle, roots: dict[bytes, bytes]) -> None:
 
 
 def write_bundle(bundle: Bundle, path: str) -> None:
-    """Writes a file, whole or not at all; one that is there is replaced."""
+    """Writes a file, whole or not at all; one that is there is replaced.
+
+    Raises:
+        InvalidError: Its folder does not exist.
+    """
     target = Path(path)
+    if not target.parent.is_dir():
+        raise InvalidError(f"the folder of {path!r} is not there; make it, or name another file")
     half = target.with_name(f".{target.name}.{os.getpid()}.half")
     seen = sha256()
     try:
