@@ -179,7 +179,7 @@ class Queue(Twin[engine.Queue]):
         """Returns tasks in the order of their ids, None for an absent one; all of one revision.
 
         Args:
-            ids: At most 1,000, each once.
+            ids: At most 1,000.
             payloads: Reads what they are about, too.
         """
         return finish(self._inner.get_each(*ids, payloads=payloads))
