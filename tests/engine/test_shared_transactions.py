@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from keepstate.engine.space import Space
+from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import ClosedError, NotFoundError
 from tests.engine.conftest import Turned
@@ -26,6 +27,25 @@ async def test_no_update_of_tasks_in_one_transaction_is_lost(space: Space) -> No
     assert await space.documents.get("n") == 20
     assert {key: value async for key, value in space.documents.items("d*")} == {f"d{n}": n for n in range(20)}
     assert await space.revision() == 1
+
+
+async def test_work_of_several_steps_is_whole_among_others_that_join_a_transaction(space: Space) -> None:
+    await space.documents.put("n", 0)
+
+    async with space.transaction() as tx:
+
+        async def more(joined: Transaction) -> None:
+            value = await joined.documents.get("n")
+            await asyncio.sleep(0)
+            await joined.documents.put("n", value + 1)
+
+        async def twice(joined: Transaction) -> None:
+            await together(joined, more)
+            await together(joined, more)
+
+        await asyncio.gather(*(together(tx, more) for _ in range(10)), together(tx, twice))
+
+    assert await space.documents.get("n") == 12
 
 
 async def test_tasks_read_and_change_what_a_transaction_lists(space: Space) -> None:

@@ -295,6 +295,10 @@ class TransactionScope(Scope):
 
         return await self._gathering.turns.run(joined), 0
 
+    async def whole(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Returns what work of several steps returned; nobody else who joins comes between them."""
+        return await self._gathering.turns.run(work)
+
     async def commit(self) -> Applied | None:
         """Applies the transaction, after the work that is still joining it."""
         return await self._gathering.turns.run(lambda: self.apply(self.unit))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from keepstate.engine import layout, tasks
 from keepstate.engine.lease import Lease
@@ -11,6 +11,7 @@ from keepstate.engine.scope import ATTEMPTS
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
 from keepstate.engine.unit import Unit
+from keepstate.engine.updating import changed, in_turn
 from keepstate.errors import InvalidError
 
 T = TypeVar("T")
@@ -23,6 +24,7 @@ async def together(
     lease: Lease | None = None,
     message: str = "",
     attempts: int = ATTEMPTS,
+    turn: str | None = None,
 ) -> T:
     """Returns what the work returned, once what it did is applied; or joins the transaction that was given.
 
@@ -32,6 +34,8 @@ async def together(
         lease: Applies only while this lease is held.
         message: Says what the transaction is for.
         attempts: How often to call it at the most.
+        turn: Names what it changes. Work of one process on the same comes one after the other, for it would
+            make each other's void; and it is tried until that is hopeless, as an update of a document is.
 
     Raises:
         AttemptsExhaustedError: Every attempt ended in a conflict; nothing was applied.
@@ -40,13 +44,30 @@ async def together(
     if isinstance(place, Transaction):
         if lease is not None:
             raise InvalidError(f"{place!r} is fenced where it begins: give the lease there")
-        return await work(place)
+        return await place._gathering.whole(lambda: work(place))  # pyright: ignore[reportPrivateUsage]
 
     async def once() -> T:
         async with place.transaction(lease=lease, message=message) as tx:
             return await work(tx)
 
-    return await place._alone.repeated(once, attempts)  # pyright: ignore[reportPrivateUsage]
+    alone = place._alone  # pyright: ignore[reportPrivateUsage]
+    if turn is None:
+        return await alone.repeated(once, attempts)
+    mark = b"together/" + turn.encode()  # no key begins so: documents take turns of their own
+    return await in_turn(
+        await alone.store(), alone.stored_name, mark, alone.runner, lambda: alone.repeated(once, None)
+    )
+
+
+async def computed(tx: Transaction, name: str, change: Callable[[Any], Any], value: object) -> Any:
+    """Returns what a caller's function, awaited if it has to be, makes of the value of a document.
+
+    Raises:
+        InvalidError: The function has written that document itself, and would be called for ever.
+    """
+    scope = tx._gathering  # pyright: ignore[reportPrivateUsage]
+    key = layout.named_key(layout.DOCUMENTS, name)
+    return await changed(scope.unit.store, scope.stored_name, key, change, value)
 
 
 def unless_applied(place: Space | Transaction, undo: Callable[[], None]) -> None:

@@ -235,7 +235,7 @@ class AgentStateMachine:
             record.answer = [answer]
             await tx.documents.put(self._name, record)
 
-        await together(self._place, work, message=f"answer {self.id}")
+        await together(self._place, work, message=f"answer {self.id}", turn=self._name)
 
     async def wait_for_user(self, timeout_s: float | None = None) -> Any:
         """Returns what the user has answered, once that is there; the wait survives this process.
@@ -354,7 +354,9 @@ class AgentStateMachine:
             await tx.events.append(told, stream=self._stream, type="keepstate.transition")
             return after
 
-        made = await together(self._place, work, lease=self._lease, message=f"machine {self.id}")
+        made = await together(
+            self._place, work, lease=self._lease, message=f"machine {self.id}", turn=self._name
+        )
         if isinstance(made, ConflictError):
             raise made
         return made

@@ -19,9 +19,10 @@ from keepstate.engine.history.revisions import Revision
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.lease import Lease
 from keepstate.engine.once import entered_once
-from keepstate.engine.scope import called, refuse_coroutine_function
+from keepstate.engine.scope import refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.times import milliseconds
+from keepstate.engine.together import computed
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
 from keepstate.sessions.conversation import Conversation
@@ -176,7 +177,10 @@ class Session:
 
         async def work(tx: Transaction, prefix: str) -> dict[str, Any]:
             old = await tx.documents.get(prefix + _DATA, {}, type=dict[str, Any])
-            new: object = {**old, **change} if isinstance(change, Mapping) else await called(change, old)
+            if isinstance(change, Mapping):
+                new: object = {**old, **change}
+            else:
+                new = await computed(tx, prefix + _DATA, change, old)
             if not isinstance(new, dict):
                 raise InvalidError(f"the state of {self._what} became {new!r}; return a dict")
             made = cast("dict[str, Any]", new)

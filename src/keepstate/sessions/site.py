@@ -62,16 +62,20 @@ class Site:
     ) -> T:
         """Returns what the work returned, once what it did is applied as one batch; see `engine.together`.
 
+        Those of one process who write at one site come in turn.
+
         Args:
             work: Is given the transaction, and what names begin with.
             message: Says what it is for.
-            lease: Applies only while this is held, beside the site's own.
+            lease: Applies only while this is held, instead of the site's own.
         """
 
         async def on(tx: Transaction) -> T:
             return await work(tx, await self.to_write(tx))
 
-        return await together(self.place, on, lease=lease or self._lease, message=message)
+        return await together(
+            self.place, on, lease=lease or self._lease, message=message, turn=f"site/{self.prefix}"
+        )
 
 
 class Elsewhere(Site):

@@ -106,7 +106,7 @@ class Threads:
             await tx.documents.put(folder.thread, thread)
             return thread.shown(id)
 
-        return await together(folder.place, work, message=f"create thread {id}")
+        return await together(folder.place, work, message=f"create thread {id}", turn=folder.thread)
 
     async def retrieve(self, thread_id: str) -> Thread:
         """Returns a thread.
@@ -131,7 +131,7 @@ class Threads:
             await tx.documents.put(folder.thread, record)
             return record.shown(thread_id)
 
-        return await together(folder.place, work, message=f"update thread {thread_id}")
+        return await together(folder.place, work, message=f"update thread {thread_id}", turn=folder.thread)
 
     async def delete(self, thread_id: str) -> bool:
         """Removes a thread with its messages, and returns whether it was there.
@@ -149,7 +149,9 @@ class Threads:
             await tx.documents.put(folder.thread, record)
             return True
 
-        was_there = await together(folder.place, mark, message=f"delete thread {thread_id}")
+        was_there = await together(
+            folder.place, mark, message=f"delete thread {thread_id}", turn=folder.thread
+        )
         await folder.clear_remains()
         return was_there
 
@@ -194,7 +196,9 @@ class ThreadMessages:
                 await tx.documents.put(folder.thread, thread)
             return added.shown(thread_id)
 
-        return await together(folder.place, work, message=f"add a message to thread {thread_id}")
+        return await together(
+            folder.place, work, message=f"add a message to thread {thread_id}", turn=folder.thread
+        )
 
     async def retrieve(self, thread_id: str, message_id: str) -> ThreadMessage:
         """Returns a message.
@@ -225,7 +229,7 @@ class ThreadMessages:
             await tx.documents.put(name, record)
             return record.shown(thread_id)
 
-        return await together(folder.place, work, message=f"update message {message_id}")
+        return await together(folder.place, work, message=f"update message {message_id}", turn=folder.thread)
 
     async def delete(self, thread_id: str, message_id: str) -> bool:
         """Removes a message, and returns whether it was there.
@@ -243,7 +247,7 @@ class ThreadMessages:
             await tx.documents.delete(folder.id(message_id))
             return await tx.documents.delete(folder.message(number))
 
-        return await together(folder.place, work, message=f"delete message {message_id}")
+        return await together(folder.place, work, message=f"delete message {message_id}", turn=folder.thread)
 
     async def list(
         self,

@@ -10,7 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeVar, cast
 
 from keepstate.engine.admission import admit_text
-from keepstate.engine.scope import called, refuse_coroutine_function
+from keepstate.engine.scope import refuse_coroutine_function
+from keepstate.engine.together import computed
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
 from keepstate.sessions.home import quoted
@@ -63,7 +64,10 @@ class UserState:
 
         async def work(tx: Transaction, prefix: str) -> dict[str, Any]:
             old = await tx.documents.get(prefix + _PREFERENCES, {}, type=dict[str, Any])
-            new: object = {**old, **change} if isinstance(change, Mapping) else await called(change, old)
+            if isinstance(change, Mapping):
+                new: object = {**old, **change}
+            else:
+                new = await computed(tx, prefix + _PREFERENCES, change, old)
             if not isinstance(new, dict):
                 raise InvalidError(f"the preferences of user {self.user_id!r} became {new!r}; return a dict")
             made = cast("dict[str, Any]", new)

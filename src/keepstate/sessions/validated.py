@@ -10,9 +10,10 @@ from typing import Any, Generic, Self, TypeVar
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_name
 from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.scope import called, refuse_coroutine_function
+from keepstate.engine.scope import refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.times import milliseconds
+from keepstate.engine.together import computed
 from keepstate.engine.transaction import Transaction
 from keepstate.sessions.home import Home
 from keepstate.sessions.models import Model
@@ -137,7 +138,8 @@ class ValidatedState(Generic[M]):
                 fields = self._model.fields(change, self._what, stored)  # pyright: ignore[reportUnknownArgumentType]
             else:
                 old = self._model.value(stored, self._what) if stored else self._model.empty(self._what)
-                fields = self._model.fields(await called(change, old), self._what, stored)
+                new = await computed(tx, prefix + self._tail, change, old)
+                fields = self._model.fields(new, self._what, stored)
             await tx.documents.put(prefix + self._tail, fields, ttl_s=self._ttl_s)
             return self._model.value(fields, self._what)
 

@@ -233,4 +233,4 @@ class VersionedState:
             await tx.documents.put(self._name, record)
             return answer
 
-        return await together(self._place, work, message="versions")
+        return await together(self._place, work, message="versions", turn=self._name)

@@ -1,0 +1,164 @@
+"""Many who change one session, thread or machine at once: all of it is kept, and nobody waits for ever."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import msgspec
+import pytest
+
+import keepstate.sync
+from keepstate.engine import updating
+from keepstate.engine.keepstate import Keepstate
+from keepstate.errors import InvalidError
+from keepstate.sessions import AgentStateMachine, Session, Threads, ValidatedState, VersionedState
+from tests.engine.conftest import Turned
+
+MANY = 80
+"""More than an operation of a part has attempts."""
+
+
+class Count(msgspec.Struct):
+    number: int = 0
+
+
+def said(text: str) -> dict[str, Any]:
+    return {"role": "user", "content": text}
+
+
+@pytest.fixture
+def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lets who waits in a line wait for so long that the test is over before."""
+    monkeypatch.setattr(updating, "_PATIENCE_S", 3600)
+
+
+async def test_many_who_write_one_conversation_lose_no_message(ks: Keepstate) -> None:
+    await asyncio.gather(
+        *(Session("s", persistence=ks).conversation.append(said(f"{n}")) for n in range(MANY))
+    )
+
+    messages = Session("s", persistence=ks).conversation.messages()
+    assert sorted([int(message["content"]) async for message in messages]) == list(range(MANY))
+    assert not updating._lines
+
+
+async def test_many_who_write_each_kind_of_state_lose_nothing(ks: Keepstate) -> None:
+    threads = Threads(persistence=ks)
+    thread = await threads.create()
+    counting: dict[str, Any] = {"states": ["a"], "transitions": {("a", "again"): "a"}, "waiting": []}
+
+    async def work(number: int) -> None:
+        await threads.messages.create(thread.id, role="user", content=str(number))
+        await VersionedState("v", persistence=ks).checkpoint(number)
+        await AgentStateMachine("m", persistence=ks, **counting).transition("again")
+        await ValidatedState("s", Count, persistence=ks).update(lambda old: Count(old.number + 1))
+
+    await asyncio.gather(*(work(number) for number in range(MANY)))
+
+    retrieved = [
+        int(str(message.content))
+        async for message in _all(lambda after: threads.messages.list(thread.id, after=after))
+    ]
+    assert sorted(retrieved) == list(range(MANY))
+    assert await VersionedState("v", persistence=ks).current_version() == MANY - 1
+    assert len(await AgentStateMachine("m", persistence=ks, **counting).history()) == MANY
+    assert (await ValidatedState("s", Count, persistence=ks).get()).number == MANY
+    assert not updating._lines
+
+
+async def _all(page: Callable[[str | None], Awaitable[Any]]) -> Any:
+    after = None
+    while True:
+        found = await page(after)
+        for message in found.data:
+            yield message
+        if not found.has_more:
+            return
+        after = found.last_id
+
+
+async def test_transactions_and_exclusive_blocks_go_on_beside_many_who_write(
+    ks: Keepstate, endless_patience: None
+) -> None:
+    def mine() -> Session:
+        return Session("s", persistence=ks)
+
+    async def alone(number: int) -> None:
+        async with mine().exclusive(ttl_s=600, wait_s=600) as one:
+            await one.conversation.append(said(f"alone {number}"))
+            async with one.transaction() as both:
+                await both.conversation.append(said(f"both {number}"))
+                await both.update({f"n{number}": number})
+
+    async def aside(number: int) -> None:
+        await mine().conversation.append(said(f"aside {number}"))
+
+    await mine().conversation.append(said("first"))
+    async with mine().exclusive() as one:
+        await asyncio.gather(*(one.conversation.append(said(f"inside {n}")) for n in range(8)))
+    async with mine().transaction() as together:
+        await asyncio.gather(*(together.conversation.append(said(f"joined {n}")) for n in range(8)))
+    await asyncio.wait_for(asyncio.gather(alone(0), *(aside(number) for number in range(3))), 30)
+
+    assert await mine().conversation.count() == 1 + 8 + 8 + 2 + 3
+    assert await mine().get_state() == {"n0": 0}
+
+
+async def test_a_function_that_updates_may_write_elsewhere_in_the_session_and_waits_for_nobody(
+    turned: Turned, endless_patience: None
+) -> None:
+    session = Session("s", user_id="u", persistence=turned.ks)
+    await session.conversation.append(said("first"))
+
+    async def change(state: dict[str, Any]) -> dict[str, Any]:
+        await session.conversation.append(said("from inside"))
+        await session.user.update_preferences({"seat": "aisle"})
+        return {**state, "count": state.get("count", 0) + 1}
+
+    await asyncio.wait_for(session.update(change), 10)
+    await asyncio.wait_for(session.user.update_preferences(lambda old: {**old, "more": 1}), 10)
+
+    assert await session.get_state() == {"count": 1}
+    assert await session.conversation.count() == 2
+    assert await session.user.get_preferences() == {"seat": "aisle", "more": 1}
+
+
+async def test_a_function_that_writes_the_state_that_it_updates_is_refused_by_name(turned: Turned) -> None:
+    session = Session("s", user_id="u", persistence=turned.ks)
+    counts = session.state(Count)
+
+    async def of_session(state: dict[str, Any]) -> dict[str, Any]:
+        return await session.update({"x": 1})
+
+    async def of_model(count: Count) -> Count:
+        return await counts.put(Count(1))
+
+    with pytest.raises(InvalidError, match=r"state/data' of 'session/s' is written inside the function"):
+        await session.update(of_session)
+    with pytest.raises(InvalidError, match=r"state/Count' of 'session/s' is written inside the function"):
+        await counts.update(of_model)
+    assert await session.get_state() == {}
+
+
+async def test_a_function_that_raises_leaves_nobody_in_the_line(turned: Turned) -> None:
+    session = Session("s", persistence=turned.ks)
+
+    with pytest.raises(ZeroDivisionError):
+        await session.update(lambda old: {"x": 1 // 0})
+    await session.update({"x": 1})
+
+    assert await session.get_state() == {"x": 1}
+    assert not updating._lines
+
+
+def test_many_threads_write_one_conversation() -> None:
+    with keepstate.sync.open("memory://") as ks, ThreadPoolExecutor(8) as threads:
+        append = keepstate.sync.Session("s", persistence=ks).conversation.append
+        for done in [threads.submit(append, said(f"{n}")) for n in range(MANY)]:
+            done.result()
+
+        assert keepstate.sync.Session("s", persistence=ks).conversation.count() == MANY
+    assert not updating._lines
