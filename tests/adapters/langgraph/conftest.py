@@ -3,17 +3,41 @@
 from __future__ import annotations
 
 import uuid
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-BACKENDS = ("memory", "file", "sqlite", "redis", "postgres")
+from tests.stores.postgres import pgbouncer
+from tests.stores.postgres.pgbouncer import PgBouncer
+from tests.stores.postgres.pooler import Pooler
+
+SHARED = ("sqlite", "redis", "redis_cluster", "postgres")
+BACKENDS = ("memory", "file", *SHARED)
 
 
 @pytest.fixture(params=BACKENDS)
 def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Returns the URL of a store of each kind, with nothing in it."""
-    match request.param:
+    return url_of(request.param, request, tmp_path)
+
+
+@pytest.fixture(params=SHARED)
+def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Returns the URL of a store of each kind that several processes may use."""
+    return url_of(request.param, request, tmp_path)
+
+
+@pytest.fixture(params=["stand-in", *(["PgBouncer"] if pgbouncer.BINARY else [])])
+def pooled_url(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[str]:
+    """Yields the URL of a PostgreSQL whose three sessions are given out by transaction."""
+    with PgBouncer(postgres_url) if request.param == "PgBouncer" else Pooler(postgres_url) as pooler:
+        yield pooler.url
+
+
+def url_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Returns the URL of a store of a kind, with nothing in it."""
+    match kind:
         case "memory":
             return f"memory://{uuid.uuid4().hex}"
         case "file":

@@ -8,7 +8,6 @@ import ipaddress
 import re
 import threading
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -22,7 +21,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.documents import Document
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage, SystemMessage, ToolMessage
-from langgraph.graph import START, MessagesState, StateGraph
 from langgraph.types import Command, Interrupt, Send
 from pydantic import BaseModel
 
@@ -274,49 +272,6 @@ def test_one_saver_serves_threads_and_loops_at_once(any_url: str) -> None:
 
         assert sorted(saver.threads()) == sorted([f"{n}{k}" for n in "ab" for k in range(5)] + ["c"])
         assert all(len(values(saver, config(f"a{k}"))["messages"]) == 4 for k in range(5))
-
-
-def chatting(saver: KeepstateSaver, gate: threading.Barrier) -> Any:
-    """Returns a graph whose run waits for another one before it adds to the list."""
-
-    def say(state: MessagesState) -> dict[str, Any]:
-        with suppress(threading.BrokenBarrierError):  # the other one has failed before it came here
-            gate.wait(2)
-        return {"messages": [AIMessage("said")]}
-
-    graph = StateGraph(MessagesState)
-    graph.add_node("say", say)
-    graph.add_node("again", lambda _: {"messages": [AIMessage("again")]})
-    graph.add_edge(START, "say")
-    graph.add_edge("say", "again")
-    return graph.compile(checkpointer=saver)
-
-
-def both(saver: KeepstateSaver) -> tuple[int, list[BaseException]]:
-    """Runs a graph twice at once on one thread; returns how many messages are left, and what was raised."""
-    app = chatting(saver, threading.Barrier(2))
-    failed: list[BaseException] = []
-
-    def run(name: str) -> None:
-        try:
-            app.invoke({"messages": [HumanMessage(name)]}, config(), durability="sync")
-        except ConflictError as error:
-            failed.append(error)
-
-    workers = [threading.Thread(target=run, args=(name,)) for name in ("a", "b")]
-    for worker in workers:
-        worker.start()
-    for worker in workers:
-        worker.join()
-    return len(app.get_state(config()).values["messages"]), failed
-
-
-def test_of_two_runs_at_once_none_loses_messages_without_an_error(any_url: str) -> None:
-    with KeepstateSaver(any_url, on_conflict="raise") as saver:
-        left, failed = both(saver)
-
-        assert len(failed) <= 1
-        assert left >= 6 - 3 * len(failed)
 
 
 def test_a_run_may_still_go_back_in_time_where_conflicts_raise() -> None:
