@@ -76,8 +76,8 @@ class Applying:
         if base is None:
             return None
         head, exclusive = found.head, None
-        if lineage is not None and lineage != head.lineage:
-            reason = "another state was restored since"
+        if lineage is not None and not head.continues(base, lineage):
+            reason = "the state was begun anew or another one restored since"
         elif base > head.revision:
             reason = f"the state is at revision {head.revision}"
         elif (exclusive := self._moved(base, found)) is not None:

@@ -102,9 +102,11 @@ class HeldRun:
             record = replace(record, revision=head.revision)
             await tx.documents.put(name, plain(record))
 
+        def applied() -> None:
+            self.record, self.is_unsure = record, False
+
         message = f"run {record.run_id}: " + (f"step {record.steps}" if status == "running" else status)
-        await self.state._commit(batch, beside=beside, message=message)  # pyright: ignore[reportPrivateUsage]
-        self.record, self.is_unsure = record, False
+        await self.state._commit(batch, beside=beside, applied=applied, message=message)  # pyright: ignore[reportPrivateUsage]
 
     async def renew(self, signal: Signal) -> None:
         """Renews the lease until it is told to end, or another process has the run."""

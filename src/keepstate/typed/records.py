@@ -7,7 +7,9 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from keepstate._clock import Clock
 from keepstate.errors import CorruptError
+from keepstate.typed import lineage as lineages
 from keepstate.typed.kept import Kept
 from keepstate.typed.layout import RUN_SLOTS, THREAD_SLOTS
 from keepstate.values import codec
@@ -25,7 +27,7 @@ class Head(msgspec.Struct, frozen=True):
 
     Attributes:
         revision: Counts its batches.
-        lineage: Which counting it is: a restored state begins another. Empty for the first.
+        lineage: Which counting it is; none before the first batch.
         removed: The revision that last removed values, but for those of runs that have ended.
         cleared: The revision that last removed values of runs that have ended.
         floor: All slots that were changed after this revision are in `recent`, but for those of runs that
@@ -71,9 +73,18 @@ class Head(msgspec.Struct, frozen=True):
         is_of_ended = slot.startswith(RUN_SLOTS) and run_id != "" and run_id not in self.runs
         return max(self.removed, self.cleared) if is_of_ended else self.removed
 
+    def begun(self, clock: Clock) -> Head:
+        """Returns the head that a first batch is applied to: of a state that can be told from others."""
+        is_first = (self.revision, self.lineage) == (0, lineages.NONE)
+        return msgspec.structs.replace(self, lineage=lineages.begun(clock)) if is_first else self
+
+    def continues(self, revision: int, lineage: str) -> bool:
+        """Returns whether the state has been at this revision of this lineage."""
+        return lineages.continues(self.lineage, revision, lineage)
+
     def changed_since(self, revision: int, lineage: str, run_id: str) -> set[str] | None:
         """Returns the slots changed after a revision; None if that is not known."""
-        if lineage != self.lineage or not self.floor <= revision <= self.revision:
+        if not self.continues(revision, lineage) or not self.floor <= revision <= self.revision:
             return None
         if run_id and self.runs.get(run_id, self.cleared) > revision:
             return None

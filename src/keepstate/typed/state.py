@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from functools import partial
 from os import PathLike
 from types import TracebackType
@@ -20,6 +20,7 @@ from keepstate.engine.together import unless_applied
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError, StateConflictError, StateError
 from keepstate.stores.protocol import Store
+from keepstate.typed import lineage as lineages
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.changes import KeyDifference, StateWatch, differences
 from keepstate.typed.committing import Applying
@@ -175,9 +176,17 @@ class KeyedState:
         batch: MutationBatch,
         *,
         beside: Beside | None = None,
+        applied: Callable[[], None] | None = None,
         message: str = "",
     ) -> Done:
-        """Applies a batch, and does more beside it; for `AgentRun`, whose batch may be empty."""
+        """Applies a batch, and does more beside it; for `AgentRun`, whose batch may be empty.
+
+        Args:
+            batch: The updates.
+            beside: Does more in the same batch.
+            applied: Called once it is applied, before hooks are: they may commit in turn.
+            message: Says what for.
+        """
 
         async def work() -> Done:
             applying = Applying(batch, self._registry, self._thread.memory.slots, self._thread.run_id)
@@ -188,6 +197,8 @@ class KeyedState:
             except StateConflictError:
                 await self._thread.refresh()
                 raise
+            if applied is not None:
+                applied()
             if done.change is not None:
                 await self._hooks.tell(
                     CommitEvent(done.before.revision, done.head.revision, batch.op_len(), self.snapshot())
@@ -311,7 +322,7 @@ class KeyedState:
         """
         slots = restored(state, self._registry.keys, unknown)
         await self._thread.load()
-        lineage = self._place.clock.random_bytes(8).hex()
+        lineage = lineages.restored(self._place.clock)
 
         async def work() -> Done:
             await self._thread.refresh()

@@ -191,7 +191,7 @@ class ThreadState:
             names, at = names | told[0], told[1]
             slots = {slot for name in names if (slot := self.names.slot(name, self.run_id)) is not None}
             found = await self._together(partial(self._read, slots=slots))
-            if found.head.lineage != self.memory.lineage:
+            if not found.head.continues(self.memory.revision, self.memory.lineage):
                 return False
             if found.at <= at:  # what was read is all in what the log has told
                 self._take(found)
@@ -287,7 +287,8 @@ class ThreadState:
             else:
                 await tx.documents.put(name, kept_record(kept))
         if change.restart is None:
-            head = before.after(stored, self.run_id, removes=None in change.slots.values())
+            begun = before.begun(self.place.clock)
+            head = begun.after(stored, self.run_id, removes=None in change.slots.values())
         else:
             revision, lineage = change.restart
             runs = {**dict.fromkeys(before.runs, revision), self.run_id: revision}

@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from keepstate._runner import Runner
 from keepstate.errors import InvalidError, StateConflictError, StateError
+from keepstate.typed import lineage as lineages
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.state_map import Snapshot
@@ -98,8 +99,9 @@ class Called:
         """
         revision, lineage = self.batch.base_revision, self.batch.lineage
         if revision is not None and self.batch.exclusive_keys():
-            of_now = base.base_revision or 0
-            if revision < of_now or (lineage is not None and lineage != base.lineage):
+            of_now, of_step = base.base_revision or 0, base.lineage or lineages.NONE
+            is_other = lineage is not None and not lineages.continues(lineage, of_now, of_step)
+            if revision < of_now or is_other:
                 raise StateError(
                     f"tool {self.name!r} gave a batch on revision {revision}, and the step is on {of_now}, "
                     "so nothing of it was applied; let the tool begin with MutationBatch()"

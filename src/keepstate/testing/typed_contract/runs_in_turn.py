@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from keepstate._finish import finish
 from keepstate.errors import StateConflictError, StateError
 from keepstate.testing.typed_contract.keys import Draft, Notes, Plan, Steps, Visits
 from keepstate.testing.typed_contract.stage import TypedStage, update
@@ -144,6 +145,25 @@ class RunsInTurnContract(TypedStage):
         await run.commit(update(Notes, ["a"]))
 
         assert told == [("run", 1), ("state", 1), ("run", 2), ("state", 2)]
+
+    async def test_what_a_hook_commits_is_counted_with_the_run_too(self) -> None:
+        run = await self._begun("r1")
+
+        def follows(event: CommitEvent) -> Any:
+            if event.new_revision > 2:
+                return None
+            work = run.commit(update(Notes, ["n"]), messages=["inner"])
+            return finish(work) if self.colour_name == "blocking" else work
+
+        run.add_hook(follows)
+        await run.commit(update(Visits, 1), messages=["outer"])
+        await run.commit(update(Visits, 1), messages=["later"])
+
+        assert len(await run.messages()) == run.record.messages == 4
+        assert (run.record.steps, run.record.revision) == (4, 4)
+        await run.close()
+        record = await self.run().start_run("t", "r1", resume=True)
+        assert (record.steps, record.messages, record.revision) == (4, 4, 4)
 
     # ---- tools
 

@@ -12,6 +12,7 @@ from keepstate.errors import NotFoundError, StateConflictError, StateError
 from keepstate.testing.typed_contract.keys import (
     Draft,
     FirstName,
+    Goal,
     Notes,
     NumberedName,
     Plan,
@@ -161,6 +162,50 @@ class WholeStateContract(TypedStage):
         with pytest.raises(StateConflictError, match="'draft'"):
             await run.commit(late)
         assert (run.read(Draft), run.read(Visits)) == ("d", 1)
+
+    async def test_a_thread_that_was_dropped_and_begun_anew_is_another_one(self) -> None:
+        old, ks = await self.state(), self.handle()
+        await old.commit(update(Visits, 1).update(Plan, "secret"))
+        await old.commit(update(Visits, 1))
+        late, counted = old.begin_mutation().update(Goal, "late"), old.begin_mutation().update(Visits, 1)
+        await ks.drop("thread/t")
+        new = await self.state()
+        await new.commit(update(Goal, "new"))
+        for _ in range(3):
+            await new.commit(update(Visits, 1))
+
+        await old.refresh()
+
+        assert (old.revision, old.read(Visits), old.read(Plan)) == (4, 3, None)
+        for batch in (late, counted):
+            with pytest.raises(StateConflictError, match="begun anew"):
+                await old.commit(batch)
+        assert old.export_persisted() == (await self.state()).export_persisted()
+
+    async def test_what_was_computed_before_anything_was_there_applies_to_what_has_begun_since(self) -> None:
+        one, other = await self.state(), await self.state()
+        mine = one.begin_mutation().update(Visits, 1).update(Goal, "mine")
+        late = one.begin_mutation().update(Plan, "late")
+        await other.commit(other.begin_mutation().update(Visits, 1).update(Plan, "theirs"))
+
+        with pytest.raises(StateConflictError, match="'plan'"):
+            await one.commit(late)
+        await one.commit(mine)
+
+        assert (one.revision, one.read(Visits), one.read(Goal), one.read(Plan)) == (2, 2, "mine", "theirs")
+
+    async def test_what_was_computed_before_a_state_was_put_there_is_refused(self) -> None:
+        one, other = await self.state(), await self.state()
+        late = one.begin_mutation().update(Goal, "late")
+        await other.restore_persisted(PersistedState(0, {"goal": "seed", "visits": 5}))
+
+        with pytest.raises(StateConflictError, match="restored"):
+            await one.commit(late)
+
+        assert (one.revision, one.read(Goal), one.read(Visits)) == (0, "seed", 5)
+        await one.commit(update(Visits, 1))
+        await other.refresh()
+        assert (other.revision, other.read(Visits)) == (1, 6)
 
     # ---- older versions
 
