@@ -27,9 +27,8 @@ from keepstate.adapters.langgraph.records import (
     read,
     short_names,
 )
-from keepstate.adapters.langgraph.taking import Standing, State, Taken, state_of
+from keepstate.adapters.langgraph.taking import Moment, Seen, Standing, State, Taken, state_of
 from keepstate.engine import layout
-from keepstate.engine.describing import describe
 from keepstate.engine.history.heads import MAIN, Head, put_head, read_head
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.record import NONCE_BYTES
@@ -46,6 +45,8 @@ FORKS: Final = "fork/"
 """What the names of branches begin with that end the lines which were left."""
 
 _FORK_DIGITS: Final = 16
+_BELIEVED_S: Final = 60.0
+"""So long the store's time is told by this process's; then it is asked again."""
 
 
 class Putting(msgspec.Struct, frozen=True):
@@ -91,10 +92,14 @@ async def put(keeper: Keeper, handle: Keepstate, putting: Putting) -> None:
     names = putting.names
     scope = keeper.scope(handle, names.thread)
     nonce = scope.clock.random_bytes(NONCE_BYTES)
+    tries: list[tuple[Unit, Moment]] = []
 
     async def work(unit: Unit) -> Standing | ConflictError:
+        begun_s = scope.clock.monotonic_s()
+        moment = None if tries else _suppose(unit, putting, begun_s)
         ledger = keeper.ledger(scope, unit)
         found = await _find(unit, putting)
+        tries.append((unit, moment or Moment(await unit.now_ms(), begun_s)))
         if not putting.may_fork and (error := _fork_refused(unit, found, putting)) is not None:
             return error  # to try again would not help
         base = found.parent.commit if found.parent else None
@@ -121,18 +126,51 @@ async def put(keeper: Keeper, handle: Keepstate, putting: Putting) -> None:
         unit.put(checkpoint_key(names.line, names.id), packed(told))
         return Standing(names.id, commit, state.channels)
 
-    standing, _ = await scope.run(work)
+    standing, revision = await scope.run(work)
     if isinstance(standing, ConflictError):
         raise standing
-    keeper.standings.put(names.thread, names.line, standing)
+    seen = _seen(*tries[-1], putting.names, revision)
+    keeper.standings.put(names.thread, names.line, msgspec.structs.replace(standing, seen=seen))
+
+
+# ---- what is there
+
+
+def _branch_key(line: str) -> bytes:
+    return layout.named_key(layout.BRANCHES, short(LINES + line) if line else MAIN)
+
+
+def _suppose(unit: Unit, putting: Putting, at_s: float) -> Moment | None:
+    """Takes what the last checkpoint left for what is there; if it is not, the batch is refused."""
+    standing = putting.standing
+    if standing is None or standing.seen is None or standing.id != putting.parent:
+        return None
+    seen = standing.seen
+    passed_s = at_s - seen.moment.at_s
+    if seen.store is not unit.store or seen.losses.is_void or passed_s > _BELIEVED_S:
+        return None
+    own = checkpoint_key(putting.names.line, putting.names.id)
+    unit.suppose({own: None, **seen.entries}, seen.revision, seen.moment.now_ms + int(passed_s * 1000))
+    return seen.moment
+
+
+def _seen(unit: Unit, moment: Moment, names: Names, revision: int) -> Seen | None:
+    """Returns what the next checkpoint will find if it follows this one, and this is the latest."""
+    branch = _branch_key(names.line)
+    if branch not in unit.written(branch):
+        return None
+    keys = layout.RECORDED, branch, checkpoint_key(names.line, names.id)
+    return Seen(
+        unit.store, {key: unit.as_applied(key, revision) for key in keys}, revision, moment, unit.losses
+    )
 
 
 async def _find(unit: Unit, putting: Putting) -> Found:
     names, standing = putting.names, putting.standing
-    branch = MAIN if not names.line else short(LINES + names.line)
+    branch = short(LINES + names.line) if names.line else MAIN
     ids = names.id, putting.parent, standing.id if standing else None
     keys = {id: checkpoint_key(names.line, id) for id in ids if id is not None}
-    await unit.read(layout.RECORDED, layout.named_key(layout.BRANCHES, branch), *keys.values())
+    await unit.read(layout.RECORDED, _branch_key(names.line), *keys.values())
     if branch == MAIN and await unit.get(layout.RECORDED) is not None:
         branch = RECORDED_MAIN
     records: dict[str | None, CheckpointRecord | None] = {
@@ -143,7 +181,7 @@ async def _find(unit: Unit, putting: Putting) -> Found:
 
 async def _record(unit: Unit, key: bytes) -> CheckpointRecord | None:
     entry = await unit.get(key)
-    return None if entry is None else read(await unit.value(entry), CheckpointRecord, describe(key))
+    return None if entry is None else read(await unit.value(entry), CheckpointRecord, key)
 
 
 def _still_stands(standing: Standing | None, record: CheckpointRecord | None) -> bool:
@@ -244,7 +282,7 @@ async def put_writes(
         entry = await unit.get(key)
         writes = {write[0]: write for write in record.writes}
         if entry is not None:
-            before = read(await unit.value(entry), PendingRecord, describe(key))
+            before = read(await unit.value(entry), PendingRecord, key)
             kept = {write[0]: write for write in before.writes}
             special = {place: write for place, write in writes.items() if place < 0}
             writes = {**writes, **kept, **special}

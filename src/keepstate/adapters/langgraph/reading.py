@@ -26,7 +26,6 @@ from keepstate.adapters.langgraph.records import (
 )
 from keepstate.adapters.langgraph.shapes import Snapshot
 from keepstate.engine import layout
-from keepstate.engine.describing import describe
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.scope import SpaceScope
@@ -127,7 +126,7 @@ class Reading:
 
     async def _stored(self, entry: Entry) -> Stored:
         unit = await self.unit()
-        record = read(await unit.value(entry), CheckpointRecord, describe(entry.key))
+        record = read(await unit.value(entry), CheckpointRecord, entry.key)
         return Stored(names_of(self.thread, entry.key, record), record)
 
     async def records(
@@ -215,7 +214,7 @@ class Reading:
         while True:
             page = await unit.store.scan(unit.space, pending_prefix(names.line, names.id), after=after)
             for entry in page.entries:
-                record = read(await unit.value(entry), PendingRecord, describe(entry.key))
+                record = read(await unit.value(entry), PendingRecord, entry.key)
                 path, task = load(record.path, place), task_of(entry.key, record)
                 found += [(path, task, index, data) for index, data in record.writes]
             after = page.next
@@ -273,7 +272,7 @@ async def threads(handle: Keepstate) -> AsyncIterator[str]:
         page = await store.scan(name, layout.CHECKPOINTS, limit=1)
         for entry in page.entries:
             unit = Unit(store, name, space)
-            record = read(await unit.value(entry), CheckpointRecord, describe(entry.key))
+            record = read(await unit.value(entry), CheckpointRecord, entry.key)
             yield names_of(thread_of(space), entry.key, record).thread
 
 

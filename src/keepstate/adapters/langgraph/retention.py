@@ -30,7 +30,6 @@ from keepstate.adapters.langgraph.records import (
 )
 from keepstate.adapters.langgraph.records import read as read_stored
 from keepstate.engine import layout
-from keepstate.engine.describing import describe
 from keepstate.engine.history.collecting import collect_history
 from keepstate.engine.history.heads import MAIN, Head, heads, put_head
 from keepstate.engine.history.ledger import Ledger
@@ -277,7 +276,7 @@ async def _delete_commits(keeper: Keeper, scope: SpaceScope, thread: str, handle
         ledger = keeper.ledger(scope, unit)
         left: list[Stored] = []
         async for entry in unit.scan(layout.CHECKPOINTS):
-            record = read_stored(await unit.value(entry), CheckpointRecord, describe(entry.key))
+            record = read_stored(await unit.value(entry), CheckpointRecord, entry.key)
             left.append(Stored(names_of(thread, entry.key, record), record))
         is_recorded = await unit.get(layout.RECORDED) is not None
         main = RECORDED_MAIN if is_recorded else MAIN
@@ -408,7 +407,7 @@ async def _pending(reading: Reading, names: Names) -> AsyncIterator[tuple[str, P
     while True:
         page = await unit.store.scan(unit.space, pending_prefix(names.line, names.id), after=after)
         for entry in page.entries:
-            record = read_stored(await unit.value(entry), PendingRecord, describe(entry.key))
+            record = read_stored(await unit.value(entry), PendingRecord, entry.key)
             yield task_of(entry.key, record), record
         after = page.next
         if after is None:

@@ -17,7 +17,10 @@ import msgspec
 from keepstate._runner import Lock
 from keepstate.adapters.langgraph.serde import Values, kind_of
 from keepstate.adapters.langgraph.shapes import Snapshot
+from keepstate.engine.losses import Losses
 from keepstate.errors import InvalidError
+from keepstate.stores.protocol import Entry as StoredEntry
+from keepstate.stores.protocol import Store
 from keepstate.values.codec import canonical
 from keepstate.values.comparing import compared
 from keepstate.values.contents import closed, closed_tree, open_contents
@@ -66,6 +69,36 @@ class Channel(msgspec.Struct, frozen=True):
     tree: Tree | None = None
 
 
+class Moment(msgspec.Struct, frozen=True):
+    """A time at which the store's clock was read.
+
+    Attributes:
+        now_ms: On that clock.
+        at_s: On this process's.
+    """
+
+    now_ms: int
+    at_s: float
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """What the next checkpoint will stand on, as this one left it: it is checked, and need not be read.
+
+    Attributes:
+        store: Where.
+        entries: The entries by key, None for absent ones.
+        revision: As of which revision.
+        moment: When the store was asked last.
+        losses: Whether that still holds.
+    """
+
+    store: Store
+    entries: dict[bytes, StoredEntry | None]
+    revision: int
+    moment: Moment
+    losses: Losses
+
+
 class Standing(msgspec.Struct, frozen=True):
     """The channels of the checkpoint of a namespace that was stored last.
 
@@ -73,11 +106,13 @@ class Standing(msgspec.Struct, frozen=True):
         id: Its id.
         commit: Its commit.
         channels: The values by channel.
+        seen: What it left behind.
     """
 
     id: str
     commit: bytes
     channels: dict[str, Channel]
+    seen: Seen | None = None
 
     @property
     def size_bytes(self) -> int:
