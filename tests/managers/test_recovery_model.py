@@ -29,18 +29,24 @@ class AgentError(Exception):
 
 
 class Agent:
-    """An agent that fails so many times, and saves a checkpoint whenever it resumes, if it is told to."""
+    """An agent that fails so many times, and saves a checkpoint whenever it resumes, if it is told to.
+
+    As many times as it is told it fails already while it is restored.
+    """
 
     id = "a"
 
     def __init__(self, store: AgentStateStore) -> None:
         self._store = store
-        self.failures = 0
+        self.failures = self.breaks = 0
         self.saves: AgentCheckpoint | None = None
         self.restored: list[Any] = []
 
     def restore_from_checkpoint(self, state: Any) -> None:
         self.restored.append(state)
+        if self.breaks:
+            self.breaks -= 1
+            raise AgentError("not restored")
 
     def run(self, task: Any) -> str:
         return self._work("ran")
@@ -154,23 +160,28 @@ class RecoveryMachine(RuleBasedStateMachine):
 
         assert agent.restored == before
 
-    @rule(which=WHICH, failures=st.sampled_from([0, 1, 2, 3, 4]), saves=st.one_of(st.none(), STEPS))
-    def run(self, which: int, failures: int, saves: int | None) -> None:
+    @rule(
+        which=WHICH,
+        failures=st.sampled_from([0, 1, 2, 3, 4]),
+        breaks=st.sampled_from([0, 0, 1, 2]),
+        saves=st.one_of(st.none(), STEPS),
+    )
+    def run(self, which: int, failures: int, breaks: int, saves: int | None) -> None:
         manager, agent = self.managers[which], self.agents[which]
-        agent.failures, agent.restored = failures, []
+        agent.failures, agent.breaks, agent.restored = failures, breaks, []
         agent.saves = None if saves is None else AgentCheckpoint("a", "e", saves, {"saved": saves})
-        expected, restored = self._run_plainly(failures, agent.saves)
+        expected, restored = self._run_plainly(failures, breaks, agent.saves)
         if isinstance(expected, str):
             assert manager.run(agent, "task") == expected
         else:
             with pytest.raises(expected):
                 manager.run(agent, "task")
-        self.registered[which] = True
+        self.registered[which], agent.breaks = True, 0
 
         assert agent.restored == restored
 
     def _run_plainly(
-        self, failures: int, saves: AgentCheckpoint | None
+        self, failures: int, breaks: int, saves: AgentCheckpoint | None
     ) -> tuple[str | type[Exception], list[Any]]:
         """Returns what a run comes to, and what the agent is restored from on the way."""
         done, restored = "ran", list[Any]()
@@ -182,6 +193,9 @@ class RecoveryMachine(RuleBasedStateMachine):
                 return AttemptsExhaustedError, restored
             self.plain.restore(point)
             restored.append(point.state)
+            if breaks:
+                breaks -= 1
+                continue
             if saves is not None:
                 self.plain.save(saves)
             failures, done = failures - 1, "resumed"

@@ -1,8 +1,8 @@
 """Recovery: an agent that failed goes on from its last checkpoint, a counted number of times.
 
 Attempts are counted in the agent's own space, so that a restart forgets none, and begin anew once the agent
-has saved a checkpoint after the one that it was restored from, or has finished a task. While one process
-recovers an agent, no other does.
+has saved a checkpoint of a higher step than those that it was restored from, or has finished a task. Between
+two of them is always a pause. While one process recovers an agent, no other does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any, Final, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
 from keepstate._runner import Colour, Signal, process_name
-from keepstate.engine.admission import admit_flag
+from keepstate.engine.admission import admit_flag, admit_text
 from keepstate.engine.lease import Lease
 from keepstate.engine.scope import called, refuse_coroutine_function
 from keepstate.engine.times import milliseconds
@@ -36,6 +36,8 @@ from keepstate.managers.sizes import admit_interval
 from keepstate.values import limits
 
 _LONGEST_PAUSE_S: Final = 300.0
+_DOUBLINGS: Final = 60
+"""More of them than any pause has, and few enough for a float."""
 _log = logging.getLogger("keepstate.managers")
 
 
@@ -93,7 +95,8 @@ class AgentRecoveryManager:
     Attributes:
         auto_recover: Whether `run` recovers an agent that fails.
         max_recovery_attempts: How often, before it is given up.
-        backoff_s: How long to wait before the second attempt, and twice as long before each later one.
+        backoff_s: How long the pause before the second attempt is, also of an agent that has got further
+            since; before each later one it is twice as long.
         claim_s: For how long a process that dies while it recovers an agent keeps others from it.
     """
 
@@ -113,13 +116,13 @@ class AgentRecoveryManager:
             agent_store: Where the agents' checkpoints are; it is closed by who made it.
             auto_recover: Whether `run` recovers an agent that fails.
             max_recovery_attempts: How often, before it is given up.
-            backoff_s: How long to wait before the second attempt.
+            backoff_s: How long the pause before the second attempt is, and the shortest there is.
             claim_s: For how long a process that dies in a recovery keeps others from the agent.
         """
         given: Any = agent_store
         if not isinstance(given, AgentStateStore) or colour_of(given) != _colour:
-            wanted = "keepstate.sync.AgentStateStore" if _colour == "blocking" else "AgentStateStore"
-            raise InvalidError(f"`agent_store` is {agent_store!r}; give a {wanted}")
+            wanted = "a keepstate.sync.AgentStateStore" if _colour == "blocking" else "an AgentStateStore"
+            raise InvalidError(f"`agent_store` is {agent_store!r}; give {wanted}")
         limits.admit_count("max_recovery_attempts", max_recovery_attempts)
         milliseconds("claim_s", claim_s)
         self._store = agent_store
@@ -172,10 +175,15 @@ class AgentRecoveryManager:
             NotFoundError: No such agent is registered, or it has no such recoverable checkpoint.
             AttemptsExhaustedError: It was tried as often as allowed, and the agent got no further.
             ConflictError: Another process recovers this agent just now; the message says which.
+            Exception: What the agent raised while it was restored; that was an attempt.
         """
-        agent = self._agent(agent_id)
+        agent = self._agent(admit_text("agent_id", agent_id))
+        admit_text("from_checkpoint", from_checkpoint)
         async with self._claimed(agent_id) as lease:
-            return await self._restored(agent, from_checkpoint, lease, None)
+            recovery = await self._begun(agent_id, from_checkpoint, lease, None)
+            await called(agent.restore_from_checkpoint, recovery.checkpoint.state)
+            await lease.check()
+            return recovery
 
     async def run(self, agent: Recoverable, task: Any = None) -> Any:
         """Returns what `agent.run(task)` returns; where it fails, recovers the agent and resumes it.
@@ -193,13 +201,11 @@ class AgentRecoveryManager:
         for name in ("run", "resume") if self.auto_recover else ("run",):
             if not callable(getattr(agent, name, None)):
                 raise InvalidError(f"{agent!r} has no {name}(); recover it, and go on by yourself")
-        try:
-            result = await called(getattr(agent, "run"), task)  # noqa: B009  optional in the protocol
-        except Exception as error:  # the agent's own failure: it is recovered from, or raised
+        result, failure = await _tried(agent, getattr(agent, "run"), task)  # noqa: B009  optional in the protocol
+        if failure is not None:
             if not self.auto_recover:
-                raise
-            _log.warning("agent %r failed and is recovered: %r", agent.id, error)
-            result = await self._resumed(agent, error)
+                raise failure
+            result = await self._resumed(agent, failure)
         await self._finished(agent.id)
         return result
 
@@ -209,12 +215,15 @@ class AgentRecoveryManager:
         try:
             async with self._claimed(agent.id) as lease:
                 while True:
-                    await self._restored(agent, LATEST, lease, error)
-                    try:
-                        return await called(agent.resume)
-                    except Exception as again:  # noqa: BLE001 - the agent's own failure, counted and raised at last
-                        _log.warning("agent %r failed after recovery: %r", agent.id, again)
-                        error = again
+                    recovery = await self._begun(agent.id, LATEST, lease, error)
+                    state = recovery.checkpoint.state
+                    result, failure = await _tried(agent, agent.restore_from_checkpoint, state)
+                    if failure is None:
+                        await lease.check()  # else another process may be at it by now
+                        result, failure = await _tried(agent, agent.resume)
+                    if failure is None:
+                        return result
+                    error = failure
         except AttemptsExhaustedError as exhausted:
             raise exhausted from error
         except (ConflictError, NotFoundError) as found:
@@ -229,23 +238,22 @@ class AgentRecoveryManager:
         except KeepstateError as failure:
             _log.warning("agent %r has finished, and its attempts are still counted: %s", agent_id, failure)
 
-    async def _restored(
-        self, agent: Any, from_checkpoint: str, lease: Lease, error: Exception | None
+    async def _begun(
+        self, agent_id: str, from_checkpoint: str, lease: Lease, error: Exception | None
     ) -> Recovery:
-        folder = folder_of(self._store, agent.id)
+        """Counts an attempt after the pause that is due, and returns what to restore the agent from."""
+        folder = folder_of(self._store, agent_id)
         checkpoint = await Moments(folder, "checkpoint").demanded(from_checkpoint, RECOVERABLE)
         known = await self._attempts(folder, checkpoint)
         if known.attempts >= self.max_recovery_attempts:
             raise AttemptsExhaustedError(
-                f"agent {agent.id!r} was recovered {known.attempts} times and got no further; mend what "
+                f"agent {agent_id!r} was recovered {known.attempts} times and got no further; mend what "
                 "fails, then reset it",
                 attempts=known.attempts,
             )
         await self._pause(folder, known)
         attempt = await self._counted(folder, known, lease, error)
-        await called(agent.restore_from_checkpoint, checkpoint.state)
-        await lease.check()
-        return Recovery(agent.id, checkpoint, attempt, self.max_recovery_attempts - attempt)
+        return Recovery(agent_id, checkpoint, attempt, self.max_recovery_attempts - attempt)
 
     # ---- attempts
 
@@ -269,13 +277,19 @@ class AgentRecoveryManager:
         """
         known: RecoveryRecord | None = await folder.space.documents.get(folder.name("recovery"))
         step = -1 if checkpoint is None else checkpoint.step
-        return RecoveryRecord(step=step) if known is None or step > known.step else known
+        if known is None:
+            return RecoveryRecord(step=step)
+        return replace(known, attempts=0, step=step) if step > known.step else known
 
     async def _pause(self, folder: Folder, known: RecoveryRecord) -> None:
-        """Waits until the next attempt is due."""
-        if not known.attempts or known.last_at is None:
+        """Waits until the next attempt is due, also where the agent has got further since the last one.
+
+        What saves a higher step and fails each time would else take all the time of its process.
+        """
+        if known.last_at is None:
             return
-        wait_s = min(self.backoff_s * 2 ** (known.attempts - 1), _LONGEST_PAUSE_S)
+        doublings = min(max(known.attempts - 1, 0), _DOUBLINGS)
+        wait_s = min(self.backoff_s * 2**doublings, _LONGEST_PAUSE_S)
         due = known.last_at + timedelta(seconds=wait_s)
         left_s = (due - await folder.space.now()).total_seconds()
         if left_s > 0:
@@ -324,3 +338,15 @@ class AgentRecoveryManager:
             await heartbeat.stop()
             with suppress(KeepstateError):  # it ends by itself, and must not hide how the work has ended
                 await lease.release()
+
+
+async def _tried(agent: Any, work: Any, *given: Any) -> tuple[Any, Exception | None]:
+    """Returns what an agent's own function returned, or what it failed of, which is logged.
+
+    Whatever that is: a failed agent is what recovery is for. Its last failure is raised in the end.
+    """
+    try:
+        return await called(work, *given), None
+    except Exception as failure:  # noqa: BLE001 - the agent's own, handed to who counts it or raises it
+        _log.warning("agent %r failed: %r", agent.id, failure)
+        return None, failure

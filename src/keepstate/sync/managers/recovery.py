@@ -21,7 +21,8 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
     Attributes:
         auto_recover: Whether `run` recovers an agent that fails.
         max_recovery_attempts: How often, before it is given up.
-        backoff_s: How long to wait before the second attempt, and twice as long before each later one.
+        backoff_s: How long the pause before the second attempt is, also of an agent that has got further
+            since; before each later one it is twice as long.
         claim_s: For how long a process that dies while it recovers an agent keeps others from it.
     """
 
@@ -57,7 +58,7 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
 
     @property
     def backoff_s(self) -> float:
-        """How long to wait before the second attempt, and twice as long before each later one."""
+        """How long the pause before the second attempt is, also of an agent that has got further since; before each later one it is twice as long."""
         return self._inner.backoff_s
 
     @property
@@ -91,6 +92,7 @@ class AgentRecoveryManager(Twin[managers.AgentRecoveryManager]):
             NotFoundError: No such agent is registered, or it has no such recoverable checkpoint.
             AttemptsExhaustedError: It was tried as often as allowed, and the agent got no further.
             ConflictError: Another process recovers this agent just now; the message says which.
+            Exception: What the agent raised while it was restored; that was an attempt.
         """
         return finish(self._inner.recover(agent_id, from_checkpoint))
 

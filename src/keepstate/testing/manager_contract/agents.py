@@ -360,6 +360,24 @@ class RecoveryContract(ManagerStage):
             await recovery.run(agent, "task")
         assert len(agent.restored) == 2
 
+    async def test_a_failure_while_it_is_restored_counts_as_any_other(self) -> None:
+        agents, recovery = self.recovery(max_recovery_attempts=2)
+        await agents.save_checkpoint(checkpoint("c", 1))
+
+        class Fragile(Agent):
+            def restore_from_checkpoint(self, state: Any) -> None:
+                super().restore_from_checkpoint(state)
+                if len(self.restored) == 1:
+                    raise OSError("no memory yet")
+
+        agent = Fragile(failures=1)
+        assert await recovery.run(agent, "task") == "resumed" and len(agent.restored) == 2
+        agent = Fragile()
+        recovery.register(agent)
+        with pytest.raises(OSError, match="no memory"):
+            await recovery.recover("a")
+        assert await recovery.attempts("a") == 1
+
     async def test_without_checkpoint_or_wish_the_agent_s_own_failure_is_raised(self) -> None:
         agents, recovery = self.recovery()
         _, unwilling = self.recovery(auto_recover=False)
@@ -441,7 +459,8 @@ class RecoveryContract(ManagerStage):
             with pytest.raises(InvalidError, match="`claim_s`"):
                 self.recovery(claim_s=wrong)
 
-    async def test_the_second_attempt_waits(self) -> None:
+    @pytest.mark.parametrize("step", [1, 2], ids=["no further", "further"])
+    async def test_the_second_attempt_waits_also_where_the_agent_has_got_further(self, step: int) -> None:
         agents, recovery = self.recovery(backoff_s=0.1)
         agent = Agent()
         recovery.register(agent)
@@ -449,6 +468,8 @@ class RecoveryContract(ManagerStage):
         folder = self.run_space() if self.in_passed_space else self.handle().space("agent/a")
         await recovery.recover("a")
         between = await folder.now()
-        await recovery.recover("a")
+        await agents.save_checkpoint(checkpoint("d", step))
+        again = await recovery.recover("a")
 
         assert (await folder.now() - between).total_seconds() > 0.05
+        assert again.attempt == (2 if step == 1 else 1)
