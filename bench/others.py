@@ -30,7 +30,8 @@ def missing() -> list[str]:
     admit()
     wanted = {
         "kvgit": "kvgit",
-        "SqliteSaver": "langgraph.checkpoint",
+        "SqliteSaver": "langgraph.checkpoint.sqlite",
+        "LangGraph's savers": "langgraph.checkpoint.postgres",
         "agenticaiframework": "agenticaiframework.state",
     }
     return [name for name, module in wanted.items() if not _is_there(module)]
