@@ -4,7 +4,8 @@ A twin holds the asynchronous object and drives each call to its end. It has the
 docstrings; what the object takes or gives that has a twin itself is unwrapped and wrapped. Public methods and
 documented attributes are taken over, but for the seams of the engine that `SEAMS` names. A class whose
 `__init__`, its own or its parent's, takes `_colour` is made by its users: its twin takes the same arguments,
-and makes the object in the blocking colour. Other twins are made around an object.
+and makes the object in the blocking colour; to one that takes `_face` it gives itself, for users may derive
+from the twin. Other twins are made around an object.
 
 `generate_sync.py` writes the files; with `--check` it only says whether they are as they would be written.
 """
@@ -30,6 +31,7 @@ from tools.twins import (  # noqa: E402
     HELPERS,
     HOMES,
     ITEMS,
+    MAKING,
     MODULES,
     REWORDED,
     SEAMS,
@@ -146,7 +148,7 @@ def twin_of(cls: ast.ClassDef, package: str) -> str:
     bases = [*(f"{parent}[{inner}]" for parent in parents or ["Twin"]), *generic]
     lines.append(f"class {cls.name}({', '.join(bases)}):")
     lines += [*docstring(cls.name, ast.get_docstring(cls)), ""]
-    lines += [f"    {name} = {package}.{cls.name}.{name}" for name in constants_of(cls)]
+    lines += [f"    {name}: {kind} = {package}.{cls.name}.{name}" for name, kind in constants_of(cls).items()]
     if cls.name in MADE:
         lines += making(cls, f"{package}.{cls.name}")
     for name, meaning in attributes_of(cls):
@@ -157,17 +159,17 @@ def twin_of(cls: ast.ClassDef, package: str) -> str:
     return "\n".join(lines)
 
 
-def constants_of(cls: ast.ClassDef) -> list[str]:
-    """Returns the public names that the class gives to all its objects."""
-    return [
-        node.target.id
+def constants_of(cls: ast.ClassDef) -> dict[str, str]:
+    """Returns the public names that the class gives to all its objects, and what they are."""
+    return {
+        node.target.id: ast.unparse(node.annotation)
         for node in cls.body
         if isinstance(node, ast.AnnAssign)
         and isinstance(node.target, ast.Name)
         and node.target.id.isupper()
         and not node.target.id.startswith("_")
         and ast.unparse(node.annotation).startswith("ClassVar")
-    ]
+    }
 
 
 def package_of(module: str) -> str:
@@ -179,18 +181,19 @@ def making(cls: ast.ClassDef, inner: str) -> list[str]:
     """Returns the lines of the twin's own `__init__`."""
     node = maker_of(cls)
     assert node is not None
-    given = without_colour(node.args)
-    words = ", ".join(word for word in (passed(given), '_colour="blocking"') if word)
+    given = without_seams(node.args)
+    own = [f"{one.arg}={MAKING[one.arg]}" for one in node.args.kwonlyargs if one.arg in MAKING]
+    words = ", ".join(word for word in (passed(given), *own) if word)
     return [
         f"    def __init__({parameters(given)}) -> None:",
         f"        super().__init__({inner}({words}))\n",
     ]
 
 
-def without_colour(arguments: ast.arguments) -> ast.arguments:
-    """Returns the arguments but for `_colour`."""
+def without_seams(arguments: ast.arguments) -> ast.arguments:
+    """Returns the arguments but for those that only twins give."""
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
-    kept = [(argument, default) for argument, default in pairs if argument.arg != "_colour"]
+    kept = [(argument, default) for argument, default in pairs if argument.arg not in MAKING]
     return ast.arguments(
         posonlyargs=arguments.posonlyargs,
         args=arguments.args,

@@ -97,6 +97,8 @@ ITEMS = {
     "__len__": "return len({inner})",
 }
 """What a mapping does, and how its twin does it."""
+MAKING = {"_colour": '"blocking"', "_face": "self"}
+"""What a twin gives to the object that it makes, beside what its user gives."""
 HELPERS = {
     "cached_property": "functools",
     **dict.fromkeys(("Generator", "Iterator"), "collections.abc"),

@@ -10,7 +10,13 @@ from keepstate import sync
 from tests.cli.conftest import Keepstate
 
 MODULE = """
-from keepstate import AgentStateMachine
+from keepstate import AgentStateMachine, sync
+
+class Lock(sync.AgentStateMachine):
+    STATES = ["closed", "open"]
+    TRANSITIONS = {("closed", "turn"): "open"}
+
+lock = Lock("front")
 
 class Door(AgentStateMachine):
     STATES = ["open", "shut"]
@@ -35,6 +41,13 @@ def test_a_class_and_an_object_are_drawn(keepstate: Keepstate) -> None:
         "    shut --> [*]",
     ]
     assert by_object.json()["diagram"] == by_class.out.strip()
+
+
+def test_a_class_and_an_object_of_blocking_use_are_drawn(keepstate: Keepstate) -> None:
+    by_class, by_object = keepstate("diagram", "drawn:Lock"), keepstate("diagram", "drawn:lock")
+
+    assert by_class.out == by_object.out
+    assert "    closed --> open: turn" in by_class.out.splitlines()
 
 
 def test_the_present_state_is_set_off(keepstate: Keepstate, url: str) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, assert_type
+from typing import Any, ClassVar, assert_type
 
 import keepstate
 from keepstate import (
@@ -55,6 +55,22 @@ def event_sourcing_blocking(space: sync.Space) -> None:
     assert_type(stream.at(1), sync.EventStream)
     assert_type(sync.Projection(stream, "p", apply_blocking, documents="p/*").run(), int)
     sync.Projection(stream, "p", apply, documents="p/*")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+class Door(AgentStateMachine):
+    STATES = ("open", "shut")
+    WORK: ClassVar = {"open": "push"}
+
+    async def push(self) -> str:
+        return str(self.data["by"])
+
+
+class BlockingDoor(sync.AgentStateMachine):
+    STATES = ("open", "shut")
+    WORK: ClassVar = {"open": "push"}
+
+    def push(self) -> str:
+        return str(self.data["by"])
 
 
 async def sessions(space: Space) -> None:

@@ -12,6 +12,7 @@ from keepstate.cli import exits
 from keepstate.cli.session import Session, write_json
 from keepstate.errors import InvalidError
 from keepstate.sessions.machine import AgentStateMachine
+from keepstate.sessions.rules import Rules, rules_of
 
 _PLAIN = Session()
 
@@ -29,20 +30,28 @@ async def diagram(
     """
     session.load()
     found = _imported(machine)
-    if id is None:
-        drawn = found.diagram() if isinstance(found, AgentStateMachine) else found("drawn").diagram()
-    else:
-        if isinstance(found, AgentStateMachine):
+    if not isinstance(found, Rules):
+        if id is not None:
             raise InvalidError("--id is for a class; an object has its own")
+        drawn: str = found.diagram()
+    elif id is None:
+        drawn = found.diagram()
+    else:
+        rules: dict[str, Any] = {
+            "states": found.states,
+            "transitions": found.table,
+            "waiting": found.waiting,
+        }
         async with session.opened() as ks:
-            kept = found(id, persistence=ks)
+            kept = AgentStateMachine(id, persistence=ks, **rules)
             await kept.refresh()
             drawn = kept.diagram()
     write_json({"diagram": drawn}) if session.json else print(drawn)
     return exits.OK
 
 
-def _imported(name: str) -> AgentStateMachine | type[AgentStateMachine]:
+def _imported(name: str) -> Any:
+    """Returns a machine, or the rules of a class of machines; both in either colour."""
     module, colon, attribute = name.partition(":")
     if not colon:
         raise InvalidError(f"{name!r} names no machine; write MODULE:CLASS")
@@ -52,10 +61,6 @@ def _imported(name: str) -> AgentStateMachine | type[AgentStateMachine]:
         found: Any = getattr(import_module(module), attribute)
     except Exception as error:  # whatever the application's own module raises
         raise InvalidError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
-    if isinstance(found, AgentStateMachine):
-        return found
-    kind: type[Any] = found if isinstance(found, type) else type(found)  # pyright: ignore[reportUnknownVariableType]
-    if kind is not found or not issubclass(kind, AgentStateMachine):
+    if not all(hasattr(found, told) for told in ("STATES", "TRANSITIONS", "WAITING", "diagram")):
         raise InvalidError(f"{name} is {found!r}; name a class below AgentStateMachine, or an object of one")
-    machine: type[AgentStateMachine] = kind
-    return machine
+    return rules_of(found) if isinstance(found, type) else found

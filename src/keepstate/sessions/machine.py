@@ -26,7 +26,7 @@ from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import ConflictError, LeaseLostError, NotLoadedError, TransitionError
 from keepstate.sessions.home import Home, short
-from keepstate.sessions.rules import Rules
+from keepstate.sessions.rules import rules_of
 from keepstate.stores.protocol import Store
 from keepstate.values.schema import register
 
@@ -120,20 +120,21 @@ class AgentStateMachine:
         on_leave: Mapping[str, Action] | None = None,
         work: Mapping[str, Action] | None = None,
         _colour: Colour = "async",
+        _face: object | None = None,
     ) -> None:
-        chosen = self.STATES if states is None else states
-        waits = self.WAITING if waiting is None else waiting
-        self._rules = Rules(
-            chosen,
-            self.TRANSITIONS if transitions is None else transitions,
-            [state for state in waits if waiting is not None or state in chosen],
-        )
+        face: Any = self if _face is None else _face
+        kind = face.__class__
+        self._rules = rules_of(face, states, transitions, waiting)
+        self._work_names: Mapping[str, str] = face.WORK
+        # Only one that has work of its own is kept: it would hold its twin, and that holds it.
+        self._face = _face if any(hasattr(_face, name) for name in face.WORK.values()) else None
         self._guards, self._on_enter, self._on_leave = guards or {}, on_enter or {}, on_leave or {}
         self._work = work or {}
         for function in (*self._guards.values(), *self._on_enter.values(), *self._on_leave.values()):
             refuse_coroutine_function(function)
         if _colour == "blocking":
-            for function in self._work.values():
+            methods = [getattr(kind, name, None) for name in face.WORK.values()]
+            for function in (*self._work.values(), *filter(None, methods)):
                 refuse_coroutine_function(function)
         self._home = Home(persistence, space, colour=_colour, is_private=id is None)
         id = "default" if id is None else id
@@ -146,7 +147,8 @@ class AgentStateMachine:
 
     def __repr__(self) -> str:
         state = "not read yet" if self._base is None else self._base.state
-        return f"<{type(self).__name__} {self.id!r} in {self._home!r}: {state}>"
+        kind = type(self if self._face is None else self._face)
+        return f"<{kind.__name__} {self.id!r} in {self._home!r}: {state}>"
 
     async def __aenter__(self) -> Self:
         await self.refresh()
@@ -320,7 +322,10 @@ class AgentStateMachine:
     def _work_of(self, state: str) -> Callable[[], Any] | None:
         if (given := self._work.get(state)) is not None:
             return lambda: given(self._data)
-        method: Callable[[], Awaitable[Any] | Any] | None = getattr(self, self.WORK.get(state, ""), None)
+        face = self if self._face is None else self._face
+        method: Callable[[], Awaitable[Any] | Any] | None = getattr(
+            face, self._work_names.get(state, ""), None
+        )
         return method
 
     # ---- its document

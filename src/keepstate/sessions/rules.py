@@ -88,3 +88,16 @@ class Rules:
         if current is not None:
             lines += ["    classDef current stroke-width:4px", f"    class {current} current"]
         return "\n".join(lines)
+
+
+def rules_of(
+    machine: Any,
+    states: Sequence[str] | None = None,
+    transitions: Mapping[tuple[str, str], str] | None = None,
+    waiting: Collection[str] | None = None,
+) -> Rules:
+    """Returns the rules of a machine or a class of them, in either colour, or those given in their place."""
+    chosen: Sequence[str] = machine.STATES if states is None else states
+    table: Mapping[tuple[str, str], str] = machine.TRANSITIONS if transitions is None else transitions
+    named: Collection[str] = machine.WAITING if waiting is None else waiting
+    return Rules(chosen, table, [state for state in named if waiting is not None or state in chosen])

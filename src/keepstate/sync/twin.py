@@ -26,9 +26,6 @@ class Twin(Generic[Inner]):
     def __repr__(self) -> str:
         return repr(self._inner)
 
-    def __reduce__(self) -> tuple[object, ...]:
-        return around, (type(self), self._inner)
-
 
 def around(kind: type[W], inner: Any) -> W:
     """Returns the twin of an object that is there already, also where users make twins by arguments."""

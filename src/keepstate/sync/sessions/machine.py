@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from keepstate._finish import finish
 from keepstate.sessions import machine as sessions
@@ -45,10 +45,10 @@ class AgentStateMachine(Twin[sessions.AgentStateMachine]):
         id: Which machine.
     """
 
-    STATES = sessions.AgentStateMachine.STATES
-    TRANSITIONS = sessions.AgentStateMachine.TRANSITIONS
-    WAITING = sessions.AgentStateMachine.WAITING
-    WORK = sessions.AgentStateMachine.WORK
+    STATES: ClassVar[Sequence[str]] = sessions.AgentStateMachine.STATES
+    TRANSITIONS: ClassVar[Mapping[tuple[str, str], str]] = sessions.AgentStateMachine.TRANSITIONS
+    WAITING: ClassVar[Collection[str]] = sessions.AgentStateMachine.WAITING
+    WORK: ClassVar[Mapping[str, str]] = sessions.AgentStateMachine.WORK
 
     def __init__(
         self,
@@ -81,6 +81,7 @@ class AgentStateMachine(Twin[sessions.AgentStateMachine]):
                 on_leave=on_leave,
                 work=work,
                 _colour="blocking",
+                _face=self,
             )
         )
 
