@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, NamedTuple, Self, TypeVar
 
+from keepstate.engine.admission import admit_instance, admit_revision, admit_text
 from keepstate.errors import StateError
 from keepstate.typed.kept import copied
-from keepstate.typed.key import AnyKey, MergeStrategy, StateKey, is_key
+from keepstate.typed.key import AnyKey, MergeStrategy, StateKey, admit_key
 
 U = TypeVar("U")
 
@@ -27,7 +28,8 @@ class MutationBatch:
     """
 
     def __init__(self, base_revision: int | None = None, *, lineage: str | None = None) -> None:
-        self._base, self._lineage = base_revision, lineage
+        self._base = None if base_revision is None else admit_revision("base_revision", base_revision)
+        self._lineage = None if lineage is None else admit_text("lineage", lineage)
         self._operations: list[Operation] = []
 
     @classmethod
@@ -71,8 +73,7 @@ class MutationBatch:
         Returns:
             This batch.
         """
-        if not is_key(key, StateKey):
-            raise StateError(f"{key!r} is no state key; give a class with a KEY that descends from StateKey")
+        admit_key(key)
         self._operations.append(Operation(key, copied(update, f"an update of {key.KEY!r}")))
         return self
 
@@ -85,6 +86,7 @@ class MutationBatch:
         Raises:
             StateError: They were computed from different revisions; nothing is added.
         """
+        admit_instance("other", other, MutationBatch)
         base, lineage = self._common(other)
         self._base, self._lineage = base, lineage
         self._operations = [*self._operations, *other]
@@ -100,6 +102,7 @@ class MutationBatch:
             StateError: Both touch an exclusive key, which is named, or they were computed from different
                 revisions; nothing is added.
         """
+        admit_instance("other", other, MutationBatch)
         self._common(other)
         if (key := self.exclusive_overlap(other)) is not None:
             raise StateError(

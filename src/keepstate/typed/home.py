@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keepstate._runner import Colour
-from keepstate.engine.admission import admit_space, admit_text
+from keepstate.engine.admission import admit_author, admit_flag, admit_space, admit_text
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
@@ -37,7 +37,7 @@ class Home(HomeBase):
         if space is not None and record:
             raise InvalidError("`space` is recorded or not already; give record=True to the space")
         super().__init__(persistence, space, default=PRIVATE, colour=colour)
-        self._author, self._record = author, record
+        self._author, self._record = admit_author(author), admit_flag("record", record)
         self.is_private = persistence is None and space is None
 
     def place(self, name: str) -> Space | Transaction:

@@ -196,9 +196,13 @@ AnyKey: TypeAlias = type[StateKey[Any, Any]]
 _KINDS = {"MERGE": MergeStrategy, "SCOPE": KeyScope, "PERSISTENT": bool, "RETAIN_ON_UNINSTALL": bool}
 
 
-def is_key(given: Any, kind: type) -> bool:
-    """Returns whether something is a key of this kind that can be used."""
-    return isinstance(given, type) and issubclass(given, kind) and hasattr(given, "KEY")
+def admit_key(given: Any, kind: type[TypedKey[Any]] = StateKey) -> None:
+    """Raises `StateError` for what is no key of this kind that can be used."""
+    if not (isinstance(given, type) and issubclass(given, kind) and hasattr(given, "KEY")):
+        told = "state key" if kind is StateKey else "profile key"
+        raise StateError(
+            f"{given!r} is no {told}; give a class with a KEY that descends from {kind.__name__}"
+        )
 
 
 Identity: TypeAlias = tuple[object, ...]

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from keepstate.typed.kept import Kept
-from keepstate.typed.key import AnyKey, refuse_other
+from keepstate.typed.key import AnyKey, admit_key, refuse_other
 from keepstate.typed.layout import slot_of
 from keepstate.typed.options import Registered
 from keepstate.typed.state_map import FrozenMap, Snapshot
@@ -49,6 +49,7 @@ class RegisteredValues(Mapping[AnyKey, Kept]):
         self._slots, self._registered = slots, registered
 
     def __getitem__(self, key: AnyKey) -> Kept:
+        admit_key(key)
         found = self._registered.get(key.KEY)
         if found is None:
             raise KeyError(key.KEY)

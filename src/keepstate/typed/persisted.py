@@ -99,12 +99,16 @@ def _admit(state: PersistedState) -> None:
     given: Any = state
     if not isinstance(given, PersistedState):
         raise StateError(f"{given!r} is no PersistedState; `export_persisted` makes one")
-    revision, extensions, versions = cast(
-        "tuple[Any, Any, Any]", (state.revision, state.extensions, state.versions)
+    revision, extensions, versions, run_scoped = cast(
+        "tuple[Any, Any, Any, Any]", (state.revision, state.extensions, state.versions, state.run_scoped)
     )
     if type(revision) is not int or revision < 0:
         raise StateError(f"the state has revision {revision!r}; a revision is an int of 0 or more")
     if not isinstance(extensions, dict) or not all(type(name) is str and name for name in state.extensions):
         raise StateError("the extensions of the state are no dict of names and values")
-    if not all(type(version) is int and version > 0 for version in versions.values()):
+    if type(run_scoped) is not list or not all(type(name) is str for name in state.run_scoped):
+        raise StateError(f"the run-scoped names of the state are {run_scoped!r}; give a list")
+    if not isinstance(versions, dict) or not all(
+        type(name) is str and type(version) is int and version > 0 for name, version in state.versions.items()
+    ):
         raise StateError(f"the versions of the state are {versions!r}; versions count from 1")

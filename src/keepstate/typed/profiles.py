@@ -9,6 +9,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from keepstate._runner import Colour
+from keepstate.engine.admission import admit_revision
 from keepstate.engine.documents import MISSING, DocumentEntry, Missing
 from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
@@ -18,9 +19,10 @@ from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, StateError
 from keepstate.stores.protocol import Store
+from keepstate.typed.admission import admit_many
 from keepstate.typed.home import Home
 from keepstate.typed.kept import fresh, kept
-from keepstate.typed.key import ProfileKey, is_key, opened
+from keepstate.typed.key import ProfileKey, admit_key, opened
 from keepstate.typed.layout import profile_prefix
 from keepstate.typed.reads import Reads
 from keepstate.typed.records import ValueRecord, kept_record, read_record
@@ -77,7 +79,7 @@ class ProfileAccess:
         _colour: Colour = "async",
     ) -> None:
         self._home = Home(persistence, space, author=author, colour=_colour)
-        self._keys = {key.KEY: key for key in keys}
+        self._keys = {key.KEY: key for key in _admitted(keys)}
         self._blocking = _colour == "blocking"
         self._read = Reads()
 
@@ -196,13 +198,12 @@ class ProfileAccess:
         if isinstance(value, Missing):
             raise InvalidError("no `value` was given to write")
         owner = owner_of(key, agent, scope)
+        name = _name(owner, profile_key)
         if expected_version is None:
             expected_version = self._read.expected(owner, profile_key.KEY)
         record = kept_record(kept(profile_key, value))
         try:
-            version = await self._place(owner).documents.put(
-                _name(owner, profile_key), record, expected_version=expected_version
-            )
+            version = await self._place(owner).documents.put(name, record, expected_version=expected_version)
         except ConflictError:
             self._read.refused(owner, profile_key.KEY)
             raise
@@ -248,6 +249,8 @@ class ProfileAccess:
             raise InvalidError("no `change` was given to update")
         if self._blocking:
             refuse_coroutine_function(change)
+        elif not callable(change):
+            raise InvalidError(f"`change` is {change!r}; give a function of the old value")
         function = change
         owner = owner_of(key, agent, scope)
         name = _name(owner, profile_key)
@@ -289,9 +292,10 @@ class ProfileAccess:
         """
         owner = owner_of(key, agent, scope)
         name = _name(owner, profile_key)
-        expected = expected_version
-        if expected is None:
+        if expected_version is None:
             expected = self._read.expected(owner, profile_key.KEY)
+        else:
+            expected = admit_revision("expected_version", expected_version)
 
         async def work(tx: Transaction) -> tuple[bool, int]:
             if expected is None:
@@ -364,7 +368,13 @@ class ProfileAccess:
         return self._home.place(f"profile/{owner}")
 
 
+def _admitted(keys: Iterable[type[ProfileKey[Any]]]) -> list[type[ProfileKey[Any]]]:
+    admitted = admit_many("keys", keys)
+    for key in admitted:
+        admit_key(key, ProfileKey)
+    return admitted
+
+
 def _name(owner: str, key: type[ProfileKey[Any]]) -> str:
-    if not is_key(key, ProfileKey):
-        raise StateError(f"{key!r} is no profile key; give a class with a KEY that descends from ProfileKey")
+    admit_key(key, ProfileKey)
     return profile_prefix(owner) + key.KEY

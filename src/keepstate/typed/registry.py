@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from inspect import isfunction
+from types import ModuleType
 from typing import Any, Protocol
 
+from keepstate.engine.scope import is_coroutine_function
 from keepstate.errors import StateError
-from keepstate.typed.key import AnyKey, ProfileKey, StateKey, is_key, is_same, path_of, refuse_other
+from keepstate.typed.admission import admit_many
+from keepstate.typed.key import AnyKey, ProfileKey, admit_key, is_same, path_of, refuse_other
 from keepstate.typed.options import Registered, StateKeyOptions
 
 
@@ -33,8 +37,8 @@ class Registry:
     @classmethod
     def of(cls, keys: Iterable[AnyKey], plugins: Iterable[Plugin]) -> Registry:
         """Returns these keys and those of these plugins, in use."""
-        registry, own = cls(), list(keys)
-        for plugin in [*([Keys(own)] if own else []), *plugins]:
+        registry, own = cls(), admit_many("keys", keys)
+        for plugin in [*([Keys(own)] if own else []), *admit_many("plugins", plugins)]:
             registry.add(registry.asked(plugin))
         return registry
 
@@ -78,6 +82,7 @@ class Registry:
         Raises:
             StateError: It is installed already, or registers what it cannot.
         """
+        _admit_plugin(plugin)
         owner = plugin_name(plugin)
         if owner in self._plugins:
             raise StateError(f"plugin {owner} is installed already; uninstall it first")
@@ -171,8 +176,7 @@ class PluginRegistrar:
         Raises:
             StateError: Its name is in use by another plugin, or with other options.
         """
-        if not is_key(key, StateKey):
-            raise StateError(f"{key!r} is no state key; give a class with a KEY that descends from StateKey")
+        admit_key(key)
         new = Registered.of(key, options, self.owner)
         if self._registry.admit(new, self.keys):
             self.keys.append(new)
@@ -183,10 +187,7 @@ class PluginRegistrar:
         Raises:
             StateError: Its name is in use by another plugin, or for another class.
         """
-        if not is_key(key, ProfileKey):
-            raise StateError(
-                f"{key!r} is no profile key; give a class with a KEY that descends from ProfileKey"
-            )
+        admit_key(key, ProfileKey)
         if self._registry.admit_profile(key, self.owner, self.profile_keys):
             self.profile_keys.append(key)
 
@@ -207,13 +208,22 @@ class Keys:
             registrar.register_key(key)
 
 
+def _admit_plugin(plugin: object) -> None:
+    register = getattr(plugin, "register", None)
+    is_bound = not isinstance(plugin, type) or not isfunction(vars(plugin).get("register"))
+    if not callable(register) or not is_bound or is_coroutine_function(register):
+        raise StateError(f"{plugin!r} is no plugin; give an object with a plain method `register(registrar)`")
+
+
 def plugin_name(plugin: object) -> str:
-    """Returns what a plugin is called: by itself, by its class, or by the caller."""
+    """Returns what a plugin is called: by itself, by its class or module, or by the caller."""
     if isinstance(plugin, str):
         return plugin
     name = getattr(plugin, "name", None)
     if isinstance(name, str) and name:
         return name
+    if isinstance(plugin, ModuleType):
+        return plugin.__name__
     return path_of(plugin if isinstance(plugin, type) else type(plugin))
 
 

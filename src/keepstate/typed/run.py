@@ -9,10 +9,11 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from keepstate._runner import Colour
-from keepstate.engine.admission import admit_text
+from keepstate.engine.admission import admit_flag, admit_instance, admit_text, refuse_twin
 from keepstate.engine.event_record import Event
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
+from keepstate.engine.times import milliseconds
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import (
     AttemptsExhaustedError,
@@ -22,6 +23,7 @@ from keepstate.errors import (
     StateError,
 )
 from keepstate.stores.protocol import Store
+from keepstate.typed.admission import admit_messages
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.held import HeldRun, begin_run
 from keepstate.typed.home import Home
@@ -92,6 +94,9 @@ class AgentRun:
             raise InvalidError(
                 "a run acts step by step and cannot be part of one transaction; give its space"
             )
+        if profile is not None:
+            refuse_twin("profile", profile)
+            admit_instance("profile", profile, ProfileAccess)
         self._home = Home(persistence, space, author=author, record=record, colour=_colour)
         self._colour: Colour = _colour
         self._author = author
@@ -99,6 +104,7 @@ class AgentRun:
         self._profile = profile
         self._on_conflict: OnConflict = on_conflict
         limits.admit_count("reruns", reruns)
+        milliseconds("lease_ttl_s", lease_ttl_s)
         self._reruns, self._lease_ttl_s = reruns, lease_ttl_s
         self._held: HeldRun | None = None
         self._thread_id = ""
@@ -135,6 +141,7 @@ class AgentRun:
             StateError: This object does a run already. Or the run cannot be resumed, because its run-scoped
                 values were removed since.
         """
+        admit_flag("resume", resume)
         if not admit_text("run_id", run_id):
             raise InvalidError("`run_id` is empty; give the run's id")
         if self._held is not None:
@@ -166,6 +173,7 @@ class AgentRun:
         held = self._going()
         if status not in ("finished", "failed"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`status` is {status!r}; a run has `finished` or `failed`")
+        admit_messages(messages)
         try:
             await held.commit(MutationBatch(), messages=messages, begins=False, status=status)
         except LeaseLostError:
@@ -247,6 +255,7 @@ class AgentRun:
         """
         held = self._going()
         admit_tools(tools)
+        admit_messages(messages)
         calls = await self._called(held, dict(enumerate(tools)))
         fitting, apart = together_and_apart(calls, self._on_conflict)
         others = await self._applied(held, fitting, apart, messages)
@@ -265,6 +274,8 @@ class AgentRun:
             LeaseLostError: Another process has taken the run over; nothing was applied.
         """
         held = self._going()
+        admit_instance("batch", batch, MutationBatch)
+        admit_messages(messages)
         await held.commit(batch, messages=messages)
         return held.state.revision
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keepstate.engine.admission import admit_text
+from keepstate.engine.admission import admit_instance, admit_text
 from keepstate.errors import InvalidError
 
 
@@ -65,6 +65,8 @@ def owner_of(key: str | StateScope | None, agent: str | None, scope: StateScope 
         raise InvalidError("say once whose it is: by the key, by `agent=`, or by `scope=`")
     if agent is not None:
         return f"agent::{_quoted('agent', agent)}"
+    if scope is not None:
+        admit_instance("scope", scope, StateScope)
     owner = key if scope is None else scope
     if isinstance(owner, StateScope):
         return owner.value

@@ -21,12 +21,13 @@ from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError, StateConflictError, StateError
 from keepstate.stores.protocol import Store
 from keepstate.typed import lineage as lineages
+from keepstate.typed.admission import admit_many
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.changes import KeyDifference, StateWatch, differences
 from keepstate.typed.committing import Applying
 from keepstate.typed.home import Home
 from keepstate.typed.hooks import CommitEvent, CommitHook, Hooks
-from keepstate.typed.key import AnyKey, ReadableKey, StateKey
+from keepstate.typed.key import AnyKey, ReadableKey, StateKey, admit_key
 from keepstate.typed.layout import RUN_SLOTS, Names, key_in, slot_of
 from keepstate.typed.memory import Memory
 from keepstate.typed.past import changed_between, memory_at
@@ -219,7 +220,7 @@ class KeyedState:
     def merge_all(self, batches: Iterable[MutationBatch]) -> MutationBatch:
         """Returns one batch of all that were computed in parallel, in their order; as `merge_parallel`."""
         merged = MutationBatch()
-        for batch in batches:
+        for batch in admit_many("batches", batches):
             merged.merge_parallel(batch)
         return merged
 
@@ -356,6 +357,7 @@ class KeyedState:
             key: A registered key that is persistent.
             timeout_s: Ends the iteration when nothing has changed for so long; without it, it never ends.
         """
+        admit_key(key)
         known = self._registry.named(key)
         if not known.persistent:
             raise StateError(

@@ -6,9 +6,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, cast
 
+from keepstate.engine.admission import admit_instance, admit_revision
 from keepstate.errors import StateError
 from keepstate.typed.kept import Kept, copied, fresh, kept, value_of
-from keepstate.typed.key import AnyKey, Identity, ReadableKey, StateKey, identity
+from keepstate.typed.key import AnyKey, Identity, ReadableKey, StateKey, admit_key, identity
 
 V = TypeVar("V")
 
@@ -38,6 +39,7 @@ class StateMap:
 
     def contains(self, key: type[StateKey[V, Any]]) -> bool:
         """Returns whether there is a value."""
+        admit_key(key)
         return identity(key) in self._values
 
     def get(self, key: type[ReadableKey[V]]) -> V | None:
@@ -62,6 +64,7 @@ class StateMap:
         Raises:
             StateError: It is no value of the key; names the path.
         """
+        admit_key(key)
         self._values[identity(key)] = key, value_of(key, kept(key, value))
 
     def remove(self, key: type[StateKey[V, Any]]) -> V | None:
@@ -111,6 +114,7 @@ class _KeptByKey(Mapping[AnyKey, Kept]):
         self._values = values
 
     def __getitem__(self, key: AnyKey) -> Kept:
+        admit_key(key)
         return self._values[identity(key)][1]
 
     def __iter__(self) -> Iterator[AnyKey]:
@@ -170,6 +174,7 @@ class FrozenMap(StateMap):
 
 
 def _frozen(key: AnyKey) -> StateError:
+    admit_key(key)
     return StateError(
         f"{key.KEY!r} is in a snapshot, which is never changed; give an update to a batch, or change "
         "`ext.copy()`",
@@ -190,6 +195,8 @@ class Snapshot:
     ext: StateMap
 
     def __post_init__(self) -> None:
+        admit_revision("revision", self.revision)
+        admit_instance("ext", self.ext, StateMap)
         object.__setattr__(self, "ext", self.ext.freeze())
 
     @classmethod

@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 from keepstate._runner import Runner
 from keepstate.errors import InvalidError, StateConflictError, StateError
 from keepstate.typed import lineage as lineages
+from keepstate.typed.admission import admit_messages
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.state_map import Snapshot
@@ -139,6 +140,11 @@ async def call(runner: Runner, index: int, tool: Tool, context: ToolCallContext)
         output = ToolOutput(batch=answer)
     if output.batch is not None and not isinstance(output.batch, MutationBatch):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidError(f"tool {name_of(tool)!r} gave {output.batch!r} as its batch; give a MutationBatch")
+    try:
+        admit_messages(output.messages)
+    except InvalidError as error:
+        error.add_note(f"given by tool {name_of(tool)!r} of run {context.run_id!r}")
+        raise
     return Called(index, name_of(tool), output, output.batch or MutationBatch())
 
 
