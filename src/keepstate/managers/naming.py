@@ -6,9 +6,9 @@ agent/r2d2                 the space of a subject, where the manager has the sto
 agent/r%2Fd/checkpoint/…   the same in a space that was passed, which others use too
 ```
 
-Names of documents lead back to what they were made of, so that they are never cut: in a space that was passed
-an id has so many bytes less than 512 as stand before it. Branches, streams and leases are only looked up, and
-those that get too long are cut.
+What stands last in a document's name leads back to the id that it was made of, so that it is never cut: in a
+space that was passed an id has so many bytes less than 512 as stand before it. What is only looked up is cut
+where it gets too long: branches, streams and leases, and ids that stand between others or in an index.
 """
 
 from __future__ import annotations
@@ -29,6 +29,9 @@ _ESCAPED: Final = str.maketrans(
 )
 _LABEL_BYTES: Final = 200
 """Of the name of a branch or stream."""
+_SEGMENT_BYTES: Final = 100
+_ENDING_BYTES: Final = 240
+"""What of an id stands in the name of what is only looked up; of a longer one its digest follows."""
 _ARGUMENTS: Final = {
     "kb": "knowledge_base_id",
     "speech": "session_id",
@@ -39,6 +42,7 @@ _ARGUMENTS: Final = {
     "run": "execution_id",
     "effect": "name",
     "begun": "name",
+    "cache": "parameters_hash",
 }
 """What public calls name the id of a kind, where that is not `<kind>_id`."""
 _OWN: Final = {"team": "task_id"}
@@ -58,6 +62,29 @@ def quoted(id: str) -> str:
 def unquoted(segment: str) -> str:
     """Returns the text that was quoted."""
     return unquote(segment)
+
+
+def segment(id: str) -> str:
+    """Returns any text as one segment of at most 165 bytes, which no other has; it leads back to none."""
+    whole = quoted(id)
+    if len(whole) <= _SEGMENT_BYTES and len(whole.encode()) <= _SEGMENT_BYTES:
+        return whole
+    return f"{_beginning(whole, _SEGMENT_BYTES)}~{_digest(id)}"  # no quoted text has a ~
+
+
+def ending(id: str) -> str:
+    """Returns any text as the last one of a name, of at most 304 bytes, which no other text has."""
+    if len(id) <= _ENDING_BYTES and len(id.encode()) <= _ENDING_BYTES:
+        return id
+    return _beginning(id, _ENDING_BYTES) + _digest(id)  # longer than each that is whole
+
+
+def _beginning(text: str, size_bytes: int) -> str:
+    return text.encode()[:size_bytes].decode("utf-8", "ignore")
+
+
+def _digest(text: str) -> str:
+    return sha256(text.encode()).hexdigest()
 
 
 def new_id(clock: Clock) -> str:
@@ -85,22 +112,25 @@ def id_in(kind: str, space: str) -> str:
     return space.removeprefix(f"{kind}/")
 
 
-def name_of(kind: str, prefix: str, segments: Sequence[str]) -> str:
-    """Returns the name of a document or task, whose last segment may be any text.
+def name_of(kind: str, prefix: str, segments: Sequence[str], *, most_bytes: int = limits.KEY_BYTES) -> str:
+    """Returns the name of a document or task, whose last segment may be any text but an empty one.
 
     Args:
         kind: What the subject is.
         prefix: What stands before it in a space that others use too.
         segments: What it is made of.
+        most_bytes: How long it may be.
 
     Raises:
-        InvalidError: The last segment is no text, or too long behind what stands before it.
+        InvalidError: The last segment is no text, empty, or too long behind what stands before it.
     """
     what = argument_of(segments[0]) if len(segments) > 1 else _OWN.get(kind, "key")
     before, last = "/".join((*segments[:-1], "")), admit_text(what, segments[-1])
+    if not last:
+        raise InvalidError(f"`{what}` is empty; give a name")
     name = prefix + before + last
-    if 4 * len(name) > limits.KEY_BYTES and len(name.encode()) > limits.KEY_BYTES:
-        most = limits.KEY_BYTES - len((prefix + before).encode())
+    if 4 * len(name) > most_bytes and len(name.encode()) > most_bytes:
+        most = most_bytes - len((prefix + before).encode())
         shown, size = f"{last[:40]!r}{'…' * (len(last) > 40)}", len(last.encode())
         raise InvalidError(f"`{what}` is {shown} of {size} bytes; here it has at most {most} bytes of UTF-8")
     return name

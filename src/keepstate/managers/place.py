@@ -25,6 +25,7 @@ from keepstate.managers import naming
 from keepstate.managers.backends import Backend, url_of
 from keepstate.opening import OpenStore, source_of
 from keepstate.stores.protocol import Store
+from keepstate.values import limits
 
 _HANDLES: Final = 1_024
 
@@ -46,12 +47,20 @@ class Folder:
     prefix: str
 
     def name(self, *segments: str) -> str:
-        """Returns the name of a document or task; the last segment may be any text.
+        """Returns the name of a document; the last segment may be any text but an empty one.
 
         Raises:
-            InvalidError: That is no text, or too long behind what stands before it.
+            InvalidError: It is none, or too long behind what stands before it.
         """
         return naming.name_of(self.kind, self.prefix, segments)
+
+    def beginning(self, *segments: str) -> str:
+        """Returns what the names of documents begin with that have these segments before their last one."""
+        return self.prefix + "/".join((*segments, ""))
+
+    def task(self, id: str) -> str:
+        """Returns the name of a task in the space's queue, which may be shorter than that of a document."""
+        return naming.name_of(self.kind, self.prefix, (id,), most_bytes=limits.SPACE_BYTES)
 
     def label(self, name: str) -> str:
         """Returns the name of a branch, stream or lease."""
@@ -67,13 +76,13 @@ class Folder:
 
     async def names(self, *segments: str) -> AsyncIterator[str]:
         """Yields what stands last in the names of the documents that begin with these segments."""
-        begin = self.name(*segments, "")
+        begin = self.beginning(*segments)
         async for key in self.space.documents.keys(escaped(begin) + "*"):
             yield key[len(begin) :]
 
     async def values(self, *segments: str, after: str | None = None) -> AsyncIterator[tuple[str, Any]]:
         """Yields the same with the values, behind the name of `after`."""
-        begin = self.name(*segments, "")
+        begin = self.beginning(*segments)
         place = None if after is None else begin + after
         async for key, value in self.space.documents.items(escaped(begin) + "*", after=place):
             yield key[len(begin) :], value

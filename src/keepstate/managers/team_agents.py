@@ -82,9 +82,9 @@ async def let_work(team: Folder, agent_id: str, task_id: str, *, instead_of: str
 
 async def let_go(team: Folder, agent_id: str | None, task_id: str) -> None:
     """Says that an agent no longer has a task: it goes on with another that it holds, or is idle."""
-    agent: AgentCoordinationState | None = await team.space.documents.get(
-        place_of_agent(team, agent_id or "")
-    )
+    if agent_id is None:
+        return
+    agent: AgentCoordinationState | None = await team.space.documents.get(place_of_agent(team, agent_id))
     if agent is None or (task_id not in agent.tasks and agent.current_task != task_id):
         return
     held = await _others(team, agent, task_id)
@@ -101,7 +101,7 @@ async def _others(team: Folder, agent: AgentCoordinationState, task_id: str) -> 
 
 
 async def _infos(team: Folder, task_ids: Sequence[str]) -> dict[str, TaskInfo]:
-    found = await team.space.queue.get_each(*(team.name(task_id) for task_id in task_ids))
+    found = await team.space.queue.get_each(*(team.task(task_id) for task_id in task_ids))
     return {task_id: info for task_id, info in zip(task_ids, found, strict=True) if info is not None}
 
 

@@ -50,7 +50,7 @@ async def put(team: Folder, task: dict[str, Any], *, delay_s: float = 0, max_att
     """Enqueues a task that has an id; a known id adds nothing."""
     await team.space.queue.put(
         task,
-        id=team.name(task["id"]),
+        id=team.task(task["id"]),
         priority=priority_of(task),
         delay_s=delay_s,
         max_attempts=max_attempts,
@@ -63,7 +63,7 @@ async def find(team: Folder, task_id: str, *, payload: bool = True) -> TaskInfo:
     Raises:
         NotFoundError: The team has none of this id.
     """
-    info = await team.space.queue.get(team.name(task_id), payload=payload)
+    info = await team.space.queue.get(team.task(task_id), payload=payload)
     if info is None:
         raise NotFoundError(f"team {team.id!r} has no task {task_id!r}")
     return info

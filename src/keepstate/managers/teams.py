@@ -149,7 +149,7 @@ class OrchestrationStateManager(TeamRosters):
                     return team_tasks.shown(team, info)
                 # Raised here, it would be tried again and again.
                 return ConflictError(f"task {task_id!r} of team {team.id!r} is held by {info.worker!r}")
-            await team.space.queue.take(team.name(task_id), agent_id, lease_s=lease_s)
+            await team.space.queue.take(team.task(task_id), agent_id, lease_s=lease_s)
             await let_work(team, agent_id, task_id, instead_of=info.worker)
             return team_tasks.shown(team, await team_tasks.find(team, task_id))
 
@@ -358,14 +358,17 @@ class OrchestrationStateManager(TeamRosters):
         """
 
         async def work(team: Folder) -> None:
-            await team.space.queue.requeue(team.name(task_id))
+            info = await team_tasks.find(team, task_id, payload=False)
+            if info.state != "dead":
+                raise NotFoundError(f"task {task_id!r} of team {team.id!r} is not dead; get_task shows it")
+            await team.space.queue.requeue(info.id)
 
         await self._change(team_id, work)
 
     async def get_task(self, team_id: str, task_id: str) -> TeamTask | None:
         """Returns a task, or None if there is none of this id, or it was completed over a week ago."""
         team = self._folder(team_id)
-        info = await team.space.queue.get(team.name(task_id), payload=True)
+        info = await team.space.queue.get(team.task(task_id), payload=True)
         return None if info is None else team_tasks.shown(team, info)
 
     async def get_queue_status(self, team_id: str) -> TaskQueueState:
@@ -393,7 +396,7 @@ class OrchestrationStateManager(TeamRosters):
 
 
 async def _read_ahead(team: Folder, task_id: str, *documents: str) -> None:
-    await read_ahead(team.space, documents=documents, task_ids=(team.name(task_id),))
+    await read_ahead(team.space, documents=documents, task_ids=(team.task(task_id),))
 
 
 def _places(team: Folder, agent_id: str | None) -> tuple[str, ...]:

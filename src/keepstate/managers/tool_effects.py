@@ -24,7 +24,7 @@ from keepstate.errors import (
     TransitionError,
 )
 from keepstate.managers.deadlines import milliseconds_of
-from keepstate.managers.naming import new_id, quoted, unquoted
+from keepstate.managers.naming import new_id, segment
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_record
 from keepstate.managers.shielding import noted, shielded
@@ -161,9 +161,9 @@ class ToolEffects(ToolRetries):
             )
             until_ms = milliseconds_of(now) + lease_ms
             await folder.space.documents.put(
-                folder.name("effect", quoted(execution_id), name), {"value": effect, "until_ms": until_ms}
+                folder.name("effect", segment(execution_id), name), {"value": effect, "until_ms": until_ms}
             )
-            await folder.space.documents.put(folder.name("begun", quoted(execution_id), name), None)
+            await folder.space.documents.put(folder.name("begun", segment(execution_id), name), execution_id)
             return effect
 
         return await self._together(self._of("execution_id", execution_id), work)
@@ -173,6 +173,7 @@ class ToolEffects(ToolRetries):
 
         Raises:
             LeaseLostError: It was settled and begun again since.
+            NotFoundError: It was never begun.
         """
         await self._end_effect(effect, EffectStatus.DONE, result=result)
 
@@ -181,6 +182,7 @@ class ToolEffects(ToolRetries):
 
         Raises:
             LeaseLostError: It was settled and begun again since.
+            NotFoundError: It was never begun.
             TransitionError: It was done.
         """
         await self._end_effect(effect, EffectStatus.NOT_DONE, error=told(error))
@@ -220,9 +222,8 @@ class ToolEffects(ToolRetries):
 
         async def read(folder: Folder) -> list[ToolEffect]:
             found: list[ToolEffect] = []
-            async for place in folder.names("begun"):
-                execution_id, _, name = place.partition("/")
-                effect = await _find(folder, unquoted(execution_id), name)
+            async for place, execution_id in folder.values("begun"):
+                effect = await _find(folder, execution_id, place.partition("/")[2])
                 if effect is not None and effect.status is EffectStatus.UNKNOWN:
                     found.append(effect)
             return found
@@ -238,7 +239,9 @@ class ToolEffects(ToolRetries):
         async def work(folder: Folder) -> None:
             known = await _find(folder, effect.execution_id, effect.name)
             what = f"effect {effect.name!r} of execution {effect.execution_id!r}"
-            if known is None or known.token != effect.token:
+            if known is None:
+                raise NotFoundError(f"{what} was never begun")
+            if known.token != effect.token:
                 raise LeaseLostError(f"{what} was settled and begun again since; look at get_effect")
             if known.status is EffectStatus.DONE:
                 if status is EffectStatus.NOT_DONE:
@@ -268,7 +271,7 @@ def _came_of(effect: ToolEffect) -> Any:
 
 async def _find(folder: Folder, execution_id: str, name: str) -> ToolEffect | None:
     kept: dict[str, Any] | None = await folder.space.documents.get(
-        folder.name("effect", quoted(execution_id), name)
+        folder.name("effect", segment(execution_id), name)
     )
     if kept is None:
         return None
@@ -290,7 +293,7 @@ async def _put_end(
     error: str | None = None,
 ) -> ToolEffect:
     ended = replace(effect, status=status, result=result, error=error, ended_at=await folder.space.now())
-    execution = quoted(effect.execution_id)
+    execution = segment(effect.execution_id)
     await folder.space.documents.put(
         folder.name("effect", execution, effect.name), {"value": ended, "until_ms": 0}
     )

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from datetime import datetime
+from heapq import merge
 from itertools import islice
 from typing import Any, Final
 
-from keepstate.engine.admission import admit_text
+from keepstate.engine.admission import admit_name
 from keepstate.engine.tasks import told
 from keepstate.engine.times import milliseconds
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
 from keepstate.managers import tool_log
 from keepstate.managers.deadlines import milliseconds_of
-from keepstate.managers.naming import quoted
+from keepstate.managers.naming import segment
 from keepstate.managers.parameters import sameness
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_record
@@ -61,7 +62,7 @@ class ToolExecutions(ToolEffects):
                 f"`status` of execution {execution.execution_id!r} is {execution.status.name}; it begins as "
                 "PENDING or RUNNING"
             )
-        admit_text("tool_name", execution.tool_name)
+        admit_name("tool_name", execution.tool_name)
         lease_ms = milliseconds("lease_s", lease_s)
 
         async def work(folder: Folder) -> ToolExecution:
@@ -176,29 +177,27 @@ class ToolExecutions(ToolEffects):
         limits.admit_count("limit", limit)
         if status is not None:
             admit_record("status", status, ToolExecutionStatus)
-        tool = quoted(admit_text("tool_name", tool_name))
+        tool = segment(admit_name("tool_name", tool_name))
         behind = None if after is None else await self._place_in_log(after)
 
-        async def read(folder: Folder) -> list[tuple[str, bytes, ToolExecution]]:
-            found: list[tuple[str, bytes, ToolExecution]] = []
+        async def read(folder: Folder) -> list[tuple[bytes, ToolExecution]]:
+            found: list[tuple[bytes, ToolExecution]] = []
             async for name, execution in folder.values("log", tool, after=behind):
                 if status in (None, execution.status):
-                    found.append((name.partition("/")[0], execution.execution_id.encode(), execution))
+                    found.append((name.encode(), execution))
                     if len(found) == limit:
                         break
             return found
 
-        pages = sorted(
-            (each for page in await self._in_each(read) for each in page), key=lambda each: each[:2]
-        )
-        return [execution for _, _, execution in islice(pages, limit)]
+        pages = merge(*await self._in_each(read), key=lambda each: each[0])
+        return [execution for _, execution in islice(pages, limit)]
 
     async def _place_in_log(self, execution_id: str) -> str:
         folder = self._of("execution_id", execution_id)
         logged = await tool_log.find(folder, execution_id)
         if logged is None:
             raise NotFoundError(f"there is no execution {execution_id!r} to go on behind")
-        return logged.place.removeprefix(folder.name("log", quoted(logged.execution.tool_name), ""))
+        return logged.place.removeprefix(folder.beginning("log", segment(logged.execution.tool_name)))
 
     async def _complete(
         self, execution_id: str, result: object, duration_ms: float | None
@@ -243,7 +242,7 @@ class ToolExecutions(ToolEffects):
 
         Its kept results go by `remove_cached_results`. Effects stay: none is done a second time.
         """
-        tool = quoted(admit_text("tool_name", tool_name))
+        tool = segment(admit_name("tool_name", tool_name))
         await self._note_lookups()  # else they would be counted afterwards
 
         async def remove(folder: Folder) -> int:

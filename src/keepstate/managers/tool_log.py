@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from typing import Any
 
-from keepstate.managers.naming import quoted
+from keepstate.managers.naming import ending, segment
 from keepstate.managers.place import Folder
 from keepstate.managers.tool_places import ascending, inverted
 from keepstate.managers.tool_records import ToolExecution, ToolExecutionStatus
@@ -40,7 +40,8 @@ class Logged:
 
 def new_place(folder: Folder, execution: ToolExecution, now_ms: int) -> str:
     """Returns where in the log an execution goes that begins now."""
-    return folder.name("log", quoted(execution.tool_name), inverted(now_ms), execution.execution_id)
+    id = ending(execution.execution_id)
+    return folder.name("log", segment(execution.tool_name), inverted(now_ms), id)
 
 
 async def find(folder: Folder, execution_id: str) -> Logged | None:
@@ -60,7 +61,7 @@ async def put(folder: Folder, before: Logged | None, now: Logged) -> None:
     if before is not None and before.until_ms is not None:
         await documents.delete(_open_place(folder, before))
     if now.until_ms is not None:
-        await documents.put(_open_place(folder, now), None)
+        await documents.put(_open_place(folder, now), id)
     known = {"place": now.place, "since_ms": now.since_ms, "until_ms": now.until_ms}
     await documents.put(folder.name("run", id), known)
     await documents.put(now.place, now.execution)
@@ -76,12 +77,12 @@ async def remove(folder: Folder, logged: Logged) -> None:
 
 async def stale(folder: Folder, before_ms: int) -> AsyncIterator[tuple[str, str]]:
     """Yields executions at which nobody was from then on: when that time came, as text, and their ids."""
-    async for name in folder.names("open"):
-        until, _, execution_id = name.partition("/")
+    async for name, execution_id in folder.values("open"):
+        until = name.partition("/")[0]
         if until > ascending(before_ms):  # the earliest stand first
             return
         yield until, execution_id
 
 
 def _open_place(folder: Folder, logged: Logged) -> str:
-    return folder.name("open", ascending(logged.until_ms or 0), logged.execution.execution_id)
+    return folder.name("open", ascending(logged.until_ms or 0), ending(logged.execution.execution_id))

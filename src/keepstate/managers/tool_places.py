@@ -13,7 +13,8 @@ begun/<execution>/<name>             the same while its end is not told
 ```
 
 An execution, its retries and effects are in the space that its id picks, a result in that of its parameters.
-Times are the store's. What is read from several spaces is put in order by time, then id.
+Only in `run` and `retry`, and the name of an effect, an id stands whole; elsewhere a long one is cut. Times
+are the store's. What is read from several spaces is put in order by time, then id.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ from hashlib import sha256
 from typing import Any, ClassVar, Final, TypeVar
 
 from keepstate._runner import Lock
-from keepstate.engine.admission import admit_text
+from keepstate.engine.admission import admit_name, admit_text
 from keepstate.errors import InvalidError
 from keepstate.managers.manager import Manager
-from keepstate.managers.naming import quoted
+from keepstate.managers.naming import segment
 from keepstate.managers.place import Folder
 from keepstate.managers.tool_records import ToolStats, added
 
@@ -74,7 +75,7 @@ class ToolPlaces(Manager):
 
         Lookups of other managers in the cache show here within 64 of them, or once they are closed.
         """
-        name = quoted(admit_text("tool_name", tool_name))
+        name = segment(admit_name("tool_name", tool_name))
         await self._note_lookups()
 
         async def read(folder: Folder) -> ToolStats | None:
@@ -98,7 +99,7 @@ class ToolPlaces(Manager):
             while waiting:
                 folder_id, lookups = waiting[-1]
                 folder = self._folder(folder_id)
-                name = folder.name("stats", quoted(lookups.tool_name))
+                name = folder.name("stats", segment(lookups.tool_name))
 
                 def add(known: ToolStats, lookups: ToolStats = lookups) -> ToolStats:
                     return added(known.tool_name, known, lookups)
@@ -134,7 +135,7 @@ class Lookups:
 
 async def count(folder: Folder, change: ToolStats) -> None:
     """Adds to the sums of a tool."""
-    name = folder.name("stats", quoted(change.tool_name))
+    name = folder.name("stats", segment(change.tool_name))
     known: ToolStats = await folder.space.documents.get(name, ToolStats(change.tool_name))
     await folder.space.documents.put(name, added(change.tool_name, known, change))
 

@@ -7,7 +7,7 @@ from functools import partial
 from typing import Any, Final
 
 from keepstate._runner import Signal
-from keepstate.engine.admission import admit_text
+from keepstate.engine.admission import admit_name, admit_text
 from keepstate.engine.glob import escaped
 from keepstate.engine.lease import Lease
 from keepstate.engine.scope import called
@@ -20,7 +20,7 @@ from keepstate.errors import (
     TransitionError,
 )
 from keepstate.managers.deadlines import present
-from keepstate.managers.naming import new_id, quoted
+from keepstate.managers.naming import new_id, segment
 from keepstate.managers.parameters import parameters_hash
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_record
@@ -67,14 +67,14 @@ class ToolResults(ToolExecutions):
 
     async def remove_cached_results(self, tool_name: str, parameters: Mapping[str, Any] | None = None) -> int:
         """Forgets the kept results of a tool, or that for equal parameters, and returns how many."""
-        admit_text("tool_name", tool_name)
+        admit_name("tool_name", tool_name)
         if parameters is not None:
             hash = parameters_hash(tool_name, parameters)
             folder = self._cached_in(tool_name, hash)
-            return int(await folder.space.documents.delete(folder.name("cache", quoted(tool_name), hash)))
+            return int(await folder.space.documents.delete(folder.name("cache", segment(tool_name), hash)))
 
         async def remove(folder: Folder) -> int:
-            prefix = escaped(folder.name("cache", quoted(tool_name), ""))
+            prefix = escaped(folder.beginning("cache", segment(tool_name)))
             names = [name async for name in folder.space.documents.keys(prefix + "*")]
             return sum([await folder.space.documents.delete(name) for name in names])
 
@@ -84,12 +84,12 @@ class ToolResults(ToolExecutions):
         return self._of("parameters_hash", f"{tool_name}\0{hash}")
 
     async def _cached(self, folder: Folder, tool_name: str, hash: str) -> ToolCacheEntry | None:
-        name = folder.name("cache", quoted(tool_name), hash)
+        name = folder.name("cache", segment(tool_name), hash)
         entry: ToolCacheEntry | None = await folder.space.documents.get(name)
         return entry
 
     async def _version(self, folder: Folder, tool_name: str, hash: str) -> int:
-        entry = await folder.space.documents.entry(folder.name("cache", quoted(tool_name), hash))
+        entry = await folder.space.documents.entry(folder.name("cache", segment(tool_name), hash))
         return 0 if entry is None else entry.version
 
     # ---- one execution for all who ask
@@ -174,7 +174,7 @@ class ToolResults(ToolExecutions):
             await lease.release()
 
     async def _leading(self, folder: Folder, tool_name: str, hash: str, lease_s: float) -> Lease:
-        name = folder.label(f"flight/{quoted(tool_name)}/{hash}")
+        name = folder.label(f"flight/{segment(tool_name)}/{hash}")
         while True:
             try:
                 return await folder.space.leases.acquire(name, lease_s, wait_s=_LONGEST_WAIT_S)
@@ -232,4 +232,4 @@ class ToolResults(ToolExecutions):
 
 
 def _place(folder: Folder, entry: ToolCacheEntry) -> str:
-    return folder.name("cache", quoted(entry.tool_name), entry.parameters_hash)
+    return folder.name("cache", segment(entry.tool_name), entry.parameters_hash)

@@ -10,6 +10,7 @@ from keepstate.engine.times import milliseconds
 from keepstate.errors import InvalidError, TransitionError
 from keepstate.managers import tool_log
 from keepstate.managers.deadlines import backoff_s, milliseconds_of, present, store_ms
+from keepstate.managers.naming import ending
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_counts, admit_record
 from keepstate.managers.tool_places import ToolPlaces, ascending
@@ -128,7 +129,7 @@ class ToolRetries(ToolPlaces):
             due_ms = milliseconds_of(now)
             if retry.next_retry_at is not None:
                 due_ms = store_ms(retry.next_retry_at, self._clock, now)
-            place = folder.name("due", ascending(due_ms), retry.execution_id)
+            place = folder.name("due", ascending(due_ms), ending(retry.execution_id))
             await folder.space.documents.put(place, retry)
         kept = {"value": retry, "due": place}
         await folder.space.documents.put(folder.name("retry", retry.execution_id), kept)

@@ -67,6 +67,7 @@ class ToolEffects(ToolRetries[Inner]):
 
         Raises:
             LeaseLostError: It was settled and begun again since.
+            NotFoundError: It was never begun.
         """
         finish(self._inner.end_effect(effect, result))
 
@@ -75,6 +76,7 @@ class ToolEffects(ToolRetries[Inner]):
 
         Raises:
             LeaseLostError: It was settled and begun again since.
+            NotFoundError: It was never begun.
             TransitionError: It was done.
         """
         finish(self._inner.refute_effect(effect, error))

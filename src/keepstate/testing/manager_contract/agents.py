@@ -18,6 +18,8 @@ AWKWARD_IDS = [
     "1", "10", "1x", "a/b", "a%2Fb", "a:b", "a_b", "~", "#", "@", "*", "two words", "\n",
     "naïve 🦜", "i" * 150,
 ]  # fmt: skip
+LONG_AND_ODD = [("ö/:_ 🦜~%" * 60).encode()[:467].decode("utf-8", "ignore") + end for end in "xyz"]
+"""Each near 500 bytes, over 900 where it is quoted, and unlike the others in its last character only."""
 LONG_AGO = datetime(2001, 1, 1)
 
 

@@ -11,11 +11,13 @@ from keepstate.errors import (
     ConflictError,
     InvalidError,
     LeaseLostError,
+    NotFoundError,
     TransitionError,
 )
 from keepstate.managers.tool_records import (
     EffectStatus,
     RetryState,
+    ToolEffect,
     ToolExecution,
     ToolExecutionStatus,
 )
@@ -185,6 +187,17 @@ class EffectContract(ManagerStage):
         assert (unknown.execution_id, unknown.error) == ("unknown", "OSError: connection cut")
         await tools.settle_effect("unknown", is_done=True, result="receipt")
         assert await tools.perform_effect("unknown", cut) == "receipt"
+
+    async def test_what_was_never_begun_cannot_end(self) -> None:
+        tools = self.tools()
+        effect = ToolEffect("order", "effect", EffectStatus.STARTED)
+        for change in (
+            tools.end_effect(effect),
+            tools.refute_effect(effect, "no"),
+            tools.settle_effect("order", is_done=True),
+        ):
+            with pytest.raises(NotFoundError, match="'order' was never begun"):
+                await change
 
     async def test_a_late_end_counts(self) -> None:
         tools = self.tools()

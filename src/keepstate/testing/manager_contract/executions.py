@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections import Counter
+from collections.abc import Callable
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
@@ -18,13 +19,18 @@ from keepstate.managers.tool_records import (
     ToolStats,
 )
 from keepstate.managers.tools import ToolStateManager
-from keepstate.testing.manager_contract.agents import AWKWARD_IDS
+from keepstate.testing.manager_contract.agents import AWKWARD_IDS, LONG_AND_ODD
 from keepstate.testing.manager_contract.effects import EffectContract
 
 PENDING, RUNNING = ToolExecutionStatus.PENDING, ToolExecutionStatus.RUNNING
 COMPLETED, FAILED = ToolExecutionStatus.COMPLETED, ToolExecutionStatus.FAILED
 CANCELLED = ToolExecutionStatus.CANCELLED
 NAIVE = datetime(2001, 1, 1, 12, 30)
+
+
+def giving(result: int) -> Callable[..., int]:
+    """Returns a tool that gives this, whatever it is asked."""
+    return lambda *_: result
 
 
 class ExecutionContract(EffectContract):
@@ -149,6 +155,41 @@ class ExecutionContract(EffectContract):
         for id in AWKWARD_IDS:
             assert [each.result for each in await tools.get_execution_history(id)] == [id]
             assert (await tools.get_tool_stats(id)).completed == 1
+
+    async def test_long_names_and_ids_are_told_apart_by_all_that_is_asked(self) -> None:
+        tools = self.tools(cache_results=True)
+        for number, id in enumerate(LONG_AND_ODD):
+            await self.ran(tools, id, number, tool=id)
+            await tools.run(id, {}, giving(number))
+            await tools.start_execution(ToolExecution(f"stale {id}", id), lease_s=0.001)
+            await tools.schedule_retry(f"stale {id}", "no")
+            await tools.begin_effect(id, lease_s=0.001)
+            await tools.perform_effect(id, giving(number), name="mail")
+        await self.pass_time(20)
+
+        for number, id in enumerate(LONG_AND_ODD):
+            history = await tools.get_execution_history(id)
+            assert Counter(each.result for each in history) == Counter([number, number, None])
+            assert (await tools.get_tool_stats(id)).total_executions == 3
+            assert (await tools.run(id, {}, giving(-1))).result == number
+            assert await tools.perform_effect(id, giving(-1), name="mail") == number
+        assert [each.execution_id for each in await tools.get_unknown_effects()] == LONG_AND_ODD
+        stale = [f"stale {id}" for id in LONG_AND_ODD]
+        assert sorted(each.execution_id for each in await tools.get_stale_executions()) == stale
+        assert sorted(each.execution_id for each in await tools.get_pending_retries()) == stale
+        assert await tools.cleanup(older_than=timedelta(0)) == 9
+        assert [await tools.delete_tool(id) for id in LONG_AND_ODD] == [0, 0, 0]
+
+    async def test_names_that_cannot_be_are_refused_by_what_they_are(self) -> None:
+        tools = self.tools()
+        for wrong, told in (("", "has 1 to 512"), ("t" * 513, "has 1 to 512")):
+            with pytest.raises(InvalidError, match=f"`tool_name`.*{told}"):
+                await tools.start_execution(ToolExecution("e", wrong))
+        for wrong, told in (("", "empty"), ("e" * 513, "at most [45]..")):
+            with pytest.raises(InvalidError, match=f"`execution_id`.*{told}"):
+                await tools.start_execution(ToolExecution(wrong, "t"))
+            with pytest.raises(InvalidError, match=f"`name`.*{told}"):
+                await tools.begin_effect("e", wrong)
 
     # ---- sums
 

@@ -180,8 +180,27 @@ class RosterContract(ManagerStage):
             teams.assign_task("t", "2", "a"),
             teams.requeue_task("t", "1"),
         ):
-            with pytest.raises(NotFoundError):
+            with pytest.raises(NotFoundError, match=r"team 't' has no |task '1' of team 't' is not dead"):
                 await change
+
+    async def test_names_that_cannot_be_are_refused_by_what_they_are(self) -> None:
+        teams = await self.formed()
+        most = 200 - (len("team/t/") if self.in_passed_space else 0)
+        longest = "🦜/:" * 30 + "x" * (most - 180)
+        await teams.enqueue_task("t", {"id": longest})
+        for wrong, told in (("", "empty"), (longest + "x", f"at most {most} bytes")):
+            for call in (
+                teams.enqueue_task("t", {"id": wrong}),
+                teams.get_task("t", wrong),
+                teams.complete_task("t", wrong),
+                teams.assign_task("t", wrong, "a"),
+            ):
+                with pytest.raises(InvalidError, match=f"`task_id`.*{told}"):
+                    await call
+
+        assert [task.id for task in (await teams.get_queue_status("t")).pending] == [longest]
+        with pytest.raises(InvalidError, match="`agent_id` is empty"):
+            await teams.add_agent("t", AgentCoordinationState(""))
 
     # ---- agents
 
