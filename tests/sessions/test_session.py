@@ -63,13 +63,31 @@ async def test_a_session_that_is_read_again_and_again_is_written_sixteen_times_i
     assert 10 <= await turned.ks.space("session/s").revision() - before <= 16
 
 
-async def test_a_session_without_a_time_never_ends_and_the_last_use_says_so(turned: Turned) -> None:
-    await Session("s", persistence=turned.ks, ttl_s=None).update({"a": 1})
-    turned.clock.advance(10**12)
-    assert await Session("s", persistence=turned.ks, ttl_s=60).get_state() == {"a": 1}
-    turned.clock.advance(61_000)
+async def test_a_session_lives_as_long_as_the_longest_time_that_it_was_written_with(turned: Turned) -> None:
+    def session(ttl_s: float | None) -> Session:
+        return Session("s", persistence=turned.ks, ttl_s=ttl_s)
 
-    assert await Session("s", persistence=turned.ks, ttl_s=None).get_state() == {}
+    await session(60).update({"a": 1})
+    await session(1).update({"b": 2})  # who thinks of no time lets nothing end sooner
+    turned.clock.advance(59_000)
+    assert await session(None).get_state() == {"a": 1, "b": 2}  # who reads changes nothing
+    turned.clock.advance(61_000)
+    assert await session(None).get_state() == {}
+
+    await session(60).update({"c": 3})
+    await session(None).update({})
+    for _ in range(2):
+        turned.clock.advance(10**12)
+        assert await session(1).get_state() == {"c": 3}
+
+
+async def test_who_reads_by_another_time_writes_nothing(turned: Turned) -> None:
+    await Session("s", persistence=turned.ks, ttl_s=None).update({"a": 1})
+    before = await turned.ks.space("session/s").revision()
+    for ttl_s in (1, 60, None, 3600):
+        await Session("s", user_id="u", persistence=turned.ks, ttl_s=ttl_s).get_state()
+
+    assert await turned.ks.space("session/s").revision() == before
 
 
 async def test_a_transaction_that_began_in_a_life_that_ended_applies_nothing(turned: Turned) -> None:

@@ -60,7 +60,7 @@ class Lives(Site):
         prefix: What the names of the session begin with.
         what: What it is called in refusals.
         user_id: Whose it is; another's is refused.
-        ttl_s: For how long it lives from each use on; None for ever.
+        ttl_s: For how long it lives from each use on, if nobody has written it with more; None for ever.
         lease: Applies what is written only while this is held.
     """
 
@@ -90,7 +90,7 @@ class Lives(Site):
             head = await self._head(tx)
             if head is None:
                 return None
-            await self._use(tx, head)
+            await self._use(tx, head, head)
             return life_prefix(self.prefix, head.life)
 
         return await together(self.place, work, message=f"use {self._what}")
@@ -102,7 +102,8 @@ class Lives(Site):
             lives = await self._lives(tx)
             head = HeadRecord(lives.count + 1, 0, self.ttl_s, self._user_id)
             await tx.documents.put(self.prefix + LIVES, replace(lives, count=head.life))
-        await self._use(tx, head)
+        written = replace(head, ttl_s=_longer(head.ttl_s, self.ttl_s), user_id=head.user_id or self._user_id)
+        await self._use(tx, head, written)
         return life_prefix(self.prefix, head.life)
 
     async def is_over(self) -> bool:
@@ -163,14 +164,17 @@ class Lives(Site):
             self.refuse_other(head.user_id)
         return head
 
-    async def _use(self, tx: Transaction, head: HeadRecord) -> None:
-        """Lets the head live on from now, unless it was just renewed."""
+    async def _use(self, tx: Transaction, head: HeadRecord, used: HeadRecord) -> None:
+        """Lets the head live on from now, unless nothing else changes and it was just renewed."""
         now_ms = round((await tx.now()).timestamp() * 1000)
-        used = HeadRecord(head.life, now_ms, self.ttl_s, head.user_id or self._user_id)
-        is_same = replace(used, used_ms=head.used_ms) == head and head.used_ms > 0
-        if is_same and (self.ttl_s is None or now_ms - head.used_ms < self.ttl_s * 1000 / _SHARE):
+        is_fresh = used.ttl_s is None or now_ms - head.used_ms < used.ttl_s * 1000 / _SHARE
+        if used == head and head.used_ms > 0 and is_fresh:
             return
-        await tx.documents.put(self.prefix + HEAD, used, ttl_s=self.ttl_s)
+        await tx.documents.put(self.prefix + HEAD, replace(used, used_ms=now_ms), ttl_s=used.ttl_s)
+
+
+def _longer(one_s: float | None, other_s: float | None) -> float | None:
+    return None if one_s is None or other_s is None else max(one_s, other_s)
 
 
 def removing(names: list[str]) -> Callable[[Transaction], Awaitable[int]]:

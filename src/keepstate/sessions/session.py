@@ -57,7 +57,8 @@ class Session:
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
             `space` it is in memory that this process shares.
         space: Instead: a space or transaction that session and user are both in.
-        ttl_s: For how long it lives from each use on; None for ever.
+        ttl_s: For how long it lives from each use on; None for ever. The longest counts that somebody has
+            written it with; reading changes nothing of that.
 
     Attributes:
         session_id: Which session.

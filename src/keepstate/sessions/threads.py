@@ -87,11 +87,16 @@ class Threads:
             messages: What it begins with: dicts of role, content, and metadata and id if they have some.
             metadata: What to note of it.
         """
+        if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidError(f"`messages` is {messages!r}; give a list of dicts")
         if len(messages) > _AT_ONCE:
             raise InvalidError(f"{len(messages)} messages were given; at most {_AT_ONCE} with the thread")
         id = f"thread_{self._home.clock.random_bytes(12).hex()}" if id is None else id
         folder = _Folder(self._home, id)
         records = [_admit(self._home, **_parts(message)) for message in messages]
+        if len({record.id for record in records}) < len(records):
+            raise InvalidError("two of the messages have one id; each needs its own")
+        noted = _admit_metadata(metadata)
         await folder.clear_remains()
 
         async def work(tx: Transaction) -> Thread:
@@ -100,7 +105,7 @@ class Threads:
                 return found.shown(id)
             if await tx.documents.get(folder.thread) is not None:
                 raise ConflictError(f"thread {id!r} is being deleted; create it again when that is done")
-            thread = ThreadRecord(await _now_ms(tx), metadata=dict(metadata or {}))
+            thread = ThreadRecord(await _now_ms(tx), metadata=dict(noted))
             for record in records:
                 await folder.add(tx, thread, record)
             await tx.documents.put(folder.thread, thread)
@@ -123,11 +128,11 @@ class Threads:
         Raises:
             NotFoundError: There is none of this id.
         """
-        folder = _Folder(self._home, thread_id)
+        folder, noted = _Folder(self._home, thread_id), _admit_metadata(metadata, may_be_absent=False)
 
         async def work(tx: Transaction) -> Thread:
             record = await folder.known(tx)
-            record.metadata = dict(metadata)
+            record.metadata = noted
             await tx.documents.put(folder.thread, record)
             return record.shown(thread_id)
 
@@ -219,13 +224,13 @@ class ThreadMessages:
         Raises:
             NotFoundError: The thread, or the message, is not there.
         """
-        folder = _Folder(self._home, thread_id)
+        folder, noted = _Folder(self._home, thread_id), _admit_metadata(metadata, may_be_absent=False)
 
         async def work(tx: Transaction) -> ThreadMessage:
             name = folder.message(await folder.number(tx, message_id))
             record = await tx.documents.get(name, type=MessageRecord)
             assert record is not None
-            record.metadata = dict(metadata)
+            record.metadata = noted
             await tx.documents.put(name, record)
             return record.shown(thread_id)
 
@@ -359,15 +364,18 @@ class _Folder:
         found = await self.place.documents.get(self.thread, type=ThreadRecord)
         if found is None or not found.is_going:
             return
-        while names := await self._some_names():
-            await together(self.place, removing(names), message=f"delete thread {self.thread_id}")
+        message, is_going = f"delete thread {self.thread_id}", True
+        while is_going:
+            names = await self._some_names()
 
-        async def end(tx: Transaction) -> None:
-            now = await tx.documents.get(self.thread, type=ThreadRecord)
-            if now is not None and now.is_going:
-                await tx.documents.delete(self.thread)
+            async def work(tx: Transaction, names: list[str] = names) -> bool:
+                now = await tx.documents.get(self.thread, type=ThreadRecord)
+                if now is None or not now.is_going:
+                    return False  # another has removed it, and somebody may have made it anew since
+                await removing(names or [self.thread])(tx)
+                return bool(names)
 
-        await together(self.place, end, message=f"delete thread {self.thread_id}")
+            is_going = await together(self.place, work, message=message, turn=self.thread)
 
     async def _some_names(self) -> list[str]:
         names: list[str] = []
@@ -394,7 +402,15 @@ def _admit(
     if not admit_text("role", role):
         raise InvalidError("`role` is empty; say who speaks, such as 'user'")
     name = f"msg_{home.clock.random_bytes(12).hex()}" if id is None else _admit_id(id)
-    return MessageRecord(name, admit_text("role", role), content, 0, dict(metadata or {}))
+    return MessageRecord(name, admit_text("role", role), content, 0, _admit_metadata(metadata))
+
+
+def _admit_metadata(metadata: object, *, may_be_absent: bool = True) -> dict[str, Any]:
+    if metadata is None and may_be_absent:
+        return {}
+    if not isinstance(metadata, Mapping):
+        raise InvalidError(f"`metadata` is {metadata!r}; give a dict")
+    return dict(cast("Mapping[str, Any]", metadata))
 
 
 def _parts(message: object) -> dict[str, Any]:

@@ -132,6 +132,12 @@ class ThreadContract(SessionStage):
             threads.create("x", messages=[{"content": "nobody"}]),
             threads.create("x", messages=[{"role": "user", "text": "?"}]),
             threads.create("x", messages=["hi"]),  # type: ignore[list-item]
+            threads.create("x", messages=3),  # type: ignore[arg-type]
+            threads.create("x", messages="hi"),  # type: ignore[arg-type]
+            threads.create("x", messages=[{"role": "user", "content": n, "id": "m"} for n in range(2)]),
+            threads.create("x", metadata=3),  # type: ignore[arg-type]
+            threads.update("t", metadata=None),  # type: ignore[arg-type]
+            threads.messages.create("t", role="user", content="x", metadata=[1]),  # type: ignore[arg-type]
             threads.messages.create("t", role="", content="x"),
             threads.messages.create("t", role="user", content="x", id=""),
             threads.messages.list("t", limit=0),

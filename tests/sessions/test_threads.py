@@ -1,0 +1,63 @@
+"""Threads where it is hard: one is removed by several, and made anew meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from keepstate import Threads
+from keepstate.engine.keepstate import Keepstate
+from keepstate.errors import NotFoundError
+from keepstate.sessions import threads as source
+
+
+@pytest.fixture
+def listing(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
+    """Holds the first who removes a thread when it has listed what to remove: says so, and waits."""
+    listed, go_on = asyncio.Event(), asyncio.Event()
+    list_names = source._Folder._some_names
+
+    async def held(folder: source._Folder) -> list[str]:
+        names = await list_names(folder)
+        if not listed.is_set():
+            listed.set()
+            await go_on.wait()
+        return names
+
+    monkeypatch.setattr(source._Folder, "_some_names", held)
+    return listed, go_on
+
+
+async def test_who_removes_a_thread_slowly_takes_nothing_of_one_that_was_made_anew(
+    ks: Keepstate, listing: tuple[asyncio.Event, asyncio.Event]
+) -> None:
+    listed, go_on = listing
+    threads, others = Threads(persistence=ks), Threads(persistence=ks)
+    said = [{"role": "user", "content": f"old {n}", "id": f"m{n}"} for n in range(3)]
+    await threads.create("t", messages=said)
+    removing = asyncio.create_task(threads.delete("t"))
+    await listed.wait()
+    anew = [{"role": "user", "content": f"new {n}", "id": f"m{n}"} for n in range(3)]
+    await others.create("t", messages=anew)
+    go_on.set()
+
+    assert await removing
+    page = await others.messages.list("t", order="asc")
+    assert [message.content for message in page.data] == ["new 0", "new 1", "new 2"]
+
+
+async def test_what_a_killed_remover_left_is_removed_by_the_next(
+    ks: Keepstate, listing: tuple[asyncio.Event, asyncio.Event]
+) -> None:
+    listed, _ = listing
+    threads = Threads(persistence=ks)
+    await threads.create("t", messages=[{"role": "user", "content": str(n)} for n in range(700 // 3)])
+    killed = asyncio.create_task(threads.delete("t"))
+    await listed.wait()
+    killed.cancel()
+
+    with pytest.raises(NotFoundError):
+        await threads.retrieve("t")
+    assert not await threads.delete("t")
+    assert [name async for name in ks.space("thread/t").documents.keys("*")] == []
