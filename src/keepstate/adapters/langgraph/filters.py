@@ -19,8 +19,14 @@ _OPERATORS: Final = ("$eq", "$ne", *_ORDERS)
 
 
 def admit_filter(conditions: Mapping[str, Any] | None) -> None:
-    """Raises `InvalidError` for an operator that there is none of."""
-    for key, wanted in (conditions or {}).items():
+    """Raises `InvalidError` for what is no mapping of text, and for an operator that there is none of."""
+    if conditions is None:
+        return
+    if not _is_mapping(conditions):
+        raise InvalidError(f"`filter` is {conditions!r}; it is a dict of keys and what they are to be")
+    for key, wanted in conditions.items():
+        if not isinstance(key, str):
+            raise InvalidError(f"`filter` has the key {key!r}; the keys of an item are text")
         if not _is_operators(wanted):
             continue
         for operator in wanted:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeVar, cast
 from keepstate._finish import finish, finish_each
 from keepstate._runner import Colour, Lock
 from keepstate.engine.keepstate import Keepstate
-from keepstate.errors import InvalidError
+from keepstate.errors import CorruptError, InvalidError
 from keepstate.opening import source_of
 from keepstate.stores.protocol import Coloured, Store
 from keepstate.stores.wrappers.encrypted import KeyRing
@@ -106,11 +106,26 @@ class Homes:
 
     def finish(self, work: Work[T]) -> T:
         """Returns the result of work, without `await`."""
-        return finish(work(self.blocking()))
+        try:
+            return finish(work(self.blocking()))
+        except CorruptError as error:
+            self._explain(error)
+            raise
 
     def finish_each(self, work: Callable[[Keepstate], AsyncIterator[T]]) -> Iterator[T]:
         """Yields the results of work, without `await`."""
-        return finish_each(work(self.blocking()))
+        try:
+            yield from finish_each(work(self.blocking()))
+        except CorruptError as error:
+            self._explain(error)
+            raise
+
+    def _explain(self, error: CorruptError) -> None:
+        """Raises `InvalidError` if the file is no damaged store, but one of LangGraph's own."""
+        if self.url.startswith("sqlite:") and isinstance(error.place, str):
+            from keepstate.adapters.langgraph.official import refuse_official
+
+            refuse_official(error.place, error)
 
     async def wait(self, work: Work[T]) -> T:
         """Returns the result of work."""

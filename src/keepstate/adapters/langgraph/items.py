@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from datetime import UTC, datetime
-from typing import Any, Final, cast
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Self
 
 import msgspec
 from langgraph.store.base import Item, SearchItem
 
 from keepstate.adapters.langgraph.namespaces import place_of
 from keepstate.errors import CorruptError, InvalidError
+from keepstate.values.limits import TTL_MS
 
 _MINUTE_MS: Final = 60_000
+_MOST_MINUTES: Final = TTL_MS // _MINUTE_MS
+_TICK: Final = timedelta(microseconds=1)
 
 
 class ItemRecord(msgspec.Struct, frozen=True):
@@ -21,7 +23,7 @@ class ItemRecord(msgspec.Struct, frozen=True):
     Attributes:
         value: Its value.
         created_at: When it was first put since it was last absent; later ones keep it.
-        updated_at: When it was last put.
+        updated_at: When it was last put; later each time, if only by a microsecond.
         after: The revision of the space that was seen before that: it orders what has one time.
         ttl_minutes: How long it lives after it was last put or read with `refresh_ttl`; None for ever.
     """
@@ -34,13 +36,23 @@ class ItemRecord(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> tuple[datetime, int]:
-        """Sorts items by when they were last put."""
-        return self.updated_at, self.after
+        """Sorts items by when they were last put: by what the clock said, then by what was seen before."""
+        at = self.updated_at
+        return at.replace(microsecond=at.microsecond // 1000 * 1000), self.after
 
     @property
     def ttl_ms(self) -> int | None:
         """Returns how long it lives from now, if it does not for ever."""
         return None if self.ttl_minutes is None else lifetime_ms(self.ttl_minutes)
+
+    @classmethod
+    def put(
+        cls, value: dict[str, Any], at: datetime, after: int, ttl: float | None, old: Self | None
+    ) -> Self:
+        """Returns an item as it is put, over an older one if there is one."""
+        if old is None:
+            return cls(value, at, at, after, ttl)
+        return cls(value, old.created_at, max(at, old.updated_at + _TICK), after, ttl)
 
     def as_document(self) -> dict[str, Any]:
         """Returns what is stored."""
@@ -84,25 +96,11 @@ def lifetime_ms(minutes: object) -> int:
     """Returns a time to live as stores take it.
 
     Raises:
-        InvalidError: It is not positive, or no number.
+        InvalidError: It is not positive, over a hundred years, or no number.
     """
-    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not minutes > 0:
-        raise InvalidError(f"`ttl` is {minutes!r}; it is a number of minutes above 0, or None for ever")
+    if isinstance(minutes, bool) or not isinstance(minutes, int | float) or not 0 < minutes <= _MOST_MINUTES:
+        raise InvalidError(
+            f"`ttl` is {minutes!r}; it is a number of minutes, more than 0 and at most {_MOST_MINUTES:,}, "
+            "or None for ever"
+        )
     return max(1, round(minutes * _MINUTE_MS))
-
-
-def admit_value(value: Mapping[Any, Any]) -> dict[str, Any]:
-    """Returns a value as it is kept.
-
-    Raises:
-        InvalidError: It is no mapping with text for keys.
-    """
-    asked = cast("object", value)
-    if not isinstance(asked, Mapping):
-        raise InvalidError(f"`value` is {type(asked).__name__}; an item is a dict with text for keys")
-    kept: dict[str, Any] = {}
-    for key, each in value.items():
-        if not isinstance(key, str):
-            raise InvalidError(f"`value` has the key {key!r}; the keys of an item are text")
-        kept[key] = each
-    return kept

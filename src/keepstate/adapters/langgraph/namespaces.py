@@ -13,7 +13,10 @@ from typing import Final
 from langgraph.store.base import InvalidNamespaceError, ListNamespacesOp, MatchCondition
 
 from keepstate.engine.glob import escaped
+from keepstate.errors import InvalidError
 
+ITEM_BYTES: Final = 500
+"""Of an item's namespace and key as UTF-8, with a dot behind each label and one more: its vectors add 9."""
 VECTORS: Final = ".vectors."
 """What the name of an item's vectors begins with; the item's name follows."""
 BEHIND_VECTORS: Final = "/"
@@ -27,11 +30,22 @@ def name_of(namespace: Iterable[str], key: str) -> str:
 
     Raises:
         InvalidNamespaceError: There is no label.
+        InvalidError: They are too long together, or no text.
     """
     labels = tuple(namespace)
     if not labels:
         raise InvalidNamespaceError("the namespace of an item has no label; give one, such as ('memories',)")
-    return f"{'.'.join(labels)}..{key}"
+    name = f"{'.'.join(labels)}..{key}"
+    try:
+        size = len(name.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidError(f"UTF-8 cannot hold the namespace {labels!r} and the key {key!r}") from error
+    if size > ITEM_BYTES:
+        raise InvalidError(
+            f"the namespace {labels!r:.99} and the key {key!r:.99} have {size:,} bytes of UTF-8 together; "
+            f"they may have {ITEM_BYTES}"
+        )
+    return name
 
 
 def place_of(name: str) -> tuple[Namespace, str]:

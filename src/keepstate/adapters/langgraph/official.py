@@ -148,6 +148,25 @@ def opened(url: str, allow: Iterable[Allowed] = ()) -> Generator[Official]:
             official.close()
 
 
+def refuse_official(path: str, cause: Exception) -> None:
+    """Raises `InvalidError` if a file, which is no keepstate store, is what LangGraph keeps its state in."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
+            rows = connection.execute("select name from sqlite_master where type = 'table'").fetchall()
+    except sqlite3.Error:
+        return
+    tables = {name for (name,) in rows}
+    if "checkpoints" in tables:
+        raise InvalidError(
+            f"{path} holds checkpoints of LangGraph's own saver; give another file, and bring them over with "
+            f"keepstate langgraph import --from sqlite:///{path} STORE-URL"
+        ) from cause
+    if "store_migrations" in tables:
+        raise InvalidError(
+            f"{path} holds items of LangGraph's own store; give another file, and put them there"
+        ) from cause
+
+
 @contextmanager
 def _sqlite(url: str, serde: JsonPlusSerializer) -> Generator[Official]:
     path = unquote(url.removeprefix("sqlite:///"))

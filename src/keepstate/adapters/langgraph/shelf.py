@@ -86,8 +86,8 @@ class Shelf:
             if op.value is None:
                 self._drop(unit, place, before)
             else:
-                created = now if before is None else (await self._read(unit, before)).created_at
-                record = ItemRecord(dict(op.value), created, now, unit.revision or 0, op.ttl)
+                old = None if before is None else await self._read(unit, before)
+                record = ItemRecord.put(dict(op.value), now, unit.revision or 0, op.ttl, old)
                 self._write(unit, place, names[index], record.as_document(), record.ttl_ms)
             if kept:
                 life = None if op.ttl is None else lifetime_ms(op.ttl)

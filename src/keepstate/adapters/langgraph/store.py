@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
@@ -18,17 +18,17 @@ from langgraph.store.base import (
     Result,
     SearchOp,
     TTLConfig,
-    validate_op_namespace,
 )
 
 from keepstate._finish import finish
 from keepstate._runner import Signal, Work
-from keepstate.adapters.langgraph.filters import admit_filter
 from keepstate.adapters.langgraph.homes import Homes
-from keepstate.adapters.langgraph.items import admit_value, lifetime_ms
+from keepstate.adapters.langgraph.items import lifetime_ms
 from keepstate.adapters.langgraph.opened import Done, Opened
+from keepstate.adapters.langgraph.operations import admitted
 from keepstate.adapters.langgraph.shelf import Kept, Shelf
 from keepstate.adapters.langgraph.vectors import Index, Vectors
+from keepstate.engine.admission import admit_flag, admit_space
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.scope import SpaceScope
 from keepstate.errors import InvalidError
@@ -42,7 +42,6 @@ T = TypeVar("T")
 
 _SPACE = "store"
 _SWEEP_MINUTES = 5.0
-_OPS = (GetOp, SearchOp, PutOp, ListNamespacesOp)
 
 
 class KeepstateStore(BaseStore):
@@ -81,13 +80,12 @@ class KeepstateStore(BaseStore):
         space: str = _SPACE,
         record: bool = False,
     ) -> None:
-        if ttl is not None and (minutes := ttl.get("default_ttl")) is not None:
-            lifetime_ms(minutes)
-        self.ttl_config = ttl
-        self.index_config = None if index is None else index.copy()
+        self.ttl_config = _admitted_ttl(ttl)
         self._vectors = None if index is None else Vectors(index)
+        self.index_config = None if index is None else index.copy()
         self._homes = Homes(url, namespace=namespace, author=author, encryption=encryption)
-        self._space, self._record = space, record
+        self._space = admit_space("space", space, self._homes.namespace)
+        self._record = admit_flag("record", record)
         self._sweeper: Work | None = None
 
     def __repr__(self) -> str:
@@ -223,7 +221,7 @@ class _Plan:
     """
 
     def __init__(self, ops: Iterable[Op], vectors: Vectors | None) -> None:
-        self._ops, self._vectors = [_admitted(op) for op in ops], vectors
+        self._ops, self._vectors = admitted(ops), vectors
         last = {(tuple(op.namespace), op.key): op for op in self._ops if isinstance(op, PutOp)}
         self._puts = list(last.values())
         self._paths = [vectors.texts(op) if vectors is not None else {} for op in self._puts]
@@ -260,22 +258,12 @@ class _Plan:
         return [self._vectors.stored(paths, [next(given) for _ in paths]) for paths in self._paths]
 
 
-def _admitted(op: Op) -> Op:
-    asked = cast("object", op)
-    if not isinstance(asked, _OPS):
-        raise InvalidError(
-            f"{asked!r} is no operation; there are {', '.join(kind.__name__ for kind in _OPS)}"
-        )
-    validate_op_namespace(op)
-    if isinstance(op, PutOp):
-        if op.ttl is not None:
-            lifetime_ms(op.ttl)
-        return op if op.value is None else op._replace(value=admit_value(op.value))
-    if isinstance(op, GetOp):
-        return op
-    for name, number in (("limit", op.limit), ("offset", op.offset)):
-        if type(number) is not int or number < 0:
-            raise InvalidError(f"`{name}` is {number!r}; it is 0 or more")
-    if isinstance(op, SearchOp):
-        admit_filter(op.filter)
-    return op
+def _admitted_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
+    if ttl is None:
+        return None
+    if not isinstance(cast("object", ttl), Mapping):
+        raise InvalidError(f"`ttl` of the store is {ttl!r}; it is a dict with `default_ttl` and others")
+    for minutes in (ttl.get("default_ttl"), ttl.get("sweep_interval_minutes")):
+        if minutes is not None:
+            lifetime_ms(minutes)
+    return ttl

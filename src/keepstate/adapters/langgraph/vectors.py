@@ -61,8 +61,12 @@ class Vectors:
 
     def __init__(self, index: Index | IndexConfig) -> None:
         told = cast("Mapping[str, Any]", index)
+        if not isinstance(cast("object", index), Mapping):
+            raise InvalidError(f"`index` is {index!r}; it is a dict with `dims`, `embed` and others")
+        if told.get("embed") is None:
+            raise InvalidError("`embed` of the index is missing: what makes vectors of texts")
         _numpy()
-        self.embeddings: Embeddings = ensure_embeddings(told.get("embed"))
+        self.embeddings: Embeddings = ensure_embeddings(told["embed"])
         dims = told.get("dims")
         if dims is not None and (type(dims) is not int or dims < 1):
             raise InvalidError(f"`dims` of the index is {dims!r}; it says how many numbers a vector has")
@@ -73,7 +77,10 @@ class Vectors:
                 f"`distance_type` of the index is {self._distance!r}; there are {', '.join(DISTANCES)}"
             )
         fields = told.get("fields") or told.get("text_fields") or [_WHOLE]
-        self._fields = _tokenized([fields] if isinstance(fields, str) else fields)
+        fields = [fields] if isinstance(fields, str) else fields
+        if not is_texts(fields):
+            raise InvalidError(f"`fields` of the index is {fields!r}; it is a list of paths")
+        self._fields = _tokenized(fields)
 
     def texts(self, op: PutOp) -> dict[str, str]:
         """Returns the texts of an item that are to have a vector, by their paths."""
@@ -141,6 +148,13 @@ class Vectors:
                 f"the model made a vector of {made.size} numbers, and `dims` of the index is {self._dims}"
             )
         return made
+
+
+def is_texts(values: object) -> bool:
+    """Whether it is a list of texts."""
+    if not isinstance(values, list | tuple):
+        return False
+    return all(isinstance(each, str) for each in cast("list[Any]", values))
 
 
 def _tokenized(paths: Iterable[str]) -> list[tuple[str, list[str] | str]]:
