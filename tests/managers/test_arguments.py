@@ -1,4 +1,4 @@
-"""Each argument of each public method of a manager: what is of no type it may be raises `InvalidError`.
+"""Each argument of a manager's constructor and methods: what is of no type it may be raises `InvalidError`.
 
 The methods are found by their signatures, so that a new one is tried too.
 """
@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractAsyncContextManager
 from dataclasses import MISSING, fields
 from datetime import datetime, timedelta
 from enum import Enum
+from math import nan
 from typing import Any, get_args, get_origin, get_type_hints
 
 import pytest
@@ -18,9 +20,11 @@ from keepstate import (
     AgentStateStore,
     InvalidError,
     KnowledgeStateManager,
+    MemoryBackend,
     NotFoundError,
     OrchestrationStateManager,
     SpeechStateManager,
+    StateConfig,
     StateManager,
     ToolStateManager,
     WorkflowStateManager,
@@ -39,7 +43,7 @@ TAKES_ANYTHING = {"unsubscribe"}
 def calls() -> Iterator[Any]:
     """Yields each method with the name of one of its arguments."""
     for manager in MANAGERS:
-        for name, method in inspect.getmembers(manager, inspect.iscoroutinefunction):
+        for name, method in inspect.getmembers(manager, inspect.isfunction):
             if not name.startswith("_") and name not in TAKES_ANYTHING:
                 for argument in list(inspect.signature(method).parameters)[1:]:
                     yield pytest.param(manager, name, argument, id=f"{manager.__name__}.{name}({argument})")
@@ -85,6 +89,15 @@ def example(hint: Any) -> Any:
     return len
 
 
+async def done(answer: Any) -> None:
+    """Awaits what a method returned, or enters it, where it is to be."""
+    if isinstance(answer, AbstractAsyncContextManager):
+        async with answer:
+            return
+    if inspect.isawaitable(answer):
+        await answer
+
+
 @pytest.mark.parametrize(("manager", "name", "argument"), list(calls()))
 async def test_what_is_of_no_type_an_argument_may_be_is_refused(
     manager: type[Manager], name: str, argument: str
@@ -102,7 +115,7 @@ async def test_what_is_of_no_type_an_argument_may_be_is_refused(
             if fits(wrong, hints[argument]):
                 continue
             try:
-                await getattr(made, name)(**{**given, argument: wrong})
+                await done(getattr(made, name)(**{**given, argument: wrong}))
             except InvalidError as refused:
                 told: str | None = str(refused)
             except NotFoundError:  # the subject is looked for first
@@ -111,3 +124,32 @@ async def test_what_is_of_no_type_an_argument_may_be_is_refused(
                 told = None
 
             assert told, f"{argument}={wrong!r} was taken"
+
+
+NOWHERE = (5, 1.5, b"a", ["a"], {}, object())
+CANNOT_BE: dict[str, tuple[Any, ...]] = {
+    "config": ("memory", {}, MemoryBackend()),
+    **dict.fromkeys(("persistence", "url", "redis_url", "file_path"), NOWHERE),
+    "space": (*NOWHERE, "run/42"),
+    "checkpoint_interval": (0, -1, 1.5, "5", True),
+    "sync_interval": (-1, nan, "1", None, True),
+    "lease_s": (0, -1, nan, "1", None, True),
+    "cache_results": (1, "yes", None),
+    "cache_ttl": (0, -1, nan, "1", True),
+}
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+def test_what_a_manager_cannot_be_made_of_is_refused(manager: type[Manager]) -> None:
+    for argument in inspect.signature(manager).parameters:
+        for wrong in CANNOT_BE[argument] if argument != "_colour" else ():
+            with pytest.raises(InvalidError):
+                manager(**{argument: wrong})
+
+
+@pytest.mark.parametrize("shards", [0, -1, 1_001, 1 << 40, 2.0, True])
+def test_a_state_has_up_to_a_thousand_shards(shards: Any) -> None:
+    with pytest.raises(InvalidError, match=r"`shards`.* 1 to 1000"):
+        StateConfig(shards=shards)
+
+    assert StateConfig(shards=1_000).shards == 1_000

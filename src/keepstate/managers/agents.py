@@ -5,20 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import field
 from datetime import datetime
-from os import PathLike
 from typing import Any, ClassVar, Final
 
-from keepstate._runner import Colour
 from keepstate.engine.admission import admit_flag, admit_text
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
-from keepstate.engine.transaction import Transaction
-from keepstate.managers.backends import Backend
 from keepstate.managers.manager import Manager
 from keepstate.managers.moments import Moment, Moments, admit_id, forget_old
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_record, record
-from keepstate.stores.protocol import Store
 
 RECOVERABLE: Final = "recoverable"
 """What holds of a checkpoint that recovery may go on from."""
@@ -72,38 +65,16 @@ class AgentStateStore(Manager):
     """Keeps agents, each in its space `agent/<id>`.
 
     A snapshot or checkpoint costs what changed since the one before, however large it is.
+
+    Args:
+        persistence: Where to keep agents; see `StateManager`.
+        url: The URL, if `persistence` names a kind of store.
+        redis_url: The URL of a Redis server.
+        file_path: The file of a journal or SQLite database.
+        space: Instead: the space or transaction to keep all agents in.
     """
 
     _kind: ClassVar[str] = "agent"
-
-    def __init__(
-        self,
-        *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
-        _colour: Colour = "async",
-    ) -> None:
-        """Makes a manager; asks the store nothing.
-
-        Args:
-            persistence: `memory`, `file`, `sqlite`, `redis` or `postgres`; a URL, a description, or an open
-                store.
-            url: With a name that needs one.
-            redis_url: With `redis`.
-            file_path: With `file` or `sqlite`.
-            space: Instead: a space or transaction to keep all agents in.
-        """
-        super().__init__(
-            persistence=persistence,
-            url=url,
-            redis_url=redis_url,
-            file_path=file_path,
-            space=space,
-            _colour=_colour,
-        )
 
     def _snapshots(self, agent_id: str) -> Moments:
         return Moments(self._folder(agent_id), "snapshot")

@@ -201,6 +201,8 @@ def _of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
         if "url" in given:
             return _admit_scheme("url", given["url"], (name,))
         path = given.get("file_path")
+        if path is not None:
+            admit_path("file_path", path)
         if name == "sqlite":
             return SQLiteBackend(_SQLITE if path is None else path).store_url
         return FileBackend().store_url if path is None else _of_journal(path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from os import PathLike
+from typing import Final
 
 from keepstate.engine.admission import admit_text
 from keepstate.engine.keepstate import Keepstate
@@ -12,7 +13,8 @@ from keepstate.errors import InvalidError
 from keepstate.managers.backends import Backend
 from keepstate.managers.sizes import admit_interval
 from keepstate.stores.protocol import Store
-from keepstate.values import limits
+
+_MOST_SHARDS: Final = 1_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,8 +31,8 @@ class StateConfig:
         url: The URL of the backend, where it is not a `redis_url`.
         key_prefix: Keeps managers with another prefix apart: the space is `state/<key_prefix>`.
         ttl: After how many seconds what was saved expires; to save it again begins anew, an update does not.
-        shards: Over how many spaces keys are spread, so that more can be written at once. All who share a
-            state need the same number.
+        shards: Over how many spaces keys are spread, so that more can be written at once; up to 1,000. All
+            who share a state need the same number.
         record: Whether every moment is kept and can be read again. A write takes two to four times as long
             with it on a server, ten to twenty times in memory. If it is not said, yes, unless what is saved
             expires. What has begun to be recorded stays so.
@@ -53,6 +55,7 @@ class StateConfig:
                 raise InvalidError(f"`{name}` is {truth!r}; it is True or False")
         admit_interval("save_interval", self.save_interval)
         admit_text("key_prefix", self.key_prefix)
-        limits.admit_count("shards", self.shards)
+        if type(self.shards) is not int or not 0 < self.shards <= _MOST_SHARDS:
+            raise InvalidError(f"`shards` is {self.shards!r}; it is 1 to {_MOST_SHARDS}")
         if self.ttl is not None:
             milliseconds("ttl", self.ttl)

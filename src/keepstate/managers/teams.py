@@ -17,12 +17,11 @@ from keepstate._runner import Colour, Signal
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.once import entered_once
 from keepstate.engine.space import Space
-from keepstate.engine.times import admit_wait
+from keepstate.engine.times import admit_wait, milliseconds
 from keepstate.engine.together import read_ahead
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import (
     ConflictError,
-    InvalidError,
     LeaseLostError,
     NotFoundError,
     StoreUnavailableError,
@@ -32,6 +31,7 @@ from keepstate.managers.backends import Backend
 from keepstate.managers.naming import new_id
 from keepstate.managers.place import Folder
 from keepstate.managers.recent import Recent
+from keepstate.managers.records import admit_record
 from keepstate.managers.sizes import admit_interval
 from keepstate.managers.team_agents import (
     find_agent,
@@ -88,8 +88,7 @@ class OrchestrationStateManager(TeamRosters):
             space=space,
             _colour=_colour,
         )
-        if type(lease_s) not in (int, float) or lease_s <= 0:
-            raise InvalidError(f"`lease_s` is {lease_s!r}; it is a number of seconds above 0")
+        milliseconds("lease_s", lease_s)
         self._lease_s = lease_s
         keep_s = admit_interval("sync_interval", sync_interval)
         self._recent = Recent(self._clock, 0 if self._place.transaction is not None else keep_s)
@@ -248,6 +247,9 @@ class OrchestrationStateManager(TeamRosters):
         """
         hold_s = self._lease_s if lease_s is None else lease_s
         self._place.refuse_inside("holding a task")
+        self._folder(team_id)
+        admit_record("task", task, TeamTask)
+        milliseconds("lease_s", hold_s)
 
         async def beat(signal: Signal) -> None:
             while not await signal.wait(hold_s / 3):

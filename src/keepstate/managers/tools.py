@@ -6,6 +6,7 @@ from os import PathLike
 from typing import Any, ClassVar
 
 from keepstate._runner import Colour
+from keepstate.engine.admission import admit_flag
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.times import milliseconds
@@ -25,7 +26,7 @@ class ToolStateManager(ToolResults):
 
     Attributes:
         cache_results: Whether completed executions leave their results in the cache.
-        cache_ttl: For how many seconds; None for ever.
+        cache_ttl: For how many seconds; None for ever. Of no account where they leave none.
 
     Args:
         persistence: Where to keep it; see `StateManager`.
@@ -64,7 +65,7 @@ class ToolStateManager(ToolResults):
         )
         if cache_ttl is not None:
             milliseconds("cache_ttl", cache_ttl)
-        self.cache_results, self.cache_ttl = cache_results, cache_ttl
+        self.cache_results, self.cache_ttl = admit_flag("cache_results", cache_results), cache_ttl
         self._lookups = Lookups()
         self._flights = Flights(self._runner)
 

@@ -23,6 +23,13 @@ class AgentStateStore(Manager[managers.AgentStateStore]):
     """Keeps agents, each in its space `agent/<id>`.
 
     A snapshot or checkpoint costs what changed since the one before, however large it is.
+
+    Args:
+        persistence: Where to keep agents; see `StateManager`.
+        url: The URL, if `persistence` names a kind of store.
+        redis_url: The URL of a Redis server.
+        file_path: The file of a journal or SQLite database.
+        space: Instead: the space or transaction to keep all agents in.
     """
 
     def __init__(

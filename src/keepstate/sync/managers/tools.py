@@ -24,7 +24,7 @@ class ToolStateManager(ToolResults[managers.ToolStateManager]):
 
     Attributes:
         cache_results: Whether completed executions leave their results in the cache.
-        cache_ttl: For how many seconds; None for ever.
+        cache_ttl: For how many seconds; None for ever. Of no account where they leave none.
 
     Args:
         persistence: Where to keep it; see `StateManager`.
@@ -72,7 +72,7 @@ class ToolStateManager(ToolResults[managers.ToolStateManager]):
 
     @property
     def cache_ttl(self) -> float | None:
-        """For how many seconds; None for ever."""
+        """For how many seconds; None for ever. Of no account where they leave none."""
         return self._inner.cache_ttl
 
     def complete_execution(

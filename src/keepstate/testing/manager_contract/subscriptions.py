@@ -116,6 +116,24 @@ class SubscriptionContract(ManagerStage):
         await state.drain()
         assert told == ["a"]
 
+    async def test_who_unsubscribes_is_not_told_what_has_changed_by_then(self) -> None:
+        state = self.state()
+        told: list[str] = []
+
+        def tell(key: str, old: Any, new: Any) -> None:
+            told.append(key)
+            state.unsubscribe("*", tell)
+
+        state.subscribe("*", tell)
+        async with state.transaction() as tx:
+            for key in "abcde":
+                await tx.save(key, 1)
+        await state.drain()
+        await self.until(lambda: told)
+        await state.close()
+
+        assert told == ["a"]
+
     async def test_who_never_called_was_never_subscribed(self) -> None:
         state = self.state()
         state.subscribe("*", print)
