@@ -16,7 +16,9 @@ from bench.embedded import memory, sqlite_full, sqlite_normal
 from bench.harness import Row, Shown, Table
 from bench.history import history
 from bench.importing import importing
+from bench.langgraph import langgraph
 from bench.managers import managers
+from bench.patterns import patterns
 from bench.servers import postgres_rows, redis_rows
 from bench.typed import typed
 
@@ -30,6 +32,8 @@ GROUPS: dict[str, Callable[[Table], None]] = {
     "history": history,
     "managers": managers,
     "typed": typed,
+    "patterns": patterns,
+    "langgraph": langgraph,
 }
 PACKAGES = (
     "keepstate",
@@ -38,7 +42,9 @@ PACKAGES = (
     "psycopg",
     "msgspec",
     "kvgit",
+    "langgraph",
     "langgraph-checkpoint-sqlite",
+    "langgraph-checkpoint-postgres",
     "agenticaiframework",
 )
 RESULTS = Path(__file__).parent / "results.json"
@@ -93,6 +99,7 @@ def _results(table: Table, *, quick: bool) -> dict[str, object]:
         "rows": [row.as_json() for row in table.rows],
         "costs": [cost.as_json() for cost in table.costs],
         "paces": [pace.as_json() for pace in table.paces],
+        "figures": [figure.as_json() for figure in table.figures],
     }
 
 

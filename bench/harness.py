@@ -118,7 +118,38 @@ class Pace:
         return f"{what:52}{self.keeper:20}{self.us:12,.1f} us"
 
 
-Shown = Row | Cost | Pace | str
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """Something that was counted, weighed or timed, of whatever kind, and has no budget.
+
+    Attributes:
+        group: Of which question it is one.
+        store: Where.
+        who: Of whom or what.
+        what: What was measured.
+        of: At which length, or by how many; 0 where that says nothing.
+        value: How much.
+        unit: Of what.
+    """
+
+    group: str
+    store: str
+    who: str
+    what: str
+    of: int
+    value: float
+    unit: str
+
+    def as_json(self) -> dict[str, Any]:
+        """Returns the line for `results.json`."""
+        return asdict(self)
+
+    def __str__(self) -> str:
+        what = f"{self.store}: {self.what}" + (f" ({self.of:,})" if self.of else "")
+        return f"{what:52}{self.who:20}{self.value:12,.1f} {self.unit}"
+
+
+Shown = Row | Cost | Pace | Figure | str
 """A line of the table."""
 
 
@@ -160,6 +191,7 @@ class Table:
         self.rows: list[Row] = []
         self.costs: list[Cost] = []
         self.paces: list[Pace] = []
+        self.figures: list[Figure] = []
 
     def _blocks(self, operations: int, blocks: int) -> list[list[Item]]:
         """Returns the keys and values of each block; the first one warms up."""
@@ -218,6 +250,11 @@ class Table:
         """Adds a line of how long a call took whom."""
         self.paces.append(pace)
         self.show(pace)
+
+    def figure(self, figure: Figure) -> None:
+        """Adds a line of any kind."""
+        self.figures.append(figure)
+        self.show(figure)
 
     @property
     def is_quick(self) -> bool:

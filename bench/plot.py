@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from math import log10
 
 WIDTH, HEIGHT = 720, 400
-LEFT, RIGHT, TOP, BOTTOM = 70, 190, 40, 50
+LEFT, RIGHT, TOP, BOTTOM = 70, 210, 40, 50
 COLOURS = ("#0b7285", "#c92a2a", "#5f3dc4", "#868e96", "#e67700")
 LABEL_HEIGHT = 16
 
@@ -90,11 +90,13 @@ def _apart(heights: Mapping[str, float]) -> dict[str, float]:
                 break
             both = names + more
             stacks[-2:] = [((above * len(names) + below * len(more)) / len(both), both)]
-    return {
+    placed = {
         name: middle + LABEL_HEIGHT * (place - (len(names) - 1) / 2)
         for middle, names in stacks
         for place, name in enumerate(names)
     }
+    too_low = max(0.0, max(placed.values()) - (HEIGHT - BOTTOM))
+    return {name: height - too_low for name, height in placed.items()}
 
 
 def _bytes(size: float) -> str:

@@ -10,7 +10,7 @@ from keepstate._finish import finish
 from keepstate._runner import TaskRunner, ThreadRunner
 from keepstate.errors import KeepstateError
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Applied, Batch, Put
+from keepstate.stores.protocol import Applied, Batch, Put, Store
 from keepstate.stores.urls import StoreUrl, store_class
 
 SPACE = "bench"
@@ -29,7 +29,7 @@ async def opened_async(url: str) -> StoreBase:
     return await store_class(parsed.scheme).from_url(parsed, runner=TaskRunner()).open()
 
 
-def puts(store: StoreBase) -> Side:
+def puts(store: Store) -> Side:
     """Returns a side that writes one value for each key."""
 
     def side(items: Sequence[Item]) -> None:
@@ -39,7 +39,7 @@ def puts(store: StoreBase) -> Side:
     return side
 
 
-def gets(store: StoreBase) -> Side:
+def gets(store: Store) -> Side:
     """Returns a side that reads one value for each key."""
 
     def side(items: Sequence[Item]) -> None:

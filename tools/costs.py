@@ -1,6 +1,7 @@
-"""The tables of what commits and managers cost, in the documents, made from the results of the bench.
+"""The tables of what things cost, in the documents, made from the results of the bench.
 
-`python tools/costs.py [RESULTS]` writes them; without a path from `bench/results.json`.
+`python tools/costs.py [RESULTS]` writes them; without a path from `bench/results.json`. Those of ways to keep
+state are made by `patterns`.
 """
 
 from __future__ import annotations
@@ -12,11 +13,17 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))  # as a program it finds its tables there
+
+from tools import patterns  # noqa: E402
+
 RESULTS = ROOT / "bench" / "results.json"
 PAGE = ROOT / "docs" / "explanation" / "cost.md"
 COMMITS, MANAGERS = "bench's table", "managers' table"
 """What the marks around each table name."""
 STORE = "SQLite normal"
+LANGGRAPH = "LangGraph"
+"""What the stores begin with in which its savers were timed: another page's matter."""
 
 Costs = Iterable[Mapping[str, Any]]
 
@@ -40,7 +47,7 @@ def render(results: Mapping[str, Any]) -> str:
 
 def render_managers(results: Mapping[str, Any]) -> str:
     """Returns the table of what managers' calls cost, as it stands in the page between its two marks."""
-    paces = results["paces"]
+    paces = [pace for pace in results["paces"] if not pace["store"].startswith(LANGGRAPH)]
     stores = list(dict.fromkeys(pace["store"] for pace in paces))
     lines = [
         f"{_measured(results)}: median time of a call.",
@@ -79,7 +86,23 @@ def main() -> int:
     if results["paces"]:
         page = embed(page, render_managers(results), MANAGERS)
     PAGE.write_text(page, "utf-8")
+    if results.get("figures"):
+        write_patterns(results)
     return 0
+
+
+def write_patterns(results: Mapping[str, Any]) -> None:
+    """Writes the tables and the plot of ways to keep state."""
+    page = patterns.PAGE.read_text("utf-8")
+    told = f"{_measured(results)}: median times.\n\n"
+    for what, table in (
+        (patterns.DECISIONS, told + patterns.render_decisions(results)),
+        (patterns.SENT, patterns.render_sent(results)),
+        (patterns.CONFLICTS, patterns.render_conflicts(results)),
+    ):
+        page = embed(page, table, what)
+    patterns.PAGE.write_text(page, "utf-8")
+    patterns.PLOT.write_text(patterns.picture(results), "utf-8")
 
 
 def _measured(results: Mapping[str, Any]) -> str:

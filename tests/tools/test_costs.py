@@ -23,6 +23,7 @@ RESULTS: dict[str, Any] = {
         {"store": "memory", "call": "save", "keeper": "keepstate", "us": 61.4},
         {"store": "memory", "call": "save", "keeper": "other", "us": 2_345.0},
         {"store": "Redis", "call": "save", "keeper": "keepstate", "us": 250_000.0},
+        {"store": "LangGraph SQLite", "call": "put", "keeper": "keepstate", "us": 1.0},
     ],
 }  # fmt: skip
 
