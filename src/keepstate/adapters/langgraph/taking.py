@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
 import msgspec
 
 from keepstate._runner import Lock
+from keepstate.adapters.langgraph.holding import Holding
 from keepstate.adapters.langgraph.serde import Values, kind_of
 from keepstate.adapters.langgraph.shapes import Snapshot
 from keepstate.engine.losses import Losses
@@ -36,6 +38,11 @@ from keepstate.values.unlike import between
 _KEPT_BYTES: Final = 64 << 20
 _MAY_HOLD_REF: Final = re.compile(rb"\xc7.%c" % TAG, re.DOTALL)
 _OVERHEAD_BYTES: Final = 512
+_FEW_MORE: Final = 64
+"""With so many encodings beside, a mark is made one: to copy it each time costs as much as all else."""
+
+_attributes: Final = attrgetter("__dict__")
+_extra: Final = attrgetter("__pydantic_extra__")
 
 Kinds: TypeAlias = list[type]
 
@@ -53,18 +60,47 @@ class Splices(msgspec.Struct, frozen=True):
 Verdict: TypeAlias = Splices | Edits | Planted | None
 
 
+class Mark(msgspec.Struct, frozen=True):
+    """What a value was.
+
+    Attributes:
+        begun: Its encoding, or how that of a list begins; None if the value cannot be told.
+        kinds: The classes of its items, where their attributes alone are encoded.
+        more: The encodings of more items, behind those.
+        holding: What those messages hold, so that the next time nothing of them need be encoded.
+    """
+
+    begun: bytes | None
+    kinds: Kinds | None = None
+    more: list[bytes] = []
+    holding: Holding | None = None
+
+    @property
+    def whole(self) -> bytes | None:
+        """Returns the encoding."""
+        if self.begun is None or self.kinds is None or not self.more:
+            return self.begun
+        count = len(self.kinds)
+        items = memoryview(self.begun)[len(array_head(count - len(self.more))) :]
+        return b"".join((array_head(count), items, *self.more))
+
+    @property
+    def size_bytes(self) -> int:
+        """Returns how much memory it takes, about."""
+        held = self.holding.size_bytes if self.holding else 0
+        return len(self.begun or b"") + sum(map(len, self.more)) + 8 * len(self.kinds or ()) + held
+
+
 class Channel(msgspec.Struct, frozen=True):
     """A channel's value as it was stored.
 
     Attributes:
-        mark: What the value was; None if that cannot be told.
-        kinds: The classes of its items, where the mark tells their attributes alone.
+        mark: What the value was.
         encoding: Its Merkle form.
         tree: If that is a list's tree that was changed lately, so that it need not be read anew.
     """
 
-    mark: bytes | None
-    kinds: Kinds | None
+    mark: Mark
     encoding: bytes
     tree: Tree | None = None
 
@@ -118,8 +154,7 @@ class Standing(msgspec.Struct, frozen=True):
     def size_bytes(self) -> int:
         """Returns how much memory it takes, about."""
         return _OVERHEAD_BYTES + sum(
-            _OVERHEAD_BYTES + len(channel.mark or b"") + 8 * len(channel.kinds or ())
-            for channel in self.channels.values()
+            _OVERHEAD_BYTES + channel.mark.size_bytes for channel in self.channels.values()
         )
 
 
@@ -127,13 +162,11 @@ class Taken(msgspec.Struct, frozen=True):
     """A channel's value as it was passed; what becomes of that later changes nothing here.
 
     Attributes:
-        mark: What it is; None if that cannot be told.
-        kinds: The classes of its items, where the mark tells their attributes alone.
+        mark: What it is.
         verdict: How it differs from what stood before: None not at all, edits to be done, or all of it.
     """
 
-    mark: bytes | None
-    kinds: Kinds | None
+    mark: Mark
     verdict: Verdict
 
 
@@ -160,49 +193,92 @@ def take(values: Values, channels: Mapping[str, Any], before: Standing | None) -
 
 
 def _take(values: Values, value: Any, before: Channel | None) -> Taken:
-    mark, kinds = _mark(values, value)
-    if mark is None or before is None or before.mark is None:
-        return Taken(mark, kinds, values.plant_whole(value))
-    if before.mark == mark and before.kinds == kinds:
-        return Taken(mark, kinds, None)
-    if kind_of(value) is list and (kinds is not None or values.serde is not None):
-        return Taken(mark, kinds, _list_verdict(values, before, mark, kinds, value))
-    if values.serde is not None or before.kinds is not None:
-        return Taken(mark, kinds, values.plant_whole(value))
-    return Taken(mark, kinds, compared(before.mark, mark, value, values.codec.plant))
+    if kind_of(value) is list:
+        value = value[:]
+        followed = _followed(values, value, before.mark) if before else None
+        if followed is not None:
+            return followed
+    mark = _mark(values, value)
+    return Taken(mark, _verdict(values, value, mark, before))
 
 
-def _mark(values: Values, value: Any) -> tuple[bytes | None, Kinds | None]:
-    """Returns what tells a value, and the classes of its items where they are all messages."""
+def _followed(values: Values, value: list[Any], before: Mark) -> Taken | None:
+    """Returns a list of messages that are what they were, and those behind them; None if it is not that."""
+    holding = before.holding
+    if holding is None or len(value) < len(holding) or not holding.holds(value[: len(holding)]):
+        return None
+    added = value[len(holding) :]
+    if not added:
+        return Taken(before, None)
+    if not _are_messages(values, added):
+        return None
     try:
-        if kind_of(value) is list and value and type(value[0]) in values.messages:
-            kinds: Kinds = [*map(kind_of, value)]
-            extras = [one.__pydantic_extra__ for one in value]
-            if values.messages.issuperset(kinds) and not any(extras):
-                return values.codec.canonical_long([one.__dict__ for one in value]), kinds
-        if kind_of(value) is list:
-            return values.codec.canonical_long(value), None
-        return values.codec.canonical(value), None
+        more = Holding(added, values.codec.canonical)
+        marks = [values.codec.canonical(one.__dict__) for one in added]
+    except InvalidError:
+        return None  # to be done the other way, which names the path
+    verdict = Splices([(len(holding), len(holding), [values.plant(one) for one in added])])
+    if not more.holds(added):  # somebody changes them just now
+        return None
+    assert before.kinds is not None
+    mark = Mark(before.begun, before.kinds + more.kinds, before.more + marks, holding.followed(more))
+    return Taken(mark if len(mark.more) < _FEW_MORE else _joined(mark), verdict)
+
+
+def _joined(mark: Mark) -> Mark:
+    is_slow = mark.holding is None or mark.holding.is_slow
+    return Mark(mark.whole, mark.kinds, holding=None if is_slow else mark.holding)
+
+
+def _mark(values: Values, value: Any) -> Mark:
+    """Returns what tells a value."""
+    codec = values.codec
+    try:
+        if kind_of(value) is list and value and _are_messages(values, value):
+            holding = Holding(value, codec.canonical)
+            encoding = codec.canonical_long([*map(_attributes, value)])
+            is_whole = not holding.is_slow and holding.holds(value)
+            return Mark(encoding, holding.kinds, holding=holding if is_whole else None)
+        return Mark(codec.canonical_long(value) if kind_of(value) is list else codec.canonical(value))
     except InvalidError:
         if values.serde is None:
-            values.codec.canonical(value)  # names the path; of a message's attributes, in the message
+            codec.canonical(value)  # names the path; of a message's attributes, in the message
             raise
-        return None, None
+        return Mark(None)
+
+
+def _are_messages(values: Values, items: Sequence[Any]) -> bool:
+    """Returns whether items are messages that are nothing but their attributes."""
+    return values.messages.issuperset(map(type, items)) and not any(map(_extra, items))
+
+
+def _verdict(values: Values, value: Any, mark: Mark, before: Channel | None) -> Verdict:
+    was = before.mark.whole if before else None
+    now = mark.whole
+    if now is None or before is None or was is None:
+        return values.plant_whole(value)
+    if was == now and before.mark.kinds == mark.kinds:
+        return None
+    if kind_of(value) is list and (mark.kinds is not None or values.serde is not None):
+        return _list_verdict(values, was, before.mark.kinds, now, mark.kinds, value)
+    if values.serde is not None or before.mark.kinds is not None:
+        return values.plant_whole(value)
+    return compared(was, now, value, values.codec.plant)
 
 
 def _list_verdict(
-    values: Values, before: Channel, mark: bytes, kinds: Kinds | None, value: Sequence[Any]
+    values: Values, old: bytes, was_kinds: Kinds | None, mark: bytes, kinds: Kinds | None, value: list[Any]
 ) -> Verdict:
     """Returns what leads from one list to another, told by the marks of their items."""
-    assert before.mark is not None
-    was_kinds = before.kinds
-    if not _is_list(before.mark) or (kinds is None) != (was_kinds is None):
+    if not _is_list(old) or (kinds is None) != (was_kinds is None):
         return values.plant_whole(value)
-    appended = _appended(before.mark, mark, len(value))
+    appended = _appended(old, mark, len(value))
     if appended is not None and (kinds is None or was_kinds is None or kinds[: len(was_kinds)] == was_kinds):
         count = len(value) - appended
         return Splices([(count, count, [values.plant(one) for one in value[count:]])])
-    head, was, now = between(before.mark, mark, len(value))
+    head, was, now = between(old, mark, len(value))
+    before: Sequence[Any] = was
+    after: Sequence[Any] = now
     if kinds is not None and was_kinds is not None:
         tail = len(was_kinds) - head - len(was)
         if (
@@ -210,10 +286,8 @@ def _list_verdict(
             or kinds[len(kinds) - tail :] != was_kinds[len(was_kinds) - tail :]
         ):
             return values.plant_whole(value)
-        old: Sequence[Any] = [*zip(was_kinds[head : head + len(was)], was, strict=True)]
-        new: Sequence[Any] = [*zip(kinds[head : head + len(now)], now, strict=True)]
-    else:
-        old, new = was, now
+        before = [*zip(was_kinds[head : head + len(was)], was, strict=True)]
+        after = [*zip(kinds[head : head + len(now)], now, strict=True)]
     return Splices(
         [
             (
@@ -221,7 +295,7 @@ def _list_verdict(
                 head + end,
                 [values.plant(one) for one in value[head + new_begin : head + new_end]],
             )
-            for begin, end, new_begin, new_end in aligned(old, new)
+            for begin, end, new_begin, new_end in aligned(before, after)
         ]
     )
 
@@ -281,9 +355,9 @@ def state_of(
             tree = None
         if isinstance(verdict, Planted):
             objects.update(verdict.objects)
-            channels[name] = Channel(one.mark, one.kinds, verdict.encoding, tree)
+            channels[name] = Channel(one.mark, verdict.encoding, tree)
         elif known is not None:
-            channels[name] = known
+            channels[name] = Channel(one.mark, known.encoding, known.tree)
     entries = [_entry(channel.encoding, canonical(names[name])) for name, channel in channels.items()]
     made = yield from closed(MAP_STYLE, entries)
     return State(Planted(made.encoding, objects | made.objects), channels)
@@ -319,11 +393,18 @@ def _entry(encoding: bytes, key: bytes = b"") -> Entry:
 
 def _again(values: Values, taken: Taken) -> Any:
     """Returns the value that was passed, as it was then."""
-    assert taken.mark is not None
-    value = values.codec.assemble(taken.mark, {})
-    if taken.kinds is None:
+    encoding, kinds = taken.mark.whole, taken.mark.kinds
+    assert encoding is not None
+    value = values.codec.assemble(encoding, {})
+    if kinds is None:
         return value
-    return [values.classes.made(kind, fields) for kind, fields in zip(taken.kinds, value, strict=True)]
+    made = values.classes.made
+    return [made(kind, _named(kind, fields)) for kind, fields in zip(kinds, value, strict=True)]
+
+
+def _named(kind: Any, attributes: dict[str, Any]) -> dict[str, Any]:
+    """Returns the attributes that a message is made of: others may stand beside them, and are not stored."""
+    return {name: value for name, value in attributes.items() if name in kind.model_fields}
 
 
 class Standings:

@@ -1,0 +1,200 @@
+"""Messages that nodes change in place: whatever is stored is what was passed, to the type of each number."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from enum import StrEnum
+from typing import Any
+
+import pytest
+from hypothesis import given, reject, settings
+from hypothesis import strategies as st
+from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
+from keepstate.adapters.langgraph import KeepstateSaver
+from keepstate.adapters.langgraph.holding import Holding
+from keepstate.values.codec import canonical
+from tests.adapters.langgraph.saving import config, put, values
+
+
+class Look(StrEnum):
+    """A text that equals another one."""
+
+    A = "a"
+
+
+def exact(value: Any) -> Any:
+    """Returns what tells a value from all that are only equal to it."""
+    if isinstance(value, dict):
+        return dict, [(exact(key), exact(one)) for key, one in value.items()]
+    if isinstance(value, list | tuple):
+        return type(value), [exact(one) for one in value]
+    if isinstance(value, set):
+        return set, sorted(map(repr, value))
+    if hasattr(value, "__pydantic_extra__"):
+        fields = {name: value.__dict__.get(name) for name in type(value).model_fields}
+        return type(value), exact(fields), exact(value.__pydantic_extra__ or {})
+    return type(value), repr(value)
+
+
+def messages(count: int) -> list[Any]:
+    """Returns messages of all kinds, with and without dicts and lists in them."""
+    some: list[Any] = []
+    for number in range(count):
+        some += [
+            HumanMessage(f"message {number} " * 9, id=f"h{number}"),
+            AIMessage(
+                [{"type": "text", "text": f"part {number}"}, "and more"],
+                id=f"a{number}",
+                tool_calls=[{"name": "look", "args": {"at": [1, {"deep": number}]}, "id": "c"}],
+                usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
+                response_metadata={"model": "m", "scores": [1, 0.5, None]},
+            ),
+            ToolMessage("seen", id=f"t{number}", tool_call_id="c", artifact=None),
+        ]
+    return some
+
+
+SAME = st.sampled_from(
+    [1, True, 1.0, "1", "a", Look.A, None, 0, False, 0.0, -0.0, float("nan"), b"a", (1,), [1]]
+)
+"""Values of which some equal others."""
+
+EDITS: dict[str, Callable[[list[Any], Any, Any], object]] = {
+    "append": lambda all, one, value: all.append(AIMessage("more", id=f"n{len(all)}", tool_calls=[])),
+    "drop": lambda all, one, value: all.remove(one),
+    "move": lambda all, one, value: all.insert(0, all.pop()),
+    "copy": lambda all, one, value: all.__setitem__(0, copy.deepcopy(all[0])),
+    "name": lambda all, one, value: setattr(one, "name", value),
+    "id": lambda all, one, value: setattr(one, "id", value),
+    "content": lambda all, one, value: setattr(one, "content", str(value)),
+    "content in place": lambda all, one, value: (
+        one.content.append(value) if isinstance(one.content, list) else setattr(one, "content", [value])
+    ),
+    "emptied": lambda all, one, value: one.response_metadata.clear(),
+    "filled": lambda all, one, value: one.additional_kwargs.update(n=value),
+    "reordered": lambda all, one, value: one.additional_kwargs.update(
+        n=one.additional_kwargs.pop("n", value)
+    ),
+    "deep": lambda all, one, value: one.response_metadata.setdefault("scores", []).append({"n": value}),
+    "deeper": lambda all, one, value: (
+        one.response_metadata.get("scores", [{}])[-1:] == [None]
+        or one.response_metadata.setdefault("scores", [0]).__setitem__(-1, value)
+    ),
+    "args": lambda all, one, value: (
+        one.tool_calls[0]["args"]["at"][1].update(deep=value) if getattr(one, "tool_calls", None) else None
+    ),
+    "calls": lambda all, one, value: getattr(one, "tool_calls", []).append(
+        {"name": "x", "args": {"n": value}}
+    ),
+    "odd": lambda all, one, value: one.additional_kwargs.update(odd=(value, {"in": [value]})),
+    "in odd": lambda all, one, value: one.additional_kwargs.get("odd", (0, {}))[1].update(more=value),
+    "extra": lambda all, one, value: setattr(one, "note", value),
+    "private": lambda all, one, value: setattr(one, "_private", value),
+    "replaced": lambda all, one, value: object.__setattr__(one, "__dict__", {**one.__dict__, "name": value}),
+    "kind": lambda all, one, value: all.__setitem__(
+        all.index(one), HumanMessage("now a human's", id=str(one.id))
+    ),
+    "none": lambda all, one, value: None,
+}
+STEPS = st.lists(
+    st.lists(st.tuples(st.sampled_from(sorted(EDITS)), st.integers(0, 40), SAME), max_size=4),
+    min_size=2,
+    max_size=8,
+)
+
+
+def taken_by(serde: Any, passed: list[Any]) -> list[Any]:
+    """Returns what a serializer of LangGraph makes of messages; it does not take all of them."""
+    try:
+        return [exact(serde.loads_typed(serde.dumps_typed(one))) for one in passed]
+    except (TypeError, NotImplementedError):
+        reject()
+
+
+@pytest.mark.parametrize("serde", [None, JsonPlusSerializer()], ids=["own", "serde"])
+@settings(max_examples=60)
+@given(steps=STEPS, count=st.integers(0, 4))
+def test_what_is_stored_is_what_was_passed(serde: Any, steps: list[Any], count: int) -> None:
+    passed = messages(count)
+    with KeepstateSaver("memory://", serde=serde, allow=[Look]) as saver:
+        at, stored = config(), []
+        for step, edits in enumerate(steps):
+            for name, place, value in edits:
+                if passed or name == "append":
+                    EDITS[name](passed, passed[place % len(passed)] if passed else None, value)
+            if serde is None:
+                expected = exact(passed)
+            else:
+                expected = taken_by(serde, passed)
+            at = put(saver, at, step, messages=passed)
+            stored.append((at, expected))
+
+        for at, expected in stored:
+            found = values(saver, at)["messages"]
+            assert (exact(found) if serde is None else [exact(one) for one in found]) == expected
+
+
+@pytest.mark.parametrize("name", sorted(set(EDITS) - {"none", "copy", "append", "private"}))
+@given(value=SAME)
+def test_no_edit_goes_unseen(name: str, value: Any) -> None:
+    passed = messages(2)
+    before = exact(passed)
+    holding = Holding(passed, canonical)
+    assert holding.holds(passed)
+
+    EDITS[name](passed, passed[1], value)
+
+    assert exact(passed) == before or not holding.holds(passed)
+
+
+def test_lists_may_mix_messages_with_anything() -> None:
+    mixed: list[Any] = [HumanMessage("hi"), "a plain note"]
+    with KeepstateSaver("memory://") as saver:
+        at = put(saver, config(), 0, log=mixed)
+        at = put(saver, at, 1, log=[*mixed, {"role": "user"}])
+        end = put(saver, at, 2, log=["first", *mixed])
+
+        assert values(saver, at)["log"] == [*mixed, {"role": "user"}]
+        assert values(saver, end)["log"] == ["first", *mixed]
+
+
+def test_attributes_that_are_none_of_a_message_do_not_become_part_of_one() -> None:
+    passed = messages(40)
+    with KeepstateSaver("memory://") as saver, KeepstateSaver(saver._homes.blocking()) as other:
+        at = put(saver, config(), 0, messages=passed)
+        passed[1].__dict__["_cached"] = 1
+        other.delete_thread("t")
+
+        at = put(saver, at, 1, messages=passed)
+
+        del passed[1].__dict__["_cached"]
+        assert exact(values(saver, at)["messages"]) == exact(passed)
+
+
+def test_what_changes_in_another_thread_while_it_is_put_is_stored_by_the_next_put() -> None:
+    passed = messages(100)
+    with KeepstateSaver("memory://") as saver:
+        at, is_over = config(), threading.Event()
+
+        def change() -> None:
+            number = 0
+            while not is_over.is_set():
+                number += 1
+                one = passed[number % len(passed)]
+                one.additional_kwargs["n"] = number
+                one.name = str(number)
+
+        worker = threading.Thread(target=change)
+        worker.start()
+        for step in range(30):
+            at = put(saver, at, step, messages=passed)
+        is_over.set()
+        worker.join()
+
+        at = put(saver, at, 30, messages=passed)
+
+        assert exact(values(saver, at)["messages"]) == exact(passed)
