@@ -28,7 +28,7 @@ from keepstate.errors import InvalidError
 from keepstate.sessions.conversation import Conversation
 from keepstate.sessions.home import Home
 from keepstate.sessions.lives import Lives
-from keepstate.sessions.models import Model, PlainModel
+from keepstate.sessions.models import Model, PlainModel, plain
 from keepstate.sessions.records import SessionContext, SessionMoment, TaskState, moment_in, told
 from keepstate.sessions.site import Elsewhere, Site
 from keepstate.sessions.talk import Rules, Talk
@@ -375,5 +375,5 @@ def _blocking(handle: Keepstate) -> Keepstate:
 async def _below(place: Space | Transaction, begin: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
     async for name, value in place.documents.items(escaped(begin) + "*"):
-        found[name[len(begin) :]] = value
+        found[name[len(begin) :]] = plain(value)
     return found

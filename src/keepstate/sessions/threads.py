@@ -87,15 +87,11 @@ class Threads:
             messages: What it begins with: dicts of role, content, and metadata and id if they have some.
             metadata: What to note of it.
         """
-        if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidError(f"`messages` is {messages!r}; give a list of dicts")
-        if len(messages) > _AT_ONCE:
-            raise InvalidError(f"{len(messages)} messages were given; at most {_AT_ONCE} with the thread")
-        id = f"thread_{self._home.clock.random_bytes(12).hex()}" if id is None else id
-        folder = _Folder(self._home, id)
-        records = [_admit(self._home, **_parts(message)) for message in messages]
+        records = [_admit(self._home, **_parts(message)) for message in _admit_messages(messages)]
         if len({record.id for record in records}) < len(records):
             raise InvalidError("two of the messages have one id; each needs its own")
+        id = f"thread_{self._home.clock.random_bytes(12).hex()}" if id is None else id
+        folder = _Folder(self._home, id)
         noted = _admit_metadata(metadata)
         await folder.clear_remains()
 
@@ -411,6 +407,15 @@ def _admit_metadata(metadata: object, *, may_be_absent: bool = True) -> dict[str
     if not isinstance(metadata, Mapping):
         raise InvalidError(f"`metadata` is {metadata!r}; give a dict")
     return dict(cast("Mapping[str, Any]", metadata))
+
+
+def _admit_messages(messages: object) -> Sequence[object]:
+    if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
+        raise InvalidError(f"`messages` is {messages!r}; give a list of dicts")
+    given = cast("Sequence[object]", messages)
+    if len(given) > _AT_ONCE:
+        raise InvalidError(f"{len(given)} messages were given; at most {_AT_ONCE} with the thread")
+    return given
 
 
 def _parts(message: object) -> dict[str, Any]:

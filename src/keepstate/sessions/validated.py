@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar, cast
 
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_name
@@ -27,7 +27,8 @@ class ValidatedState(Generic[M]):
     """A value of a model, in the space `session/<session_id>`.
 
     What is stored are its fields by name. One that the model does not know, for a newer version of the
-    application wrote it, is kept when others are changed.
+    application wrote it, is kept when others are changed. Of a model that is registered the object is stored,
+    with its version, and older ones are brought up to date by `upcast`.
 
     Args:
         session_id: Whose state it is; nobody else sees it by another id.
@@ -99,8 +100,8 @@ class ValidatedState(Generic[M]):
             NotFoundError: It is absent, and the model has fields without a default.
         """
         prefix = await self._site.to_read()
-        fields = None if prefix is None else await self._site.place.documents.get(prefix + self._tail)
-        return self._model.empty(self._what) if fields is None else self._model.value(fields, self._what)
+        stored = None if prefix is None else await self._site.place.documents.get(prefix + self._tail)
+        return self._model.empty(self._what) if stored is None else self._model.value(stored, self._what)
 
     async def put(self, value: M | Mapping[str, Any]) -> M:
         """Keeps a value, or one of these fields, and returns it.
@@ -108,13 +109,13 @@ class ValidatedState(Generic[M]):
         Raises:
             InvalidError: It is no such value; nothing was written.
         """
-        fields = self._model.fields(value, self._what)
+        made, stored = self._model.taken(value, self._what)
 
         async def work(tx: Transaction, prefix: str) -> None:
-            await tx.documents.put(prefix + self._tail, fields, ttl_s=self._ttl_s)
+            await tx.documents.put(prefix + self._tail, stored, ttl_s=self._ttl_s)
 
         await self._site.together(work, message=f"put {self._what}")
-        return self._model.value(fields, self._what)
+        return made
 
     async def update(self, change: Mapping[str, Any] | Callable[[M], M | Awaitable[M]]) -> M:
         """Changes the newest value, whoever wrote it, and returns what became of it.
@@ -133,15 +134,16 @@ class ValidatedState(Generic[M]):
             refuse_coroutine_function(change)
 
         async def work(tx: Transaction, prefix: str) -> M:
-            stored: dict[str, Any] = await tx.documents.get(prefix + self._tail) or {}
-            if isinstance(change, Mapping):
-                fields = self._model.fields(change, self._what, stored)  # pyright: ignore[reportUnknownArgumentType]
-            else:
-                old = self._model.value(stored, self._what) if stored else self._model.empty(self._what)
+            stored = await tx.documents.get(prefix + self._tail)
+            new = cast("Any", change)
+            if not isinstance(change, Mapping):
+                old = (
+                    self._model.empty(self._what) if stored is None else self._model.value(stored, self._what)
+                )
                 new = await computed(tx, prefix + self._tail, change, old)
-                fields = self._model.fields(new, self._what, stored)
-            await tx.documents.put(prefix + self._tail, fields, ttl_s=self._ttl_s)
-            return self._model.value(fields, self._what)
+            made, stored = self._model.taken(new, self._what, stored)
+            await tx.documents.put(prefix + self._tail, stored, ttl_s=self._ttl_s)
+            return made
 
         return await self._site.together(work, message=f"update {self._what}")
 

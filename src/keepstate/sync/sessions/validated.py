@@ -25,7 +25,8 @@ class ValidatedState(Twin[sessions.ValidatedState[M]], Generic[M]):
     """A value of a model, in the space `session/<session_id>`.
 
     What is stored are its fields by name. One that the model does not know, for a newer version of the
-    application wrote it, is kept when others are changed.
+    application wrote it, is kept when others are changed. Of a model that is registered the object is stored,
+    with its version, and older ones are brought up to date by `upcast`.
 
     Args:
         session_id: Whose state it is; nobody else sees it by another id.
