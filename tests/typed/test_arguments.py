@@ -251,3 +251,13 @@ def test_a_module_and_a_class_with_a_class_method_are_plugins() -> None:
             assert (state.read(Plan), state.read(Visits)) == ("p", None)
 
     asyncio.run(main())
+
+
+def test_profiles_for_a_run_are_of_its_colour() -> None:
+    blocking: Any = sync.ProfileAccess()
+    waiting: Any = keepstate.ProfileAccess()
+
+    with pytest.raises(InvalidError, match="profile"):
+        keepstate.AgentRun(profile=blocking)
+    with pytest.raises(InvalidError, match="hand it to a class of keepstate"):
+        sync.AgentRun(profile=waiting)

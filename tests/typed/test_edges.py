@@ -64,6 +64,27 @@ async def test_what_one_batch_cannot_hold_is_refused_whole() -> None:
         assert len(state.export_persisted().extensions) == 990
 
 
+async def test_a_batch_is_committed_as_it_was_when_it_was_given() -> None:
+    async with KeyedState(keys=KEYS) as state:
+        holding, may_go_on = asyncio.Event(), asyncio.Event()
+
+        async def holds(event: CommitEvent) -> None:
+            holding.set()
+            await may_go_on.wait()
+
+        state.add_hook(holds)
+        first = asyncio.create_task(state.commit(MutationBatch().update(Visits, 1)))
+        await holding.wait()
+        batch = MutationBatch().update(Visits, 1)
+        second = asyncio.create_task(state.commit(batch))
+        await asyncio.sleep(0)
+        batch.update(Visits, 100)
+        may_go_on.set()
+        await asyncio.gather(first, second)
+
+        assert state.read(Visits) == 2
+
+
 async def test_a_hook_may_commit() -> None:
     async with KeyedState(keys=KEYS) as state:
 

@@ -89,7 +89,7 @@ class MutationBatch:
         admit_instance("other", other, MutationBatch)
         base, lineage = self._common(other)
         self._base, self._lineage = base, lineage
-        self._operations = [*self._operations, *other]
+        self._operations += list(other)
         return self
 
     def merge_parallel(self, other: MutationBatch) -> Self:
@@ -110,6 +110,10 @@ class MutationBatch:
                 state_key=key,
             )
         return self.extend(other)
+
+    def copy(self) -> MutationBatch:
+        """Returns a batch of the same updates, to which others are added apart from this one."""
+        return self.on_base_of(self)
 
     def on_base_of(self, other: MutationBatch) -> MutationBatch:
         """Returns a copy on another batch's base: safe on an older one, as more counts as changed."""

@@ -196,7 +196,7 @@ AnyKey: TypeAlias = type[StateKey[Any, Any]]
 _KINDS = {"MERGE": MergeStrategy, "SCOPE": KeyScope, "PERSISTENT": bool, "RETAIN_ON_UNINSTALL": bool}
 
 
-def admit_key(given: Any, kind: type[TypedKey[Any]] = StateKey) -> None:
+def admit_key(given: Any, kind: type = StateKey) -> None:
     """Raises `StateError` for what is no key of this kind that can be used."""
     if not (isinstance(given, type) and issubclass(given, kind) and hasattr(given, "KEY")):
         told = "state key" if kind is StateKey else "profile key"

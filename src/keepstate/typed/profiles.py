@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Generic, Self, TypeVar, cast, overload
 
 from keepstate._runner import Colour
-from keepstate.engine.admission import admit_revision
+from keepstate.engine.admission import admit_place, admit_revision
 from keepstate.engine.documents import MISSING, DocumentEntry, Missing
 from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
@@ -97,6 +97,10 @@ class ProfileAccess:
     async def close(self) -> None:
         """Lets go of a store that was opened here; what was passed in open stays open."""
         await self._home.close()
+
+    def _admit(self, colour: Colour) -> None:
+        """Raises `InvalidError` unless it is used in this colour; for `AgentRun`."""
+        admit_place("profile", self._home.passed or self._home.handle, colour, Space, Transaction, Keepstate)
 
     def _afresh(self, keys: Iterable[type[ProfileKey[Any]]]) -> ProfileAccess:
         """Returns the same for another task, which has read nothing yet."""

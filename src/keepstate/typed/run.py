@@ -97,6 +97,7 @@ class AgentRun:
         if profile is not None:
             refuse_twin("profile", profile)
             admit_instance("profile", profile, ProfileAccess)
+            profile._admit(_colour)  # pyright: ignore[reportPrivateUsage]
         self._home = Home(persistence, space, author=author, record=record, colour=_colour)
         self._colour: Colour = _colour
         self._author = author
@@ -358,9 +359,10 @@ class AgentRun:
 
 
 def _merged(calls: Iterable[Called]) -> MutationBatch:
+    """Returns one batch of calls that fit together."""
     merged = MutationBatch()
     for each in calls:
-        merged.merge_parallel(each.batch)
+        merged.extend(each.batch)
     return merged
 
 

@@ -188,6 +188,7 @@ class KeyedState:
             applied: Called once it is applied, before hooks are: they may commit in turn.
             message: Says what for.
         """
+        batch = batch.copy()  # the caller may go on with it while this waits
 
         async def work() -> Done:
             applying = Applying(batch, self._registry, self._thread.memory.slots, self._thread.run_id)

@@ -303,7 +303,7 @@ class ThreadState:
         changed, is_complete = dict(done.found), self._missed(done.before) is not None
         if done.change is not None:
             changed |= done.change.slots
-            self.unstored |= done.change.slots.keys() - set(done.change.stored)
+            self.unstored = (self.unstored | done.change.slots.keys()) - set(done.change.stored)
         if is_complete:
             self.memory = self.memory.after(done.head.revision, done.head.lineage, changed)
             self._at = done.at

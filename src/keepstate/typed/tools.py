@@ -179,20 +179,23 @@ def together_and_apart(calls: Sequence[Called], on_conflict: OnConflict) -> tupl
     """
     fitting: list[Called] = []
     others: list[Called] = []
+    touched: dict[str, Called] = {}
+    exclusive: dict[str, Called] = {}
     for each in calls:
-        clash = next(
-            ((key, other) for other in fitting if (key := other.batch.exclusive_overlap(each.batch))), None
-        )
-        if clash is None:
+        keys, own = each.batch.touched_keys, each.batch.exclusive_keys()
+        key = min((keys & exclusive.keys()) | (own & touched.keys()), default=None)
+        if key is None:
             fitting.append(each)
-            continue
-        key, other = clash
-        if on_conflict == "raise":
+            touched |= dict.fromkeys(keys, each)
+            exclusive |= dict.fromkeys(own, each)
+        elif on_conflict == "rerun":
+            others.append(each)
+        else:
+            other = touched[key]
             raise StateConflictError(
                 f"tools {other.name!r} and {each.name!r} both update {key!r}, which is exclusive; nothing of "
                 "the step was applied: call one after the other",
                 state_key=key,
                 tools=(other.name, each.name),
             )
-        others.append(each)
     return fitting, others

@@ -22,6 +22,7 @@ from keepstate.testing.typed_contract.stage import TypedStage, update
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.key import KeyScope
 from keepstate.typed.options import StateKeyOptions
+from keepstate.typed.persisted import PersistedState
 from keepstate.typed.ready import RegisterKey
 from keepstate.typed.registry import Keys, PluginRegistrar
 from keepstate.typed.state import KeyedState
@@ -164,6 +165,29 @@ class PluginContract(TypedStage):
         assert state.export_persisted().extensions == {}
         await state.install_plugin(Sockets())
         assert state.read(Socket) == 1
+
+    async def test_a_key_that_is_stored_from_now_on_is_no_longer_in_memory_alone(self) -> None:
+        class Sockets:
+            name = "sockets"
+
+            def __init__(self, *, persistent: bool) -> None:
+                self.options = StateKeyOptions(persistent=persistent, retain_on_uninstall=True)
+
+            def register(self, registrar: PluginRegistrar) -> None:
+                registrar.register_key(Socket, self.options)
+
+        state = await self.state(keys=[], plugins=[Sockets(persistent=False)])
+        await state.commit(update(Socket, 1))
+        await state.uninstall_plugin("sockets")
+        await state.install_plugin(Sockets(persistent=True))
+        await state.commit(update(Socket, 5))
+        other = await self.state(keys=[], plugins=[Sockets(persistent=True)])
+        assert other.read(Socket) == 5
+        await other.restore_persisted(PersistedState(50, {}))
+
+        await state.refresh()
+
+        assert state.read(Socket) is None
 
     async def test_values_of_a_plugin_that_is_not_loaded_survive_a_run_without_it(self) -> None:
         await (await self.state()).commit(update(Notes, ["a"]))

@@ -208,6 +208,25 @@ class ProfileContract(TypedStage):
         with pytest.raises(StateError, match="version 1"):
             await self.profiles().read(Number, "alice")
 
+    async def test_a_value_of_an_older_version_is_upgraded_when_it_is_read_listed_and_updated(self) -> None:
+        class Languages(ProfileKey[list[str]]):
+            KEY = "locale"
+            VERSION = 2
+
+            @classmethod
+            def upgrade(cls, raw: Any, from_version: int) -> Any:
+                return raw.split("+")
+
+        await self.profiles().write(Locale, "alice", "de+en")
+        access = self.profiles(keys=[Languages])
+
+        assert await access.read(Languages, "alice") == ["de", "en"]
+        assert [(each.value, each.error) for each in await access.list("alice")] == [(["de", "en"], None)]
+        assert await access.update(Languages, "alice", lambda old: [*old, "fr"]) == ["de", "en", "fr"]
+        with pytest.raises(StateError, match="newer") as refused:
+            await self.profiles().read(Locale, "alice")
+        assert (refused.value.state_key, refused.value.stored_version) == ("locale", 2)
+
     async def test_a_value_that_cannot_be_read_leaves_the_others_listed(self) -> None:
         class Number(ProfileKey[int]):
             KEY = "locale"

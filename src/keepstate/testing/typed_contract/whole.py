@@ -315,6 +315,19 @@ class WholeStateContract(TypedStage):
         ]
         assert await state.diff("main", "main") == []
 
+    async def test_the_past_and_what_is_watched_are_read_by_the_class_of_now(self) -> None:
+        await (await self.state(keys=[FirstName], record=True)).commit(update(FirstName, "Ada Lovelace"))
+        state = await self.state(keys=[SplitName])
+        old, new = {"first": "Ada", "last": "Lovelace"}, {"first": "Augusta", "last": "Lovelace"}
+
+        async with state.watch(SplitName, timeout_s=0) as changes:
+            await state.commit(update(SplitName, "Augusta"))
+            told = [(change.old, change.new) async for change in changes]
+
+        assert told == [(old, new)]
+        assert [(each.old, each.new) for each in await state.diff("main#1")] == [(old, new)]
+        assert (await state.at("main#1")).get(SplitName) == old
+
     async def test_a_thread_that_is_not_recorded_has_no_past(self) -> None:
         state = await self.state()
         await state.commit(update(Visits, 1))
