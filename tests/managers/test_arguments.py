@@ -6,113 +6,73 @@ The methods are found by their signatures, so that a new one is tried too.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractAsyncContextManager
-from dataclasses import MISSING, fields
-from datetime import datetime, timedelta
-from enum import Enum
-from math import nan
-from typing import Any, get_args, get_origin, get_type_hints
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import fields, is_dataclass, replace
+from datetime import UTC, datetime, timedelta, timezone
+from math import inf, nan
+from typing import Any, get_type_hints
 
 import pytest
 
 from keepstate import (
-    AgentStateStore,
+    AgentCoordinationState,
     InvalidError,
+    KeepstateError,
     KnowledgeStateManager,
     MemoryBackend,
     NotFoundError,
     OrchestrationStateManager,
     SpeechStateManager,
     StateConfig,
-    StateManager,
+    TaskQueueState,
+    TeamState,
+    ToolExecution,
     ToolStateManager,
+    WorkflowState,
     WorkflowStateManager,
 )
 from keepstate.managers.manager import Manager
+from tests.managers.calls import MANAGERS, done, fits, methods, parts
 
-MANAGERS: tuple[type[Manager], ...] = (
-    StateManager, AgentStateStore, WorkflowStateManager, OrchestrationStateManager,
-    KnowledgeStateManager, ToolStateManager, SpeechStateManager,
-)  # fmt: skip
-WRONG = (None, 5, 1.5, b"a", ["a"], {}, object())
+WRONG: tuple[Any, ...] = (None, 5, 1.5, b"a", ["a"], {}, object())
 TAKES_ANYTHING = {"unsubscribe"}
 """Answers that nothing like it was subscribed."""
+NUMBERS = (inf, nan, 1e300, 0, -1, 1 << 70, -1 << 70, 10**400)
+FARTHEST: dict[type, tuple[Any, ...]] = {
+    int: NUMBERS,
+    float: NUMBERS,
+    str: ("\ud800", "x" * 100_000, "\0"),
+    timedelta: (timedelta.max, timedelta.min, timedelta(0), timedelta(-1)),
+    datetime: (
+        datetime.max,
+        datetime.min,
+        datetime.max.replace(tzinfo=UTC),
+        datetime.max.replace(tzinfo=timezone(-timedelta(hours=23))),
+        datetime.min.replace(tzinfo=timezone(timedelta(hours=23))),
+    ),
+}
+WAITS = {"wait_s", "timeout_s"}
+"""How long to wait, which may be long."""
 
 
 def calls() -> Iterator[Any]:
     """Yields each method with the name of one of its arguments."""
     for manager in MANAGERS:
-        for name, method in inspect.getmembers(manager, inspect.isfunction):
-            if not name.startswith("_") and name not in TAKES_ANYTHING:
-                for argument in list(inspect.signature(method).parameters)[1:]:
-                    yield pytest.param(manager, name, argument, id=f"{manager.__name__}.{name}({argument})")
+        for name, hints, given in methods(manager):
+            if name not in TAKES_ANYTHING:
+                for argument, hint in hints.items():
+                    called = f"{manager.__name__}.{name}({argument})"
+                    yield pytest.param(manager, name, argument, hint, given, id=called)
 
 
-def parts(hint: Any) -> list[Any]:
-    """Returns the types that a hint joins."""
-    return [hint] if get_origin(hint) in (None, Mapping, Callable) else list(get_args(hint)) or [hint]
-
-
-def fits(value: object, hint: Any) -> bool:
-    """Says whether a value is no wrong one, as far as a hint tells."""
-    if hint in (Any, object):
-        return True
-    for part in parts(hint):
-        kind = get_origin(part) or part
-        if not isinstance(kind, type) or isinstance(value, kind) or (kind is float and type(value) is int):
-            return True
-    return False
-
-
-def example(hint: Any) -> Any:
-    """Returns a value that fits a hint."""
-    kind = get_origin(parts(hint)[0]) or parts(hint)[0]
-    if isinstance(kind, type) and issubclass(kind, Enum):
-        return next(iter(kind))
-    known = {
-        str: "x",
-        int: 1,
-        float: 1.0,
-        bool: True,
-        datetime: datetime(2001, 1, 1),
-        timedelta: timedelta(1),
-    }
-    if kind in known:
-        return known[kind]
-    if kind in (Mapping, dict):
-        return {"id": "x"}
-    if hasattr(kind, "__dataclass_fields__"):
-        hints = get_type_hints(kind)
-        needed = [each for each in fields(kind) if each.default is each.default_factory is MISSING]
-        return kind(**{each.name: example(hints[each.name]) for each in needed})
-    return len
-
-
-async def done(answer: Any) -> None:
-    """Awaits what a method returned, or enters it, where it is to be."""
-    if isinstance(answer, AbstractAsyncContextManager):
-        async with answer:
-            return
-    if inspect.isawaitable(answer):
-        await answer
-
-
-@pytest.mark.parametrize(("manager", "name", "argument"), list(calls()))
+@pytest.mark.parametrize(("manager", "name", "argument", "hint", "given"), list(calls()))
 async def test_what_is_of_no_type_an_argument_may_be_is_refused(
-    manager: type[Manager], name: str, argument: str
+    manager: type[Manager], name: str, argument: str, hint: Any, given: dict[str, Any]
 ) -> None:
-    method = getattr(manager, name)
-    hints = get_type_hints(method)
-    needed = [
-        each.name
-        for each in list(inspect.signature(method).parameters.values())[1:]
-        if each.default is each.empty and each.kind is not each.VAR_POSITIONAL
-    ]
-    given = {each: example(hints[each]) for each in needed}
     async with manager(persistence="memory://") as made:
         for wrong in WRONG:
-            if fits(wrong, hints[argument]):
+            if fits(wrong, hint):
                 continue
             try:
                 await done(getattr(made, name)(**{**given, argument: wrong}))
@@ -126,7 +86,51 @@ async def test_what_is_of_no_type_an_argument_may_be_is_refused(
             assert told, f"{argument}={wrong!r} was taken"
 
 
-NOWHERE = (5, 1.5, b"a", ["a"], {}, object())
+def farthest(value: Any, hint: Any) -> Iterator[Any]:
+    """Yields values as far out as the types of a hint let them be, and a record with each of its fields so."""
+    for part in parts(hint):
+        yield from FARTHEST.get(part, ()) if isinstance(part, type) else ()
+    if is_dataclass(value) and not isinstance(value, type):
+        hints = get_type_hints(type(value))
+        for each in fields(value):
+            for far in farthest(getattr(value, each.name), hints[each.name]):
+                yield replace(value, **{each.name: far})
+
+
+async def begin(made: Any) -> None:
+    """Lets there be a subject `x`, so that more than its absence is told."""
+    if isinstance(made, OrchestrationStateManager):
+        agents, queue = {"x": AgentCoordinationState("x")}, TaskQueueState(pending=[{"id": "x"}, {"id": "y"}])
+        await made.create_team(TeamState("x", agents, queue))
+        await made.claim_task("x", "x")
+    elif isinstance(made, WorkflowStateManager):
+        await made.create(WorkflowState("x"))
+    elif isinstance(made, ToolStateManager):
+        await made.start_execution(ToolExecution("x", "x"))
+    elif isinstance(made, SpeechStateManager):
+        await made.create_session("x", session_id="x")
+    elif isinstance(made, KnowledgeStateManager):
+        await made.fail_document("x", "x", "no")
+
+
+@pytest.mark.parametrize("manager", MANAGERS)
+async def test_the_farthest_numbers_times_and_texts_are_taken_or_refused(manager: type[Manager]) -> None:
+    tried = 0
+    for name, hints, given in methods(manager):
+        for argument, hint in hints.items():
+            for far in farthest(given.get(argument), hint):
+                if argument in WAITS and far == far and far > 1:
+                    continue
+                async with manager(persistence="memory://") as made:
+                    await begin(made)
+                    with suppress(KeepstateError):
+                        await done(getattr(made, name)(**{**given, argument: far}))
+                    tried += 1
+
+    assert tried > 30
+
+
+NOWHERE: tuple[Any, ...] = (5, 1.5, b"a", ["a"], {}, object())
 CANNOT_BE: dict[str, tuple[Any, ...]] = {
     "config": ("memory", {}, MemoryBackend()),
     **dict.fromkeys(("persistence", "url", "redis_url", "file_path"), NOWHERE),

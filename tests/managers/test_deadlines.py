@@ -7,7 +7,15 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from keepstate import InvalidError
-from keepstate.managers.deadlines import backoff_s, milliseconds_of, moment_of, present, store_ms
+from keepstate.managers.deadlines import (
+    admit_age,
+    ago,
+    backoff_s,
+    milliseconds_of,
+    moment_of,
+    present,
+    store_ms,
+)
 from keepstate.testing.clocks import ManualClock
 
 STORE_NOW = moment_of(5_000_000_000_000)  # far from the caller's clock
@@ -33,6 +41,14 @@ def test_a_moment_is_as_far_from_the_store_s_present_as_from_the_caller_s(
 
 def test_a_moment_long_ago_is_no_earlier_than_the_beginning_of_time(clock: ManualClock) -> None:
     assert store_ms(datetime(1, 1, 1, tzinfo=UTC), clock, moment_of(1000)) == 0
+
+
+def test_what_is_longer_ago_than_time_goes_back_is_of_its_beginning() -> None:
+    assert ago(timedelta(hours=2), STORE_NOW) == STORE_NOW - timedelta(hours=2)
+    assert ago(timedelta.max, STORE_NOW) == moment_of(0)
+    for wrong in (timedelta(seconds=-1), 5, None):
+        with pytest.raises(InvalidError, match="`older_than`"):
+            admit_age("older_than", wrong)  # type: ignore[arg-type]
 
 
 def test_waits_grow_by_the_factor_up_to_the_longest() -> None:

@@ -6,10 +6,14 @@ the store's.
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from keepstate._clock import Clock
+from keepstate.engine.admission import admit_instance
 from keepstate.errors import InvalidError
+
+_BEGINNING: Final = datetime.fromtimestamp(0, UTC)
 
 
 def present(clock: Clock, *, like: datetime | None = None) -> datetime:
@@ -30,6 +34,18 @@ def store_ms(moment: datetime, clock: Clock, now: datetime) -> int:
     """
     ahead = moment - present(clock, like=moment)
     return max(0, milliseconds_of(now) + round(ahead.total_seconds() * 1000))
+
+
+def admit_age(name: str, age: timedelta) -> None:
+    """Raises `InvalidError` for what is no span of time that has passed."""
+    admit_instance(name, age, timedelta)
+    if age < timedelta(0):
+        raise InvalidError(f"`{name}` is {age!r}; give a timedelta of 0 or more")
+
+
+def ago(age: timedelta, now: datetime) -> datetime:
+    """Returns the moment that is so long ago, and 1970 for all before it."""
+    return _BEGINNING if age > now - _BEGINNING else now - age
 
 
 def milliseconds_of(moment: datetime) -> int:

@@ -15,12 +15,12 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, ClassVar, Final
 
-from keepstate.engine.admission import admit_instance, admit_text
+from keepstate.engine.admission import admit_text
 from keepstate.engine.tasks import told
 from keepstate.engine.times import milliseconds
 from keepstate.engine.together import read_ahead
 from keepstate.errors import InvalidError
-from keepstate.managers.deadlines import milliseconds_of, moment_of, store_ms
+from keepstate.managers.deadlines import admit_age, ago, milliseconds_of, moment_of, store_ms
 from keepstate.managers.knowledge_records import (
     INDEXING_STEPS,
     FailedDocument,
@@ -235,8 +235,8 @@ class KnowledgeStateManager(Manager):
         base = self._folder(knowledge_base_id)
         oldest_ms = 0
         if older_than is not None:
-            admit_instance("older_than", older_than, timedelta)
-            oldest_ms = milliseconds_of(await base.space.now() - older_than)
+            admit_age("older_than", older_than)
+            oldest_ms = milliseconds_of(ago(older_than, await base.space.now()))
         kept = [kept async for _, kept in base.values("source")]
         return [each["value"] for each in kept if _is_due(each, oldest_ms)]
 

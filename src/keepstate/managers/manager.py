@@ -16,7 +16,6 @@ from typing import Any, ClassVar, Final, Self, TypeVar
 
 from keepstate._clock import Clock
 from keepstate._runner import Colour, Runner
-from keepstate.engine.admission import admit_instance
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.lease import Lease
 from keepstate.engine.scope import refuse_coroutine_function
@@ -25,6 +24,7 @@ from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError, KeepstateError
 from keepstate.managers.backends import Backend
+from keepstate.managers.deadlines import admit_age, ago
 from keepstate.managers.place import Folder, Place
 from keepstate.managers.sizes import AlertCallback, ManagerSize, Measured, SizeAlerts
 from keepstate.stores.protocol import Store
@@ -132,12 +132,10 @@ class Manager:
             older_than: By the store's clock.
         """
         self._place.refuse_inside("cleaning up")
-        admit_instance("older_than", older_than, timedelta)
-        if older_than < timedelta(0):
-            raise InvalidError(f"`older_than` is {older_than!r}; give a timedelta of 0 or more")
+        admit_age("older_than", older_than)
         removed = 0
         for folder in await self._folders():
-            removed += await self._clean(folder, await folder.space.now() - older_than)
+            removed += await self._clean(folder, ago(older_than, await folder.space.now()))
         return removed
 
     async def _folders(self) -> list[Folder]:

@@ -24,8 +24,7 @@ from hashlib import sha256
 from typing import Any, ClassVar, Final, TypeVar
 
 from keepstate._runner import Lock
-from keepstate.engine.admission import admit_name, admit_text
-from keepstate.errors import InvalidError
+from keepstate.engine.admission import admit_name
 from keepstate.managers.manager import Manager
 from keepstate.managers.naming import segment
 from keepstate.managers.place import Folder
@@ -48,9 +47,10 @@ class ToolPlaces(Manager):
 
     def _of(self, what: str, id: str) -> Folder:
         """Returns the space that an id picks."""
-        if not admit_text(what, id):
-            raise InvalidError(f"`{what}` is empty; give it a name")
-        return self._folder(str(sha256(id.encode()).digest()[0] % SPACES))
+        return self._picked_by(admit_name(what, id))
+
+    def _picked_by(self, text: str) -> Folder:
+        return self._folder(str(sha256(text.encode()).digest()[0] % SPACES))
 
     def _folder(self, id: str) -> Folder:
         """Returns one of the spaces; its number names nobody, so that `tools` is who writes in it."""

@@ -81,7 +81,7 @@ class ToolResults(ToolExecutions):
         return sum(await self._in_each(remove))
 
     def _cached_in(self, tool_name: str, hash: str) -> Folder:
-        return self._of("parameters_hash", f"{tool_name}\0{hash}")
+        return self._picked_by(f"{admit_name('tool_name', tool_name)}\0{hash}")
 
     async def _cached(self, folder: Folder, tool_name: str, hash: str) -> ToolCacheEntry | None:
         name = folder.name("cache", segment(tool_name), hash)
