@@ -46,16 +46,20 @@ def import_(
     from_: Annotated[
         str, Parameter(name="--from", help="What LangGraph's saver kept: sqlite:///old.db or postgresql://…")
     ],
-    thread: Annotated[tuple[str, ...], Parameter(help="Only this thread; may be repeated.")] = (),
+    thread: Annotated[
+        tuple[str, ...], Parameter(negative="", help="Only this thread; may be repeated.")
+    ] = (),
     allow: Annotated[
-        tuple[str, ...], Parameter(help="A class that may come back, MODULE:CLASS; may be repeated.")
+        tuple[str, ...],
+        Parameter(negative="", help="A class that may come back, MODULE:CLASS; may be repeated."),
     ] = (),
     session: Session = _PLAIN,
 ) -> int:
     """Take over what LangGraph's own saver has stored; exit 5 if something came out different.
 
     The source is only read. What is there already is not written again: an import that was interrupted goes
-    on where it stopped. At the end each checkpoint is read from both and compared.
+    on where it stopped. At the end each checkpoint is read from both and compared. A thread with a checkpoint
+    that cannot be read ends before it: exit 1, and it goes on there when it is run again.
 
     Args:
         target: The store to bring it to, if --url does not say.
@@ -68,28 +72,38 @@ def import_(
         names = [name for name in source.named() if not thread or name.thread in thread]
         if not names:
             raise NotFoundError(f"there is no checkpoint {'of these threads ' if thread else ''}to bring in")
-        with _saver(target, session, classes, makes=True) as saver:
-            totals = taking_over.take_over(source, saver, names, tell)
+        url = _url(target, session, makes=True)
+        with taking_over.Bringer(url, allow=classes) as saver:
+            totals, brought = taking_over.take_over(source, saver, names, tell)
         with _saver(target, session, classes) as saver:  # opened anew, it remembers nothing
-            taking_over.compare(source, saver, names, totals, tell)
+            taking_over.compare(source, saver, brought, totals, tell)
     _show(totals, perf_counter() - begun, session)
-    return exits.DAMAGED if totals.different else exits.OK
+    if totals.different:
+        return exits.DAMAGED
+    return exits.FAILED if totals.unread else exits.OK
 
 
 def _show(totals: TakenOver, seconds: float, session: Session) -> None:
     if session.json:
         write_json({**msgspec.to_builtins(totals), "seconds": round(seconds, 3)})
         return
-    for different in totals.different[:_SHOWN]:
-        shown().print(Text.assemble(("different  ", "bold red"), visible(different)))
-    if len(totals.different) > _SHOWN:
-        shown().print(plain(f"… and {len(totals.different) - _SHOWN:,} more"))
+    _list("different", totals.different)
+    _list("not read", totals.unread)
     what = f"{counted(totals.checkpoints, 'checkpoint')} of {counted(totals.threads, 'thread')}"
     done = f"{totals.added:,} brought in, {totals.present:,} there already"
     verdict = f"{totals.compared:,} compared and the same"
     if totals.different:
         verdict += f", {len(totals.different):,} different"
+    if totals.unread:
+        verdict += f"; {counted(len(totals.unread), 'thread')} not whole"
     shown().print(plain(f"{what} in {seconds:.1f} s: {done}; {verdict}"))
+
+
+def _list(what: str, found: Sequence[str]) -> None:
+    for one in found[:_SHOWN]:
+        shown().print(Text.assemble((f"{what}  ", "bold red"), visible(one)))
+    if len(found) > _SHOWN:
+        shown().print(plain(f"… and {len(found) - _SHOWN:,} more {what}"))
 
 
 @app.command
@@ -155,10 +169,15 @@ def _class(text: str) -> tuple[str, str]:
 
 @contextmanager
 def _saver(
-    target: str | None, session: Session, allow: Sequence[tuple[str, ...]], *, makes: bool = False
+    target: str | None, session: Session, allow: Sequence[tuple[str, ...]]
 ) -> Generator[KeepstateSaver]:
     with _extra():
         from keepstate.adapters.langgraph.saver import KeepstateSaver
+    with KeepstateSaver(_url(target, session), allow=allow) as saver:
+        yield saver
+
+
+def _url(target: str | None, session: Session, *, makes: bool = False) -> str:
     session.load()
     url = target or session.chosen_url()
     parsed = checked(url)
@@ -166,8 +185,7 @@ def _saver(
         refuse_memory(parsed)
     else:
         refuse_absent(parsed)
-    with KeepstateSaver(url, allow=allow) as saver:
-        yield saver
+    return url
 
 
 @contextmanager

@@ -21,13 +21,13 @@ from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from keepstate.adapters.langgraph.classes import Allowed
-from keepstate.errors import InvalidError, MissingExtraError, NotFoundError
+from keepstate.errors import InvalidError, MissingExtraError, NotFoundError, StoreUnavailableError
 
 _CHECKPOINTS: Final = "select thread_id, checkpoint_ns, checkpoint_id from checkpoints order by 1, 2, 3"
 _WRITES: Final = (
     "select task_id, task_path, channel, type, {value} as value from {table} "
     "where thread_id = {mark} and checkpoint_ns = {mark} and checkpoint_id = {mark} "
-    "order by task_path, task_id, idx"
+    "order by task_path, task_id, idx < 0, idx"  # a place in an order, and those with a meaning behind
 )
 _BLOCKED: Final = ("msgpack_blocked", "msgpack_method_blocked")
 
@@ -65,10 +65,13 @@ class Official:
     Args:
         saver: The saver, on a connection that only reads.
         is_sqlite: Whether it is the one for SQLite; else the one for PostgreSQL.
+        failures: What the connection raises.
     """
 
-    def __init__(self, saver: BaseCheckpointSaver[Any], connection: Any, *, is_sqlite: bool) -> None:
-        self._saver, self._connection = saver, connection
+    def __init__(
+        self, saver: BaseCheckpointSaver[Any], connection: Any, *, is_sqlite: bool, failures: type[Exception]
+    ) -> None:
+        self._saver, self._connection, self._failures = saver, connection, failures
         mark, value, table = ("?", "value", "writes") if is_sqlite else ("%s", "blob", "checkpoint_writes")
         self._writes = _WRITES.format(mark=mark, value=value, table=table)
         self._blocked: list[str] = []
@@ -87,23 +90,39 @@ class Official:
 
         Raises:
             NotFoundError: It is there no more.
-            InvalidError: An object of a class that nobody allowed is in it.
+            InvalidError: It cannot be read, or an object of a class that nobody allowed is in it.
+            StoreUnavailableError: The database does not answer.
         """
-        found = self._saver.get_tuple(name.config)
-        self._refuse_blocked(name)
+        with self._reading(name):
+            found = self._saver.get_tuple(name.config)
         if found is None:
             raise NotFoundError(f"{name} was deleted while it was to be read; run it again")
+        if found.checkpoint["id"] != name.id:
+            raise InvalidError(f"{name} holds another one, {found.checkpoint['id']}")
         return found
 
     def writes(self, name: Named) -> list[TaskWrites]:
-        """Returns what tasks have written on a checkpoint."""
+        """Returns what tasks have written on a checkpoint; raises as `read`."""
         found: dict[tuple[str, str], TaskWrites] = {}
-        rows = self._connection.execute(self._writes, (name.thread, name.namespace, name.id)).fetchall()
-        for task_id, task_path, channel, kind, value in map(_values, rows):
-            task = found.setdefault((task_id, task_path), TaskWrites(task_id, task_path, []))
-            task.writes.append((channel, self._saver.serde.loads_typed((kind, value))))
-        self._refuse_blocked(name)
+        with self._reading(name):
+            place = name.thread, name.namespace, name.id
+            for row in self._connection.execute(self._writes, place).fetchall():
+                task_id, task_path, channel, kind, value = _values(row)
+                task = found.setdefault((task_id, task_path), TaskWrites(task_id, task_path, []))
+                task.writes.append((channel, self._saver.serde.loads_typed((kind, value))))
         return list(found.values())
+
+    @contextmanager
+    def _reading(self, name: Named) -> Generator[None]:
+        """Tells of which checkpoint it is that cannot be read."""
+        self._blocked.clear()
+        try:
+            yield
+        except self._failures as error:
+            raise StoreUnavailableError(f"{name} cannot be read: {error}") from error
+        except Exception as error:  # whatever a serializer makes of bytes that it does not know
+            raise InvalidError(f"{name} cannot be read: {str(error) or type(error).__name__}") from error
+        self._refuse_blocked(name)
 
     def _hear(self, event: Any) -> None:
         if event.get("kind") in _BLOCKED:
@@ -111,7 +130,7 @@ class Official:
 
     def _refuse_blocked(self, name: Named) -> None:
         if self._blocked:
-            blocked, self._blocked = self._blocked[0], []
+            blocked = self._blocked[0]
             raise InvalidError(f"{name} holds a {blocked}; allow it, if you know it: --allow {blocked}")
 
 
@@ -182,7 +201,7 @@ def _sqlite(url: str, serde: JsonPlusSerializer) -> Generator[Official]:
             )
         saver = module.SqliteSaver(connection, serde=serde)
         saver.is_setup = True  # else its first call would write
-        yield Official(saver, connection, is_sqlite=True)
+        yield Official(saver, connection, is_sqlite=True, failures=sqlite3.Error)
 
 
 @contextmanager
@@ -194,7 +213,8 @@ def _postgres(url: str, serde: JsonPlusSerializer) -> Generator[Official]:
         tables = "select to_regclass('checkpoints'), to_regclass('checkpoint_writes')"
         if None in _values(saver.conn.execute(tables).fetchone()):
             raise NotFoundError("the database has no checkpoints of LangGraph's PostgresSaver")
-        yield Official(saver, saver.conn, is_sqlite=False)
+        failures: type[Exception] = import_module("psycopg").Error
+        yield Official(saver, saver.conn, is_sqlite=False, failures=failures)
 
 
 def _module(name: str) -> Any:

@@ -61,6 +61,7 @@ class Putting(msgspec.Struct, frozen=True):
         snapshots: Channels whose value is a snapshot of a delta channel.
         message: What the commit says.
         may_fork: Whether it may follow another checkpoint than the latest.
+        made_ms: When it was made, if that was before now.
     """
 
     names: Names
@@ -71,6 +72,7 @@ class Putting(msgspec.Struct, frozen=True):
     snapshots: list[str]
     message: str
     may_fork: bool
+    made_ms: int | None = None
 
 
 class Found(msgspec.Struct, frozen=True):
@@ -116,6 +118,7 @@ async def put(keeper: Keeper, handle: Keepstate, putting: Putting) -> None:
             author=scope.author,
             message=putting.message,
             nonce=nonce,
+            made_ms=putting.made_ms,
         )
         head = Head(commit, found.parent.number + 1 if found.parent else 1)
         await _stand(unit, found, putting, head)

@@ -1,20 +1,25 @@
 """Takes over what LangGraph's own savers have stored, and compares it afterwards, checkpoint by checkpoint.
 
 What is there already is not written again, so that an import which was interrupted goes on where it stopped.
-The source is only read. Threads may have gone on in the target: what is brought in stands before that.
+The source is only read. Threads may have gone on in the target: what is brought in stands before that. A
+thread with a checkpoint that cannot be read ends before it; the others are brought in all the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
 import msgspec
-from langgraph.checkpoint.base import CheckpointTuple
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import Checkpoint, CheckpointMetadata, CheckpointTuple
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from keepstate.adapters.langgraph.official import Named, Official
+from keepstate.adapters.langgraph.putting import Putting
 from keepstate.adapters.langgraph.saver import KeepstateSaver
+from keepstate.errors import InvalidError
 
 Tell = Callable[[str, int, int], None]
 """Hears what is being done, how many checkpoints of it are done, and how many there are."""
@@ -32,6 +37,7 @@ class TakenOver(msgspec.Struct):
         present: How many were there already.
         compared: How many were read from both and are the same.
         different: Those that are not, and in what.
+        unread: Which could not be read, and why: the first of each thread, which ends before it.
     """
 
     threads: int = 0
@@ -40,31 +46,64 @@ class TakenOver(msgspec.Struct):
     present: int = 0
     compared: int = 0
     different: list[str] = msgspec.field(default_factory=list[str])
+    unread: list[str] = msgspec.field(default_factory=list[str])
 
 
-def take_over(source: Official, target: KeepstateSaver, names: Sequence[Named], tell: Tell) -> TakenOver:
-    """Brings checkpoints in, oldest first, with what was written on them; returns the totals.
+class Bringer(KeepstateSaver):
+    """A saver whose checkpoints are as old as they say, and not as what stores them."""
+
+    def _putting(
+        self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
+    ) -> Putting:
+        new = super()._putting(config, checkpoint, metadata)
+        return msgspec.structs.replace(new, made_ms=_made_ms(checkpoint))
+
+
+def _made_ms(checkpoint: Checkpoint) -> int | None:
+    try:
+        made = datetime.fromisoformat(checkpoint["ts"])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return int(made.replace(tzinfo=made.tzinfo or UTC).timestamp() * 1000)
+
+
+def take_over(
+    source: Official, target: KeepstateSaver, names: Sequence[Named], tell: Tell
+) -> tuple[TakenOver, list[Named]]:
+    """Brings checkpoints in, oldest first, with what was written on them.
+
+    Returns:
+        The totals, and those that are in the target now.
 
     Raises:
-        InvalidError: A value would not come back equal, or an object is of a class that nobody allowed.
+        InvalidError: A value would not come back equal.
+        StoreUnavailableError: The source does not answer any more.
     """
-    totals = TakenOver(len({name.thread for name in names}), len(names))
+    totals, brought = TakenOver(len({name.thread for name in names}), len(names)), list[Named]()
     known: dict[str, bool] = {}
+    ended: set[str] = set()
     for done, name in enumerate(names):
         tell("importing", done, len(names))
+        if name.thread in ended:
+            continue
         if name.thread not in known:
             known[name.thread] = _has(target, name.thread)
         found = target.get_tuple(name.config) if known[name.thread] else None
-        if found is None:
-            _put(source.read(name), name, target)
-            totals.added += 1
-        else:
-            totals.present += 1
-        tasks = source.writes(name)
+        try:
+            theirs, tasks = source.read(name) if found is None else None, source.writes(name)
+        except InvalidError as error:
+            ended.add(name.thread)
+            totals.unread.append(str(error))
+            continue
+        if theirs is not None:
+            _put(theirs, name, target)
+        totals.added += theirs is not None
+        totals.present += theirs is None
         if found is None or len(found.pending_writes or ()) < sum(len(task.writes) for task in tasks):
             for task in tasks:  # a run that was killed may have left them out
                 target.put_writes(name.config, task.writes, task.task_id, task.task_path)
-    return totals
+        brought.append(name)
+    return totals, brought
 
 
 def _has(target: KeepstateSaver, thread: str) -> bool:

@@ -206,6 +206,7 @@ class Ledger:
         message: str,
         nonce: bytes,
         classes: Sequence[str] = (),
+        made_ms: int | None = None,
     ) -> tuple[bytes, CommitRecord]:
         """Writes a commit and returns it; no branch is on it yet.
 
@@ -219,6 +220,7 @@ class Ledger:
             message: What for.
             nonce: What tells it from another that says the same.
             classes: Those of the state that are neither in the objects nor in the sources.
+            made_ms: When it was made, if that was before now.
         """
         earlier: dict[bytes, bytes] = {}
         known = set(classes).union(*map(classes_in, (root, *objects.values())))
@@ -227,12 +229,14 @@ class Ledger:
             known.update((await self.record(source)).classes)
         carries = carried(root, {**earlier, **objects})
         before = [await self.record(parent) for parent in parents]
+        now_ms = await self.unit.now_ms()
+        now_ms = now_ms if made_ms is None else min(made_ms, now_ms)
         record = CommitRecord(
             parents=list(parents),
             root=root,
             carried=carries,
             generation=1 + max((parent.generation for parent in before), default=0),
-            created_ms=max(await self.unit.now_ms(), *(parent.created_ms for parent in before), 0),
+            created_ms=max(now_ms, *(parent.created_ms for parent in before), 0),
             author=author,
             message=message,
             nonce=nonce,
