@@ -15,8 +15,9 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from keepstate.adapters.langgraph import KeepstateSaver
+from keepstate.adapters.langgraph.classes import Classes
 from keepstate.adapters.langgraph.holding import Holding
-from keepstate.values.codec import canonical
+from keepstate.adapters.langgraph.serde import Values
 from tests.adapters.langgraph.saving import config, put, values
 
 
@@ -24,6 +25,9 @@ class Look(StrEnum):
     """A text that equals another one."""
 
     A = "a"
+
+
+VALUES = Values(Classes([Look]))
 
 
 def exact(value: Any) -> Any:
@@ -139,14 +143,19 @@ def test_what_is_stored_is_what_was_passed(serde: Any, steps: list[Any], count: 
 
 
 @pytest.mark.parametrize("name", sorted(set(EDITS) - {"none", "copy", "append", "private"}))
-@given(value=SAME)
-def test_no_edit_goes_unseen(name: str, value: Any) -> None:
+@given(values=st.lists(SAME, min_size=1, max_size=2), place=st.integers(0, 5), is_odd=st.booleans())
+def test_no_edit_goes_unseen(name: str, values: list[Any], place: int, is_odd: bool) -> None:
     passed = messages(2)
+    one = passed[place]
+    if len(values) > 1 and name not in ("drop", "kind", "extra"):
+        EDITS[name](passed, one, values[0])
+    if is_odd:
+        EDITS["odd"](passed, one, values[0])
     before = exact(passed)
-    holding = Holding(passed, canonical)
+    holding = Holding(passed, VALUES.codec.canonical)
     assert holding.holds(passed)
 
-    EDITS[name](passed, passed[1], value)
+    EDITS[name](passed, one, values[-1])
 
     assert exact(passed) == before or not holding.holds(passed)
 
