@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import signal
 from collections.abc import Generator
 from pathlib import Path
 
@@ -22,6 +23,13 @@ settings.register_profile(
     "deep", settings.get_profile("dev"), max_examples=1_000, stateful_step_count=100, print_blob=True
 )
 settings.load_profile("ci" if IN_CI else "dev")
+
+
+def pytest_configure() -> None:
+    """Hears what ends a process, which a shell's background jobs do not: tests send it to their processes."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if hasattr(signal, "SIGHUP"):
+        signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

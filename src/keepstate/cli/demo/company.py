@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 from asyncio.subprocess import PIPE, Process
@@ -73,7 +74,8 @@ class Company:
         if process.returncode is not None:
             return False
         with suppress(ProcessLookupError):  # it has just ended by itself
-            process.send_signal(number)
+            # `send_signal` looks first whether it has ended, and would take its exit code from who waits for it.
+            os.kill(process.pid, number)
             return True
         return False
 
