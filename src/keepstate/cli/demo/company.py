@@ -74,7 +74,7 @@ class Company:
         if process.returncode is not None:
             return False
         with suppress(ProcessLookupError):  # it has just ended by itself
-            # `send_signal` looks first whether it has ended, and would take its exit code from who waits for it.
+            # `send_signal` looks first whether it has ended, and takes its exit code from who waits for it.
             os.kill(process.pid, number)
             return True
         return False
