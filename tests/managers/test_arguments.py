@@ -87,7 +87,7 @@ async def test_what_is_of_no_type_an_argument_may_be_is_refused(
 
 
 def farthest(value: Any, hint: Any) -> Iterator[Any]:
-    """Yields values as far out as the types of a hint let them be, and a record with each of its fields so."""
+    """Yields values as far out as the types of a hint let them be, and records with a field so."""
     for part in parts(hint):
         yield from FARTHEST.get(part, ()) if isinstance(part, type) else ()
     if is_dataclass(value) and not isinstance(value, type):

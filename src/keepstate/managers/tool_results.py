@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -14,6 +15,7 @@ from keepstate.engine.scope import called
 from keepstate.engine.times import milliseconds
 from keepstate.errors import (
     ConflictError,
+    KeepstateError,
     LeaseLostError,
     NotFoundError,
     StoreUnavailableError,
@@ -171,7 +173,8 @@ class ToolResults(ToolExecutions):
             return await self._kept(folder, entry, lease)
         finally:
             await beating.stop()
-            await lease.release()
+            with suppress(KeepstateError):  # it ends by itself, and must not hide what the tool came to
+                await lease.release()
 
     async def _leading(self, folder: Folder, tool_name: str, hash: str, lease_s: float) -> Lease:
         name = folder.label(f"flight/{segment(tool_name)}/{hash}")
