@@ -10,7 +10,7 @@ import pytest
 from langgraph.store.base import PutOp
 
 from keepstate.adapters.langgraph.store import KeepstateStore
-from keepstate.errors import CorruptError, InvalidError
+from keepstate.errors import InvalidError
 
 WORDS = ("cat", "dog", "car")
 
@@ -115,6 +115,22 @@ def test_coroutine_functions_embed_in_asynchronous_use() -> None:
     assert asyncio.run(use()) == ["dog", "cat"]
 
 
+def test_coroutine_functions_are_refused_in_words_in_blocking_use() -> None:
+    with opened("memory://", embed=aembed) as store:
+        store.put(("n",), "not indexed", {"note": "cat"})
+        with pytest.raises(InvalidError, match="use the store with `await`"):
+            store.put(("n",), "cat", {"text": "cat"})
+        with pytest.raises(InvalidError, match="use the store with `await`"):
+            store.search((), query="cat")
+
+
+def test_what_an_index_on_postgresql_says_is_taken() -> None:
+    with opened("memory://", ann_index_config={"kind": "hnsw", "vector_type": "halfvec"}) as store:
+        store.put(("n",), "k", {"text": "cat"})
+
+        assert found(store, "cat") == ["k"]
+
+
 def test_a_query_without_an_index_is_an_ordinary_search() -> None:
     with KeepstateStore("memory://") as store:
         store.put(("n",), "k", {"text": "cat"})
@@ -131,7 +147,7 @@ def test_a_model_that_makes_vectors_of_another_length_is_told_of() -> None:
         store.put(("n",), "k", {"text": "cat"})
         with (
             opened("memory://two-models", dims=1, embed=lambda texts: [[1.0] for _ in texts]) as other,
-            pytest.raises(CorruptError, match=r"'n..k' has 3 numbers, the query's 1"),
+            pytest.raises(InvalidError, match=r"'n..k' has 3 numbers, the query's 1"),
         ):
             other.search((), query="cat")
 

@@ -17,6 +17,7 @@ COUNTS = {"1.2.22": 648}
 LEAST = 600
 """How many tests take a checkpointer: in the version that is locked, and at least in those near it."""
 PLUGIN = Path(__file__).parent
+SOURCE = PLUGIN.parents[2] / "src"
 _OPTIONS = ("-p", "lend_saver", "-p", "no:randomly", "-q", "-n", "2", "-o", "addopts=--strict-markers")
 _TALLY = re.compile(r"(\d+) (passed|failed|error)")
 
@@ -60,7 +61,12 @@ def ran(folder: Path, url: str, *what: str) -> dict[str, int]:
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *_OPTIONS, *what],
         cwd=folder,
-        env=os.environ | {"KEEPSTATE_URL": url, "NO_DOCKER": "true", "PYTHONPATH": f"{PLUGIN}:{folder}"},
+        env={
+            **os.environ,
+            "KEEPSTATE_URL": url,
+            "NO_DOCKER": "true",
+            "PYTHONPATH": os.pathsep.join(map(str, (PLUGIN, folder, SOURCE))),
+        },
         capture_output=True,
         text=True,
         check=False,

@@ -42,6 +42,8 @@ T = TypeVar("T")
 
 _SPACE = "store"
 _SWEEP_MINUTES = 5.0
+_TTL_KEYS = frozenset(("default_ttl", "refresh_on_read", "sweep_interval_minutes", "omit_expired"))
+"""The last is how LangGraph's store on PostgreSQL is told not to give what has expired; ours never does."""
 
 
 class KeepstateStore(BaseStore):
@@ -152,8 +154,8 @@ class KeepstateStore(BaseStore):
         made: Sequence[Sequence[float]] = ()
         if self._vectors is not None:
             if plan.texts:
-                made = self._vectors.embeddings.embed_documents(plan.texts)
-            plan.queries = {text: self._vectors.embeddings.embed_query(text) for text in plan.queries}
+                made = self._vectors.blocking().embed_documents(plan.texts)
+            plan.queries = {text: self._vectors.blocking().embed_query(text) for text in plan.queries}
         return self._homes.finish(lambda handle: plan.perform(self._shelf(handle), made))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
@@ -263,6 +265,8 @@ def _admitted_ttl(ttl: TTLConfig | None) -> TTLConfig | None:
         return None
     if not isinstance(cast("object", ttl), Mapping):
         raise InvalidError(f"`ttl` of the store is {ttl!r}; it is a dict with `default_ttl` and others")
+    if unknown := ttl.keys() - _TTL_KEYS:
+        raise InvalidError(f"`ttl` has {min(unknown)!r}; there are {', '.join(sorted(_TTL_KEYS))}")
     for minutes in (ttl.get("default_ttl"), ttl.get("sweep_interval_minutes")):
         if minutes is not None:
             lifetime_ms(minutes)

@@ -18,14 +18,16 @@ from langgraph.store.base import (
     get_text_at_path,
     tokenize_path,
 )
+from langgraph.store.base.embed import EmbeddingsLambda
 
-from keepstate.errors import CorruptError, InvalidError, MissingExtraError
+from keepstate.errors import InvalidError, MissingExtraError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
 DISTANCES: Final = ("cosine", "inner_product", "l2")
+_KEYS: Final = frozenset(("dims", "embed", "fields", "text_fields", "distance_type", "ann_index_config"))
 _WHOLE: Final = "$"
 _FLOAT: Final = "<f4"
 
@@ -39,6 +41,7 @@ class Index(TypedDict, total=False):
         fields: The paths of the texts in a value; `$`, the default, is all of it as JSON.
         text_fields: The same, as LangGraph's SQLite store names it.
         distance_type: `cosine` (the default), `inner_product` or `l2`.
+        ann_index_config: Of LangGraph's store on PostgreSQL, and nothing here: all vectors are compared.
     """
 
     dims: int
@@ -46,6 +49,7 @@ class Index(TypedDict, total=False):
     fields: list[str] | None
     text_fields: list[str] | None
     distance_type: str
+    ann_index_config: Mapping[str, Any]
 
 
 class Vectors:
@@ -63,6 +67,8 @@ class Vectors:
         told = cast("Mapping[str, Any]", index)
         if not isinstance(cast("object", index), Mapping):
             raise InvalidError(f"`index` is {index!r}; it is a dict with `dims`, `embed` and others")
+        if unknown := told.keys() - _KEYS:
+            raise InvalidError(f"`index` has {min(unknown)!r}; there are {', '.join(sorted(_KEYS))}")
         if told.get("embed") is None:
             raise InvalidError("`embed` of the index is missing: what makes vectors of texts")
         _numpy()
@@ -81,6 +87,16 @@ class Vectors:
         if not is_texts(fields):
             raise InvalidError(f"`fields` of the index is {fields!r}; it is a list of paths")
         self._fields = _tokenized(fields)
+
+    def blocking(self) -> Embeddings:
+        """Returns what makes vectors of texts without `await`.
+
+        Raises:
+            InvalidError: It only works with it.
+        """
+        if isinstance(self.embeddings, EmbeddingsLambda) and not hasattr(self.embeddings, "func"):
+            raise InvalidError("`embed` of the index is a coroutine function; use the store with `await`")
+        return self.embeddings
 
     def texts(self, op: PutOp) -> dict[str, str]:
         """Returns the texts of an item that are to have a vector, by their paths."""
@@ -103,7 +119,7 @@ class Vectors:
         """Returns how near each item's nearest vector is, by its name; more is nearer.
 
         Raises:
-            CorruptError: A vector has another length than the query's.
+            InvalidError: A vector has another length than the query's.
         """
         numpy = _numpy()
         asked = self._admitted(query)
@@ -112,10 +128,9 @@ class Vectors:
         for name, vectors in kept:
             for vector in vectors.values():
                 if len(vector) != asked.nbytes:
-                    raise CorruptError(
-                        f"a vector of {name!r} has {len(vector) // 4} numbers, the query's {asked.size}; "
-                        "put it again, or use the model that it was made by",
-                        place=name,
+                    raise InvalidError(
+                        f"a vector of {name!r} has {len(vector) // 4} numbers, the query's {asked.size}: "
+                        "it is of another model; use that one, or put the item again"
                     )
                 owners.append(name)
                 rows.append(vector)
