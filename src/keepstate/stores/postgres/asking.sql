@@ -33,9 +33,11 @@ BEGIN
     RETURN (SELECT l.nonce FROM {schema}.log l WHERE l.space_id = p_space_id AND l.revision = p_mark);
 END $$;
 
--- name: read_1
--- The live entries among many keys, by their places; none if their values have more than `p_bytes`.
-CREATE FUNCTION {schema}.read_1(
+-- name: read_2
+-- The live entries among many keys, by their places; none if their values have more than `p_bytes`. Each
+-- key is looked for by itself: left to choose, a plan that was made while spaces were small goes through
+-- all entries of the space, and keeps doing so when they are many.
+CREATE FUNCTION {schema}.read_2(
     p_name bytea, p_keys bytea[], p_mark bigint, p_bytes bigint,
     OUT revision bigint, OUT floor bigint, OUT nonce bytea, OUT marked bytea, OUT now_ms bigint,
     OUT size_bytes bigint,
@@ -53,17 +55,22 @@ BEGIN
         marked := {schema}.marked_1(wanted_id, p_mark);
     END IF;
     SELECT coalesce(sum(length(e.value)), 0) INTO size_bytes
-    FROM unnest(p_keys) k(key) JOIN {schema}.entry e ON e.space_id = wanted_id AND e.key = k.key
-    WHERE e.expires_at_ms IS NULL OR e.expires_at_ms > now_ms;
+    FROM unnest(p_keys) k(key) CROSS JOIN LATERAL (
+        SELECT f.value FROM {schema}.entry f
+        WHERE f.space_id = wanted_id AND f.key = k.key AND (f.expires_at_ms IS NULL OR f.expires_at_ms > now_ms)
+        OFFSET 0
+    ) e;
     IF size_bytes > p_bytes THEN
         RETURN;
     END IF;
     SELECT array_agg(k.place), array_agg(e.value), array_agg(e.version), array_agg(e.created),
         array_agg(e.expires_at_ms)
     INTO places, vals, versions, createds, expiries
-    FROM unnest(p_keys) WITH ORDINALITY k(key, place)
-        JOIN {schema}.entry e ON e.space_id = wanted_id AND e.key = k.key
-    WHERE e.expires_at_ms IS NULL OR e.expires_at_ms > now_ms;
+    FROM unnest(p_keys) WITH ORDINALITY k(key, place) CROSS JOIN LATERAL (
+        SELECT f.value, f.version, f.created, f.expires_at_ms FROM {schema}.entry f
+        WHERE f.space_id = wanted_id AND f.key = k.key AND (f.expires_at_ms IS NULL OR f.expires_at_ms > now_ms)
+        OFFSET 0
+    ) e;
 END $$;
 
 -- name: scan_1

@@ -45,7 +45,7 @@ SELECT set_config(s.name, s.value, false) FROM (VALUES
 ) s(name, value)
 
 -- name: read
-SELECT {schema}.read_1($1, $2, $3, $4)
+SELECT {schema}.read_2($1, $2, $3, $4)
 
 -- name: scan
 SELECT {schema}.scan_1($1, $2, $3, $4, $5, $6, $7, $8)

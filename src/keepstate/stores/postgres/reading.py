@@ -37,7 +37,7 @@ def one_entry(key: bytes, answer: bytes) -> tuple[Reading, State]:
 
 
 def entries(space: str, keys: Sequence[bytes], fields: Fields) -> Reading:
-    """Returns the answer of `read_1`, or raises `InvalidError` if the values are too many bytes."""
+    """Returns the answer of `read_2`, or raises `InvalidError` if the values are too many bytes."""
     admit_reading(space, from_int8(fields[5]))
     found: list[Entry | None] = [None] * len(keys)
     columns = zip(

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 _OLDEST_SERVER = 130_000
+_NO_KEY = b""
+"""What is asked for where nothing is, to be told the state of a space: no entry has this key."""
 
 
 class PostgresStore(StoreBase):
@@ -201,12 +203,13 @@ class PostgresStore(StoreBase):
     async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
         mark = self._marks.of(space)
         revision = int8(mark.revision if mark else 0)
-        if len(keys) == 1:
-            answer = await self._client.ask("get", space.encode(), keys[0], revision)
-            found, state = reading.one_entry(keys[0], answer.get_value(0, 0) or b"")
+        if len(keys) <= 1:
+            key = keys[0] if keys else _NO_KEY
+            answer = await self._client.ask("get", space.encode(), key, revision)
+            found, state = reading.one_entry(key, answer.get_value(0, 0) or b"")
             if mark is None or state[0] != mark.revision or state[2] != mark.nonce:
                 self._verify(space, mark, *state)
-            return found
+            return found if keys else Reading((), found.revision, found.now_ms)
         asked = self._client.ask("read", space.encode(), byteas(keys), revision, int8(limits.READ_BYTES))
         return reading.entries(space, keys, self._verified(space, mark, await asked))
 
