@@ -14,11 +14,20 @@ import pytest
 
 from keepstate._runner import Colour, TaskRunner, ThreadRunner
 from keepstate.engine.space import Space
-from keepstate.errors import HistoryLostError, LeaseLostError, OutcomeUnknownError
+from keepstate.errors import (
+    HistoryLostError,
+    LeaseLostError,
+    NotLoadedError,
+    OutcomeUnknownError,
+    StateConflictError,
+)
 from keepstate.stores.protocol import Applied, Batch, Check, Put
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.urls import StoreUrl
 from keepstate.testing.store_contract.stage import applied, changed, revision_of, scanned, value_of
+from keepstate.testing.typed_contract.keys import KEYS, Goal, Plan, Visits
+from keepstate.typed.batch import MutationBatch
+from keepstate.typed.state import KeyedState
 from tests.crashes.lossy_stage import space_in
 
 A, B = b"\x02a", b"\x02b"
@@ -242,6 +251,41 @@ async def a_claimed_task_is_void_although_its_token_is_a_stranger_s_now(cast: Ca
     await theirs.complete("done")
 
 
+async def a_state_read_before_is_void_although_its_revision_is_a_stranger_s_now(
+    cast: Cast,
+) -> AsyncGenerator[None]:
+    space = cast.of(await cast.client())
+    first, second = [KeyedState("t", space=space, keys=KEYS, _colour=cast.colour) for _ in range(2)]
+    await first.commit(MutationBatch().update(Plan, "kept").update(Visits, 1))
+    yield
+    await first.commit(MutationBatch().update(Plan, "lost").update(Goal, "lost"))
+    await second.refresh()
+    late = first.begin_mutation().update(Plan, "late")
+    yield
+    stranger = KeyedState("t", space=cast.of(await cast.client()), keys=KEYS, _colour=cast.colour)
+    for _ in range(3):
+        await stranger.commit(MutationBatch().update(Visits, 1))
+
+    for state in (first, second):
+        with pytest.raises(HistoryLostError):
+            await state.refresh()
+        with pytest.raises(NotLoadedError):
+            state.snapshot()
+        await state.refresh()
+        assert (state.revision, state.read(Visits), state.read(Plan), state.read(Goal)) == (
+            4,
+            4,
+            "kept",
+            None,
+        )
+    with pytest.raises(StateConflictError, match="lost since"):
+        await first.commit(late)
+    await first.commit(first.begin_mutation().update(Plan, "next"))
+    await second.commit(second.begin_mutation().update(Visits, 1))
+    await stranger.refresh()
+    assert (stranger.revision, stranger.read(Plan), stranger.read(Visits)) == (6, "next", 5)
+
+
 async def an_open_watch_is_told(cast: Cast) -> AsyncGenerator[None]:
     space, other = cast.of(await cast.client()), cast.of(await cast.client())
     await space.documents.put("plan", "kept")
@@ -291,6 +335,7 @@ STORIES: tuple[Story, ...] = (
     a_lease_is_void_although_its_token_is_a_stranger_s_now,
     a_lease_fences_a_transaction_that_is_the_first_to_notice,
     a_claimed_task_is_void_although_its_token_is_a_stranger_s_now,
+    a_state_read_before_is_void_although_its_revision_is_a_stranger_s_now,
     an_open_watch_is_told,
     who_has_seen_nothing_of_what_was_lost_works_on,
 )

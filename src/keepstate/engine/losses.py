@@ -8,16 +8,25 @@ read (a unit, a lease, a claimed task, a watch) compares the number of losses.
 from __future__ import annotations
 
 from functools import cache
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from keepstate.errors import HistoryLostError
 from keepstate.stores.protocol import NoticesLosses, Store
+
+if TYPE_CHECKING:
+    from keepstate.engine.space import Space
 
 
 @cache
 def _notices(kind: type) -> bool:
     # To ask it of each store anew takes as long as reading from it.
     return issubclass(kind, NoticesLosses)
+
+
+async def losses_of(space: Space) -> Losses:
+    """Returns what tells whether a space loses history from now on."""
+    scope = space._scope  # pyright: ignore[reportPrivateUsage]
+    return Losses(await scope.store(), scope.stored_name, scope.name)
 
 
 class Losses:

@@ -77,7 +77,7 @@ class Applying:
             return None
         head, exclusive = found.head, None
         if lineage is not None and not head.continues(base, lineage):
-            reason = "the state was begun anew or another one restored since"
+            reason = "the state was begun anew, restored or lost since"
         elif base > head.revision:
             reason = f"the state is at revision {head.revision}"
         elif (exclusive := self._moved(base, found)) is not None:

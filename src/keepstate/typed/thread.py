@@ -12,14 +12,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias, TypeVar
 
+from msgspec.structs import replace
+
 from keepstate.engine.changed import names_changed
 from keepstate.engine.glob import escaped
 from keepstate.engine.lease import Lease
+from keepstate.engine.losses import Losses, losses_of
 from keepstate.engine.space import Space
 from keepstate.engine.together import together, unless_applied
 from keepstate.engine.transaction import Transaction
 from keepstate.engine.turns import Turns
-from keepstate.errors import NotLoadedError
+from keepstate.errors import HistoryLostError, NotLoadedError
 from keepstate.typed.kept import Kept
 from keepstate.typed.layout import THREAD_SLOTS, Names
 from keepstate.typed.memory import Memory
@@ -113,6 +116,8 @@ class ThreadState:
         self.lease: Lease | None = None
         self.unstored: frozenset[str] = frozenset()
         self._at = 0  # a revision of the space whose changes the memory has, as all before it
+        self._losses: Losses | None = None  # of the space, when the memory was read
+        self._mark = ""  # ends the lineage here, so that batches from before a loss are of another
         self._turns = Turns(place.runner)
 
     def known(self) -> Memory:
@@ -145,11 +150,17 @@ class ThreadState:
             await self.in_turn(self._load)
 
     async def refresh(self) -> None:
-        """Brings the memory to what is stored now, reading only what has changed."""
+        """Brings the memory to what is stored now, reading only what has changed.
+
+        Raises:
+            HistoryLostError: The space lost what the memory was read of; the next call reads what is there.
+        """
         await self.in_turn(self._follow if self.is_loaded else self._load)
 
     async def _load(self) -> None:
         """Reads all that is stored: page by page, and then what was changed meanwhile."""
+        if isinstance(self.place, Space):
+            self._losses = await losses_of(self.place)
         for _ in range(_UNGUARDED_LOADS):
             if isinstance(self.place, Transaction):
                 break
@@ -177,6 +188,7 @@ class ThreadState:
         return slots
 
     async def _follow(self) -> None:
+        self._verify()
         if not await self._caught_up() and not await self._caught_up_by_log():
             await self._load()
 
@@ -229,12 +241,31 @@ class ThreadState:
             for name, entry in (await tx.documents.entries(*asked)).items():
                 if name == self.names.head:
                     head, at = read_record(Head, name, entry.value), entry.version
+                    head = replace(head, lineage=head.lineage + self._mark)
                 else:
                     found[documents[name]] = read_record(ValueRecord, name, entry.value).kept()
         return Found(head, found, at)
 
-    async def _together(self, work: Callable[[Transaction], Awaitable[T]]) -> T:
-        return await together(self.place, work, attempts=_ATTEMPTS)
+    async def _together(
+        self, work: Callable[[Transaction], Awaitable[T]], *, lease: Lease | None = None, message: str = ""
+    ) -> T:
+        try:
+            return await together(self.place, work, lease=lease, message=message, attempts=_ATTEMPTS)
+        except HistoryLostError:
+            self._void()
+            raise
+
+    def _verify(self) -> None:
+        """Raises `HistoryLostError`, once, if the space lost what the memory was read of."""
+        if self._losses is not None and self._losses.is_void:
+            losses = self._losses
+            self._void()
+            losses.verify()
+
+    def _void(self) -> None:
+        """Lets the next call read all anew, and refuse what was computed from what was lost."""
+        self.is_loaded, self._losses = False, None
+        self._mark = f"~{self.place.clock.random_bytes(4).hex()}"
 
     # ---- changing
 
@@ -254,6 +285,7 @@ class ThreadState:
             beside: Does more in the same batch; also if nothing changes, with the head as it is.
             message: Says what it is for.
         """
+        self._verify()
 
         async def work(tx: Transaction) -> Done:
             found = await self._read(tx, stored)
@@ -272,7 +304,7 @@ class ThreadState:
             return Done(found.head, {**others, **found.slots}, head, change, found.at)
 
         try:
-            done = await together(self.place, work, lease=self.lease, message=message, attempts=_ATTEMPTS)
+            done = await self._together(work, lease=self.lease, message=message)
         except _StoppedError as stopped:
             raise stopped.error from stopped.error.__cause__
         await self._adopt(done)
@@ -293,7 +325,8 @@ class ThreadState:
             revision, lineage = change.restart
             runs = {**dict.fromkeys(before.runs, revision), self.run_id: revision}
             head = Head(revision, lineage, revision, revision, runs=runs)
-        await tx.documents.put(self.names.head, plain(head))
+        written = replace(head, lineage=head.lineage.removesuffix(self._mark))
+        await tx.documents.put(self.names.head, plain(written))
         return head
 
     async def _adopt(self, done: Done) -> None:
