@@ -207,6 +207,36 @@ def weighed(state: int, event: Event) -> int:
     return state + weight(event)
 
 
+RATE = 1
+
+
+async def test_a_changed_constant_that_the_reducer_uses_is_seen(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await filled(space, 3)
+    stream = space.events.stream("sums")
+
+    def rated(state: int, event: Event) -> int:
+        return state + RATE
+
+    assert await stream.fold(rated, 0, 1) == 3
+    monkeypatch.setitem(globals(), "RATE", 2)
+    assert await stream.fold(rated, 0, 1) == 6
+
+
+async def test_two_versions_of_a_reducer_that_take_turns_read_each_event_once(space: Space) -> None:
+    stream = space.events.stream("sums")
+    read: list[int] = []
+
+    for version in (1, 2, 1, 2, 3, 2, 1):
+        await stream.append({"n": 1})
+        entry = await stream.fold_entry(Fold(added, 0, 1, version=version))
+        read.append(entry.events_read)
+        assert entry.state == len(read)
+
+    assert read == [1, 2, 2, 2, 5, 2, 7]
+
+
 async def test_a_fold_in_a_transaction_sees_what_that_has_appended(space: Space) -> None:
     await filled(space, 3)
 

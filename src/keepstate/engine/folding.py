@@ -1,8 +1,9 @@
 """States folded from the events of a stream, and what is kept so that events are not folded again.
 
 A fold keeps its state as a cache, which any later fold may go on from as long as reducer and initial state
-are the same. Truncation leaves a base: the state at the last event that was let go. A cache may be thrown
-away at any time; a base is all that is left.
+are the same. Two are kept, so that two versions of an application that run side by side, as while one
+replaces the other, do not throw away each other's. Truncation leaves a base: the state at the last event that
+was let go. A cache may be thrown away at any time; a base is all that is left.
 """
 
 from __future__ import annotations
@@ -22,11 +23,13 @@ from keepstate.engine.scope import Scope, called
 from keepstate.engine.stored import StoredMs, opened
 from keepstate.engine.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, PrunedError
+from keepstate.stores.protocol import Entry
 from keepstate.values import limits
 
 _log = logging.getLogger("keepstate.engine")
 
 _PAGE = 1_024
+_CACHES = ("cache", "cache/2")
 _KEPT_ON_THE_WAY = 10_000
 """A long fold keeps its state after so many events, so that one that is killed goes on from there."""
 
@@ -140,20 +143,34 @@ class Folding:
 
         return (await self._scope.run(work))[0]
 
-    async def _cache(self, fold: Fold) -> FoldRecord | None:
+    async def _caches(self, fold: Fold) -> list[FoldRecord]:
+        """Returns the states that other folds have kept, without those that are damaged."""
+
+        async def work(unit: Unit) -> list[FoldRecord]:
+            entries = await unit.read(*self._cache_keys(fold))
+            return [
+                record for entry in entries if entry and (record := await self._cached(fold, unit, entry))
+            ]
+
+        return (await self._scope.run(work))[0]
+
+    async def _cached(self, fold: Fold, unit: Unit, entry: Entry) -> FoldRecord | None:
         try:
-            return await self.kept(fold, "cache")
+            return opened(await unit.value(entry), FoldRecord, f"{fold.title!r}")
         except CorruptError as error:  # the events are all that it was made of
             _log.warning("%s; it is folded again", error)
             return None
 
+    def _cache_keys(self, fold: Fold) -> list[bytes]:
+        return [layout.fold_key(self._stream, fold.title, kind) for kind in _CACHES]
+
     async def _start(self, fold: Fold, digest: bytes, upto: Moment, *, from_base: bool) -> FoldRecord | None:
         base = await self.kept(fold, "base")
         if digest:
-            cache = await self._cache(fold)
-            if cache is not None and cache.digest == digest and cache.is_before(upto):
-                if base is None or base.position <= cache.position:  # else what came between is gone
-                    return cache
+            for cache in await self._caches(fold):
+                if cache.digest == digest and cache.is_before(upto):
+                    if base is None or base.position <= cache.position:  # else what came between is gone
+                        return cache
         return self._usable_base(fold, base, digest or fold.digest(), upto, from_base=from_base)
 
     def _usable_base(
@@ -173,12 +190,19 @@ class Folding:
     async def _keep(self, fold: Fold, digest: bytes, entry: FoldEntry, latest_ms: int) -> None:
         if self._scope.gathers or entry.position is None:
             return
-        key = layout.fold_key(self._stream, fold.title, "cache")
         record = FoldRecord(digest, entry.position, latest_ms, self._encoded(fold, entry.state))
         stored = msgspec.msgpack.encode(record)
+        keys = self._cache_keys(fold)
 
         async def work(unit: Unit) -> None:
-            unit.put(key, stored)
+            places = list(zip(keys, await unit.read(*keys), strict=True))
+            oldest = min(places, key=lambda place: place[1].version if place[1] else 0)[0]
+            for key, found in places:
+                known = await self._cached(fold, unit, found) if found else None
+                if known is not None and known.digest == digest:
+                    oldest = key
+                    break
+            unit.put(oldest, stored)
 
         await self._scope.run(work)
 

@@ -146,7 +146,8 @@ class EventStream:
         """Returns the state that the events make of an initial one.
 
         The state is kept, under the reducer's name, whenever `cache_every` events were read; the next fold
-        reads only what came after it. What was kept by other code or from another initial state is not used.
+        reads only what came after it. What was kept by other code or from another initial state is not used:
+        constants, classes and functions that the reducer uses count as its code.
 
         Args:
             reducer: Called with the state so far and each event, and returns the state after it. It must do
@@ -155,7 +156,8 @@ class EventStream:
             cache_every: After how many events to keep the state; None keeps nothing, and lets the state be
                 anything.
             name: What the kept state is called.
-            version: Goes up when the reducer does something else and its own code does not show it.
+            version: Goes up when the reducer does something else and nothing shows it, neither its code nor
+                what that uses: another file is read, or an installed package is of another version.
             from_base: Goes on from the state that truncation left, also if another reducer made that.
 
         Raises:
