@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 import uuid
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.graph import START, MessagesState, StateGraph
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
@@ -148,3 +151,42 @@ def test_what_follows_the_last_checkpoint_reads_nothing() -> None:
         assert [one.operation for one in told] == ["apply"]
         assert values(saver, config())["messages"] == ["a", "b", "c"]
     finish(store.close())
+
+
+@pytest.mark.parametrize("durability", ["sync", "exit"])
+@pytest.mark.parametrize("is_async", [False, True])
+def test_a_run_that_is_outrun_learns_of_it_whoever_looks_at_where_it_began(
+    durability: Any, *, is_async: bool
+) -> None:
+    meanwhile: list[Any] = []
+
+    def say(state: MessagesState) -> dict[str, Any]:
+        while meanwhile:
+            worker = threading.Thread(target=meanwhile.pop())
+            worker.start()
+            worker.join()
+        return {"messages": [AIMessage("said")]}
+
+    with KeepstateSaver("memory://", on_conflict="raise") as saver:
+        builder = StateGraph(MessagesState)
+        builder.add_node("say", say)
+        builder.add_edge(START, "say")
+        graph = builder.compile(checkpointer=saver)
+        run = (lambda *a, **k: asyncio.run(graph.ainvoke(*a, **k))) if is_async else graph.invoke
+        run({"messages": [HumanMessage("first")]}, config())
+        begun = graph.get_state(config()).config
+
+        def outrun() -> None:
+            graph.invoke({"messages": [HumanMessage("other")]}, config())
+            for found in graph.get_state_history(config()):
+                graph.get_state(found.config)
+            graph.get_state(begun)
+
+        meanwhile.append(outrun)
+        with pytest.raises(ConflictError, match="gone on"):
+            run({"messages": [HumanMessage("mine")]}, config(), durability=durability)
+
+        assert "other" in [one.content for one in values(saver, config())["messages"]]
+        run(None, begun, durability=durability)
+        run({"messages": [HumanMessage("back")]}, begun, durability=durability)
+        assert [one.content for one in values(saver, config())["messages"]][-2:] == ["back", "said"]

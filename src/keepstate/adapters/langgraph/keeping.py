@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Final
-
-from keepstate._runner import Lock
 from keepstate.adapters.langgraph.records import space_of
 from keepstate.adapters.langgraph.serde import Values
 from keepstate.adapters.langgraph.taking import Standings
@@ -13,8 +10,6 @@ from keepstate.engine.history.objects import Kept, SharedObjects
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.scope import SpaceScope
 from keepstate.engine.unit import Unit
-
-_ASKED: Final = 1_024
 
 
 class Keeper:
@@ -27,13 +22,12 @@ class Keeper:
     def __init__(self, values: Values) -> None:
         self.values = values
         self.standings = Standings()
-        self.asked = Asked()
         self._records, self._objects = Records(), SharedObjects()
 
     def with_values(self, values: Values) -> Keeper:
         """Returns the same, with other values."""
         other = Keeper(values)
-        other.standings, other.asked = self.standings, self.asked
+        other.standings = self.standings
         other._records, other._objects = self._records, self._objects
         return other
 
@@ -45,27 +39,3 @@ class Keeper:
         """Returns the history of a thread, as one unit of work sees it."""
         kept = Kept(self._objects, scope.stored_name)
         return Ledger(unit, self._records, kept, self.values.codec)
-
-
-class Asked:
-    """Checkpoints that somebody has asked for by their id, to go on from there."""
-
-    def __init__(self) -> None:
-        self._names: dict[tuple[str, str, str | None], None] = {}
-        self._lock = Lock()
-
-    def add(self, names: tuple[str, str, str]) -> None:
-        """Notes that somebody has."""
-        with self._lock:
-            self._names.pop(names, None)
-            self._names[names] = None
-            if len(self._names) > _ASKED:
-                del self._names[next(iter(self._names))]
-
-    def discard(self, names: tuple[str, str, str | None]) -> None:
-        """Notes that who asked has gone on from there."""
-        with self._lock:
-            self._names.pop(names, None)
-
-    def __contains__(self, names: object) -> bool:
-        return names in self._names

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -40,6 +41,12 @@ if TYPE_CHECKING:
     from keepstate.stores.wrappers.encrypted import KeyRing
 
 OnFork = Literal["fork", "raise"]
+
+_ASKED: Final[ContextVar[tuple[Homes, str, str | None] | None]] = ContextVar("asked", default=None)
+"""The checkpoint that was asked for last by an id that was not the latest, with its saver and thread.
+
+A run asks for where it begins and stores what follows in one context: what others look at is no matter of it.
+"""
 
 
 class KeepstateSaver(BaseCheckpointSaver[Any]):
@@ -200,7 +207,6 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         if new.parent is None:
             await self._retention.end_expired(handle, new.names.thread)
         await putting.put(self._keeper, handle, new)
-        self._keeper.asked.discard((new.names.thread, new.names.line, new.parent))
         await self._retention.after_put(handle, new.names.thread)
 
     def _putting(
@@ -214,7 +220,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         standing = self._keeper.standings.get(thread, line)
         told = get_serializable_checkpoint_metadata(config, metadata)
         fields = {key: value for key, value in checkpoint.items() if key not in ("channel_values", "id")}
-        may_fork = self._on_conflict == "fork" or line != "" or (thread, line, parent) in self._keeper.asked
+        may_fork = self._on_conflict == "fork" or line != "" or self._is_asked(thread, parent)
         message = f"{told.get('source', 'step')}, step {told.get('step', '?')}, {names.id}"
         return putting.Putting(
             names,
@@ -268,21 +274,37 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Returns the checkpoint that a config names, or the latest of its thread; None if there is none."""
-        return self._homes.finish(lambda handle: self._get(handle, config))
+        found, is_back = self._homes.finish(lambda handle: self._get(handle, config))
+        self._note_asked(config, is_back=is_back)
+        return found
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Returns the checkpoint that a config names, or the latest of its thread; None if there is none."""
-        return await self._homes.wait(lambda handle: self._get(handle, config))
+        found, is_back = await self._homes.wait(lambda handle: self._get(handle, config))
+        self._note_asked(config, is_back=is_back)
+        return found
 
-    async def _get(self, handle: Keepstate, config: RunnableConfig) -> CheckpointTuple | None:
+    async def _get(self, handle: Keepstate, config: RunnableConfig) -> tuple[CheckpointTuple | None, bool]:
+        """Returns a checkpoint, and whether it was asked for by an id that is not the latest."""
         thread, line, id = _place(config)
         if await self._retention.is_expired(handle, thread):
-            return None
-        if id is not None and self._on_conflict == "raise":
+            return None, False
+        latest = None
+        if id is not None and line == "" and self._on_conflict == "raise":
             latest = await reading.Reading(self._keeper, handle, thread).latest(line)
-            if latest is not None and latest.names.id != id:
-                self._keeper.asked.add((thread, line, id))
-        return await reading.get(self._keeper, handle, thread, line, id, config if id is not None else None)
+        told = config if id is not None else None
+        found = await reading.get(self._keeper, handle, thread, line, id, told)
+        return found, latest is not None and latest.names.id != id
+
+    def _note_asked(self, config: RunnableConfig, *, is_back: bool) -> None:
+        """Notes where the run was sent back to that goes on from here; then it looks at the latest, too."""
+        if is_back:
+            thread, _, id = _place(config)
+            _ASKED.set((self._homes, thread, id))
+
+    def _is_asked(self, thread: str, id: str | None) -> bool:
+        asked = _ASKED.get()
+        return asked is not None and asked[0] is self._homes and asked[1:] == (thread, id)
 
     def list(
         self,
