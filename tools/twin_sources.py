@@ -61,7 +61,8 @@ def read_all(modules: Iterable[str], folder: Path) -> dict[str, Source]:
 def is_parent(name: str) -> bool:
     """Says whether other twins inherit from it, and so hold an inner object of another class."""
     tools = {"ToolPlaces", "ToolRetries", "ToolEffects", "ToolExecutions", "ToolResults"}
-    return name in {"Loaded", "Manager", "Parts", "TeamRosters", "Upkeep"} | tools
+    others = {"KnowledgeDocuments", "Loaded", "Manager", "Parts", "TeamRosters", "Upkeep", "WorkflowSteps"}
+    return name in tools | others
 
 
 def is_made(cls: ast.ClassDef) -> bool:

@@ -1,49 +1,32 @@
-"""Knowledge bases: how far they are indexed, their sources, and what of them failed.
+"""Knowledge bases: how far they are indexed, and their sources.
 
-A base has a document with its progress and one for each source, and for each document of its own a note of
-what became of that: what it brought when it was indexed, or why it could not be. The overview is derived.
-
-Invariant: a document that is completed twice in one run counts once. A run begins when an update tells of
-fewer processed documents than were counted.
+A base has a document with its progress and one for each source. The overview is derived.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar
 
-from keepstate.engine.admission import admit_text
-from keepstate.engine.tasks import told
-from keepstate.engine.times import milliseconds
-from keepstate.engine.together import read_ahead
-from keepstate.errors import InvalidError
 from keepstate.managers.deadlines import admit_age, ago, milliseconds_of, moment_of, store_ms
+from keepstate.managers.knowledge_documents import KnowledgeDocuments, put_beside, put_progress, standing_of
 from keepstate.managers.knowledge_records import (
     INDEXING_STEPS,
-    FailedDocument,
-    Indexed,
     IndexingProgress,
     IndexingStatus,
     KnowledgeBaseState,
     SourceState,
     SyncStatus,
-    admit_brought,
     admit_told,
     grown,
     overview_of,
 )
-from keepstate.managers.manager import Manager
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_counts, admit_integers, admit_record
-from keepstate.values import limits
-
-_AT_ONCE: Final = 300
 
 
-class KnowledgeStateManager(Manager):
+class KnowledgeStateManager(KnowledgeDocuments):
     """Knowledge bases being indexed, by any number of workers at once.
 
     No base is ever over: `cleanup` forgets only which documents were indexed longer ago, and `delete` removes
@@ -80,7 +63,7 @@ class KnowledgeStateManager(Manager):
         admit_told(progress)
 
         async def work(base: Folder) -> None:
-            before, run = await _standing(base)
+            before, run = await standing_of(base)
             kept = progress
             if before is not None:
                 _check_step(before, progress.status)
@@ -90,7 +73,7 @@ class KnowledgeStateManager(Manager):
                     embeddings=before.embeddings if progress.embeddings is None else progress.embeddings,
                     size_bytes=before.size_bytes if progress.size_bytes is None else progress.size_bytes,
                 )
-            await _put_progress(base, kept, run)
+            await put_progress(base, kept, run)
 
         await self._together(self._folder(progress.knowledge_base_id), work)
 
@@ -116,13 +99,13 @@ class KnowledgeStateManager(Manager):
         admit_record("status", status, IndexingStatus)
 
         async def work(base: Folder) -> IndexingProgress:
-            before, run = await _standing(base)
+            before, run = await standing_of(base)
             if before is not None:
                 _check_step(before, status)
             known = before or IndexingProgress(base.id)
             after = replace(known, status=status, error=error, completed_at=completed_at)
             admit_record("progress", after, IndexingProgress)
-            await _put_progress(base, after, run)
+            await put_progress(base, after, run)
             return after
 
         return await self._together(self._folder(knowledge_base_id), work)
@@ -181,7 +164,7 @@ class KnowledgeStateManager(Manager):
 
     async def get_indexing_progress(self, knowledge_base_id: str) -> IndexingProgress | None:
         """Returns how far a base is indexed, or None if nobody has said."""
-        return (await _standing(self._folder(knowledge_base_id)))[0]
+        return (await standing_of(self._folder(knowledge_base_id)))[0]
 
     async def delete(self, knowledge_base_id: str) -> bool:
         """Removes all that is known of a base, and returns whether that was something."""
@@ -199,7 +182,7 @@ class KnowledgeStateManager(Manager):
             synced_ms = None
             if source.last_sync is not None:
                 synced_ms = store_ms(source.last_sync, self._clock, await base.space.now())
-            await _put(base, source, "source", source.source_id, synced_ms=synced_ms)
+            await put_beside(base, source, "source", source.source_id, synced_ms=synced_ms)
 
         await self._together(base, work)
 
@@ -240,104 +223,6 @@ class KnowledgeStateManager(Manager):
         kept = [kept async for _, kept in base.values("source")]
         return [each["value"] for each in kept if _is_due(each, oldest_ms)]
 
-    # ---- documents that failed
-
-    async def fail_document(
-        self, knowledge_base_id: str, document_id: str, error: object, *, source_id: str | None = None
-    ) -> FailedDocument:
-        """Lists a document that could not be indexed, and counts it as failed if it was not listed yet.
-
-        One that was indexed before in this run no longer counts as that, nor does what it had brought.
-        """
-        if source_id is not None:
-            admit_text("source_id", source_id)
-
-        async def work(base: Folder) -> FailedDocument:
-            before, run = await _standing(base, document_id)
-            kept = await base.space.documents.get(base.name("failed", document_id))
-            failed = FailedDocument(
-                document_id,
-                base.id,
-                told(error),
-                source_id=source_id or (kept["value"].source_id if kept else None),
-                attempts=kept["value"].attempts + 1 if kept else 1,
-                failed_at=await base.space.now(),
-            )
-            await _put(base, failed, "failed", document_id, hidden_ms=0)
-            gone = await _take_indexed(base, document_id, run)
-            if kept is None or gone is not None:
-                progress = _less(before or IndexingProgress(base.id), gone)
-                await _put_progress(base, grown(progress, failed=int(kept is None)), run)
-            return failed
-
-        return await self._together(self._folder(knowledge_base_id), work)
-
-    async def complete_document(
-        self, knowledge_base_id: str, document_id: str, *, embeddings: int = 0, size_bytes: int = 0
-    ) -> None:
-        """Counts a document as indexed, with what it has brought; one that had failed is listed no longer.
-
-        Again in the same run it counts once, with what it has brought the last time.
-        """
-        brought = Indexed(admit_brought("embeddings", embeddings), admit_brought("size_bytes", size_bytes))
-
-        async def work(base: Folder) -> None:
-            before, run = await _standing(base, document_id)
-            had_failed = await base.space.documents.delete(base.name("failed", document_id))
-            known = before or IndexingProgress(base.id)
-            # A run that began anew may count none, while the document was still listed.
-            fewer = min(int(had_failed), known.failed_documents)
-            known = _less(known, await _take_indexed(base, document_id, run))
-            after = grown(known, processed=1, failed=-fewer, embeddings=embeddings, size_bytes=size_bytes)
-            await _put(base, replace(brought, run=run), "indexed", document_id)
-            await _put_progress(base, after, run)
-
-        await self._together(self._folder(knowledge_base_id), work)
-
-    async def get_failed_documents(
-        self, knowledge_base_id: str, *, limit: int = 100, after: str | None = None
-    ) -> list[FailedDocument]:
-        """Returns documents that could not be indexed, by id, behind that of `after`."""
-        limits.admit_count("limit", limit)
-        if after is not None:
-            admit_text("after", after)
-        found: list[FailedDocument] = []
-        async for _, kept in self._folder(knowledge_base_id).values("failed", after=after):
-            found.append(kept["value"])
-            if len(found) == limit:
-                break
-        return found
-
-    async def retry_failed_documents(
-        self, knowledge_base_id: str, *, limit: int = 100, lease_s: float = 300
-    ) -> list[FailedDocument]:
-        """Hands out documents to be indexed once more; no other caller gets them within `lease_s` seconds.
-
-        They stay listed, and counted as failed, until `complete_document`; after `fail_document`, or when the
-        time is over, they can be handed out again.
-        """
-        if type(limit) is not int or not 0 < limit <= _AT_ONCE:
-            raise InvalidError(f"`limit` is {limit!r}; it is 1 to {_AT_ONCE}")
-        base, lease_ms = self._folder(knowledge_base_id), milliseconds("lease_s", lease_s)
-
-        async def hand_out(base: Folder, names: Sequence[str]) -> list[FailedDocument]:
-            now_ms = milliseconds_of(await base.space.now())
-            entries = await base.space.documents.entries(*(base.name("failed", name) for name in names))
-            kept = [each.value for each in entries.values() if each.value["hidden_ms"] <= now_ms]
-            for each in kept:
-                name = each["value"].document_id
-                await _put(base, each["value"], "failed", name, hidden_ms=now_ms + lease_ms)
-            return [each["value"] for each in kept]
-
-        found: list[FailedDocument] = []
-        now_ms = milliseconds_of(await base.space.now())
-        ripe = [name async for name, kept in base.values("failed") if kept["hidden_ms"] <= now_ms]
-        while ripe and len(found) < limit:
-            most = limit - len(found)
-            names, ripe = ripe[:most], ripe[most:]
-            found += await self._together(base, partial(hand_out, names=names))
-        return found
-
     # ---- at a glance
 
     async def get_knowledge_base_state(self, knowledge_base_id: str) -> KnowledgeBaseState | None:
@@ -355,20 +240,6 @@ class KnowledgeStateManager(Manager):
             moment_of(written_ms),
         )
 
-    async def _clean(self, folder: Folder, before: datetime) -> int:
-        """Forgets which documents were indexed before then: one that is completed again counts again."""
-
-        async def remove(base: Folder, names: Sequence[str]) -> int:
-            entries = await base.space.documents.entries(*names)
-            old = [name for name, each in entries.items() if moment_of(each.value["written_ms"]) < before]
-            return sum([await base.space.documents.delete(name) for name in old])
-
-        names = [folder.name("indexed", name) async for name in folder.names("indexed")]
-        removed = 0
-        for begin in range(0, len(names), _AT_ONCE):
-            removed += await self._together(folder, partial(remove, names=names[begin : begin + _AT_ONCE]))
-        return removed
-
 
 async def _is_known(base: Folder) -> bool:
     async for _ in base.names():
@@ -376,51 +247,9 @@ async def _is_known(base: Folder) -> bool:
     return False
 
 
-async def _standing(base: Folder, *document_ids: str) -> tuple[IndexingProgress | None, int]:
-    """Returns how far a base is indexed, and in which run; these documents are read along."""
-    notes = [base.name(kind, id) for id in document_ids for kind in ("failed", "indexed")]
-    if notes:
-        await read_ahead(base.space, documents=[base.name("progress"), *notes])
-    kept = await base.space.documents.get(base.name("progress"))
-    return (None, 0) if kept is None else (kept["value"], kept.get("run", 0))
-
-
 def _check_step(before: IndexingProgress, status: IndexingStatus) -> None:
     if before.status is not status:
         INDEXING_STEPS.check(before.knowledge_base_id, before.status, status)
-
-
-async def _take_indexed(base: Folder, document_id: str, run: int) -> Indexed | None:
-    """Forgets that a document was indexed in this run, and returns what it had brought."""
-    name = base.name("indexed", document_id)
-    kept = await base.space.documents.get(name)
-    if kept is None or kept["value"].run != run:
-        return None
-    await base.space.documents.delete(name)
-    indexed: Indexed = kept["value"]
-    return indexed
-
-
-def _less(progress: IndexingProgress, gone: Indexed | None) -> IndexingProgress:
-    """Returns progress without a document; an update may have told of fewer than it had brought."""
-    if gone is None:
-        return progress
-    return grown(
-        progress,
-        processed=-min(1, progress.processed_documents),
-        embeddings=-min(gone.embeddings, progress.embeddings or 0),
-        size_bytes=-min(gone.size_bytes, progress.size_bytes or 0),
-    )
-
-
-async def _put(base: Folder, value: object, *segments: str, **beside: int | None) -> None:
-    """Keeps a value with the time of writing it."""
-    written_ms = milliseconds_of(await base.space.now())
-    await base.space.documents.put(base.name(*segments), {"value": value, "written_ms": written_ms, **beside})
-
-
-async def _put_progress(base: Folder, progress: IndexingProgress, run: int) -> None:
-    await _put(base, progress, "progress", run=run)
 
 
 def _is_due(kept: dict[str, Any], oldest_ms: int) -> bool:

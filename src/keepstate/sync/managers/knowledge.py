@@ -6,27 +6,19 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
-from os import PathLike
 
 from keepstate._finish import finish
 from keepstate.managers import knowledge as managers
-from keepstate.managers.backends import Backend
 from keepstate.managers.knowledge_records import (
-    FailedDocument,
     IndexingProgress,
     IndexingStatus,
     KnowledgeBaseState,
     SourceState,
 )
-from keepstate.stores.protocol import Store
-from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.managers.manager import Manager
-from keepstate.sync.space import Space
-from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import inner_of
+from keepstate.sync.managers.knowledge_documents import KnowledgeDocuments
 
 
-class KnowledgeStateManager(Manager[managers.KnowledgeStateManager]):
+class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
     """Knowledge bases being indexed, by any number of workers at once.
 
     No base is ever over: `cleanup` forgets only which documents were indexed longer ago, and `delete` removes
@@ -39,30 +31,6 @@ class KnowledgeStateManager(Manager[managers.KnowledgeStateManager]):
         file_path: The file of a journal or SQLite database.
         space: Instead: the space or transaction to keep it in.
     """
-
-    def __init__(
-        self,
-        *,
-        persistence: str | Backend | Store | Keepstate | None = None,
-        url: str | None = None,
-        redis_url: str | None = None,
-        file_path: str | PathLike[str] | None = None,
-        space: Space | Transaction | None = None,
-    ) -> None:
-        super().__init__(
-            managers.KnowledgeStateManager(
-                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
-                url=url,
-                redis_url=redis_url,
-                file_path=file_path,
-                space=inner_of(space)
-                if isinstance(space, Space)
-                else inner_of(space)
-                if isinstance(space, Transaction)
-                else space,
-                _colour="blocking",
-            )
-        )
 
     def list_knowledge_bases(self) -> list[str]:
         """Returns the ids of all bases of which something is known."""
@@ -176,44 +144,6 @@ class KnowledgeStateManager(Manager[managers.KnowledgeStateManager]):
             older_than: Also those whose last synchronization is longer ago.
         """
         return finish(self._inner.needs_sync(knowledge_base_id, older_than=older_than))
-
-    def fail_document(
-        self, knowledge_base_id: str, document_id: str, error: object, *, source_id: str | None = None
-    ) -> FailedDocument:
-        """Lists a document that could not be indexed, and counts it as failed if it was not listed yet.
-
-        One that was indexed before in this run no longer counts as that, nor does what it had brought.
-        """
-        return finish(self._inner.fail_document(knowledge_base_id, document_id, error, source_id=source_id))
-
-    def complete_document(
-        self, knowledge_base_id: str, document_id: str, *, embeddings: int = 0, size_bytes: int = 0
-    ) -> None:
-        """Counts a document as indexed, with what it has brought; one that had failed is listed no longer.
-
-        Again in the same run it counts once, with what it has brought the last time.
-        """
-        finish(
-            self._inner.complete_document(
-                knowledge_base_id, document_id, embeddings=embeddings, size_bytes=size_bytes
-            )
-        )
-
-    def get_failed_documents(
-        self, knowledge_base_id: str, *, limit: int = 100, after: str | None = None
-    ) -> list[FailedDocument]:
-        """Returns documents that could not be indexed, by id, behind that of `after`."""
-        return finish(self._inner.get_failed_documents(knowledge_base_id, limit=limit, after=after))
-
-    def retry_failed_documents(
-        self, knowledge_base_id: str, *, limit: int = 100, lease_s: float = 300
-    ) -> list[FailedDocument]:
-        """Hands out documents to be indexed once more; no other caller gets them within `lease_s` seconds.
-
-        They stay listed, and counted as failed, until `complete_document`; after `fail_document`, or when the
-        time is over, they can be handed out again.
-        """
-        return finish(self._inner.retry_failed_documents(knowledge_base_id, limit=limit, lease_s=lease_s))
 
     def get_knowledge_base_state(self, knowledge_base_id: str) -> KnowledgeBaseState | None:
         """Returns a base at a glance, or None if nothing is known of it."""

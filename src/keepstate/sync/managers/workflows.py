@@ -12,17 +12,16 @@ from typing import Any
 from keepstate._finish import finish
 from keepstate.managers import workflows as managers
 from keepstate.managers.backends import Backend
-from keepstate.managers.moments import LATEST
-from keepstate.managers.workflow_records import StepState, WorkflowCheckpoint, WorkflowState, WorkflowStatus
+from keepstate.managers.workflow_records import WorkflowState, WorkflowStatus
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.managers.manager import Manager
+from keepstate.sync.managers.workflow_steps import WorkflowSteps
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import inner_of
 
 
-class WorkflowStateManager(Manager[managers.WorkflowStateManager]):
+class WorkflowStateManager(WorkflowSteps[managers.WorkflowStateManager]):
     """Keeps workflows, each in its space `workflow/<id>`.
 
     Attributes:
@@ -88,67 +87,6 @@ class WorkflowStateManager(Manager[managers.WorkflowStateManager]):
     def delete(self, workflow_id: str) -> bool:
         """Removes a workflow with its history, and returns whether there was one."""
         return finish(self._inner.delete(workflow_id))
-
-    def update_step(self, workflow_id: str, step: StepState) -> WorkflowState:
-        """Writes how a step stands, and returns where the workflow stands then.
-
-        The first step starts a pending workflow, the last one completes it. To report a completed step again
-        does nothing. While a workflow is paused or has failed, steps end but none begins.
-
-        Args:
-            workflow_id: The workflow.
-            step: The step.
-
-        Raises:
-            NotFoundError: There is no such workflow.
-            TransitionError: The workflow or the step cannot go there from where it is.
-        """
-        return finish(self._inner.update_step(workflow_id, step))
-
-    def get_step(self, workflow_id: str, step_number: int) -> StepState | None:
-        """Returns a step, or None if nothing was reported of it, or the workflow went back behind it."""
-        return finish(self._inner.get_step(workflow_id, step_number))
-
-    def list_steps(self, workflow_id: str) -> list[StepState]:
-        """Returns the steps of which something was reported, in order of their numbers."""
-        return finish(self._inner.list_steps(workflow_id))
-
-    def checkpoint(self, checkpoint: WorkflowCheckpoint) -> str:
-        """Keeps a checkpoint, and returns the id of its commit; the history keeps one that it replaces.
-
-        Raises:
-            NotFoundError: There is no such workflow.
-        """
-        return finish(self._inner.checkpoint(checkpoint))
-
-    def get_checkpoint(self, workflow_id: str, checkpoint_id: str) -> WorkflowCheckpoint | None:
-        """Returns a checkpoint, or None if there is none of this id."""
-        return finish(self._inner.get_checkpoint(workflow_id, checkpoint_id))
-
-    def list_checkpoints(self, workflow_id: str, *, limit: int | None = None) -> list[WorkflowCheckpoint]:
-        """Returns a workflow's checkpoints in the order in which they were saved.
-
-        Args:
-            workflow_id: The workflow.
-            limit: Only the last so many.
-        """
-        return finish(self._inner.list_checkpoints(workflow_id, limit=limit))
-
-    def resume_from(self, workflow_id: str, checkpoint_id: str = LATEST) -> WorkflowCheckpoint:
-        """Goes back to a checkpoint, and returns it.
-
-        Step and context become those of the checkpoint; steps behind it are to be done again. The workflow
-        runs then, unless it is paused: it stays so.
-
-        Args:
-            workflow_id: The workflow.
-            checkpoint_id: The checkpoint; `latest` is the one that was saved last.
-
-        Raises:
-            NotFoundError: There is no such workflow or checkpoint.
-            TransitionError: The workflow is completed or cancelled.
-        """
-        return finish(self._inner.resume_from(workflow_id, checkpoint_id))
 
     def pause(self, workflow_id: str) -> WorkflowState:
         """Lets no further step begin, and returns where the workflow stands; twice is once.
