@@ -1,4 +1,7 @@
-"""A process that does one run on the thread that all of them share: `stepping.py URL RUN STEPS`."""
+"""A process that does a run on the thread that all of them share: `stepping.py URL RUN STEPS [LEASE_TTL_S]`.
+
+It goes on where one before it was killed, and says so on its output once it does.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +44,12 @@ class Sum(RegisterKey[int]):
 KEYS = (Calls, Last, Sum)
 
 
-async def main(url: str, run_id: str, steps: int) -> None:
+async def main(url: str, run_id: str, steps: int, lease_ttl_s: float = 60.0) -> None:
     """Takes the steps: in each 16 tools, of which every tenth time one changes the exclusive key too."""
-    async with AgentRun(persistence=url, keys=KEYS, reruns=1000) as run:
-        await run.start_run("t", run_id)
-        for step in range(steps):
+    async with AgentRun(persistence=url, keys=KEYS, reruns=1000, lease_ttl_s=lease_ttl_s) as run:
+        record = await run.start_run("t", run_id, resume=True, wait_s=30)
+        print("begun", flush=True)
+        for step in range(record.steps, steps):
             await run.step(*[tool(run_id, number, step) for number in range(TOOLS)], messages=[step])
         await run.finish_run()
 
@@ -61,4 +65,4 @@ def tool(run_id: str, number: int, step: int) -> Callable[[ToolCallContext], Awa
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3])))
+    asyncio.run(main(sys.argv[1], sys.argv[2], int(sys.argv[3]), *map(float, sys.argv[4:])))

@@ -1,15 +1,16 @@
-"""Two processes that do runs on one thread, with 16 parallel tools each: no update is lost."""
+"""Processes that do runs on one thread, with 16 parallel tools each: no update is lost, whoever is killed."""
 
 from __future__ import annotations
 
 import asyncio
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
-from keepstate import KeyedState
+from keepstate import AgentRun, KeyedState
 from tests.typed.stepping import KEYS, TOOLS, Calls, Last, Sum
 
 SCRIPT = Path(__file__).with_name("stepping.py")
@@ -42,3 +43,29 @@ def test_two_processes_lose_no_update_of_their_tools(shared_url: str) -> None:
 @pytest.mark.timeout(900)
 def test_two_processes_lose_no_update_of_their_tools_in_a_thousand_steps(shared_url: str) -> None:
     stepped(shared_url, 1000, timeout_s=850)
+
+
+@pytest.mark.slow
+def test_of_a_step_whose_process_is_killed_all_is_there_or_nothing(shared_url: str) -> None:
+    async def check() -> int:
+        async with AgentRun(persistence=shared_url, keys=KEYS) as run:
+            steps = (await run.start_run("t", "r", resume=True, wait_s=30)).steps
+            assert (run.read(Calls) or 0) == TOOLS * steps
+            assert (run.read(Sum) or 0) == len(range(0, steps, 10))
+            assert (run.read(Last) or {}) == {f"r/{number}": steps - 1 for number in range(TOOLS) if steps}
+            assert [event.data for event in await run.messages(limit=10_000)] == list(range(steps))
+            assert run.record.messages == steps
+            return steps
+
+    taken = [0]
+    for after_s in (0.0, 0.03, 0.08, 0.15):
+        command = [sys.executable, str(SCRIPT), shared_url, "r", "10000", "0.5"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE) as worker:
+            assert worker.stdout is not None
+            assert worker.stdout.readline() == b"begun\n"
+            time.sleep(after_s)
+            worker.kill()
+        taken.append(asyncio.run(check()))
+
+    assert taken == sorted(taken)
+    assert taken[-1] > 0
