@@ -132,7 +132,7 @@ if TYPE_CHECKING:
     from keepstate.sessions.user import UserState
     from keepstate.sessions.validated import ValidatedState
     from keepstate.sessions.versioned import VersionedState
-    from keepstate.sessions.window import estimate_tokens
+    from keepstate.sessions.messages import estimate_tokens
     from keepstate.stores.protocol import Store
     from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
     from keepstate.stores.wrappers.tiered import TieredStore
@@ -267,7 +267,7 @@ _HOMES = {
     "sessions.validated": ("ValidatedState",),
     "sessions.versioned": ("VersionedState",),
     "sessions.counting": ("TokenCounter",),
-    "sessions.window": ("estimate_tokens",),
+    "sessions.messages": ("estimate_tokens",),
     "stores.protocol": ("Store",),
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
     "stores.wrappers.tiered": ("TieredStore",),

@@ -9,49 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from keepstate import BoundedState, Space, estimate_tokens, sync
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import InvalidError
-from keepstate.sessions import window as rules
-from keepstate.sessions.window import Budget, Message, Window
+from keepstate.sessions.messages import Message
 from keepstate.stores.protocol import Batch, Put
+from tests.sessions.talking import by_words, call, orphans, result, said
 
 TAU = "data/tau_airline.json"
-
-
-def said(text: str, role: str = "user") -> Message:
-    return {"role": role, "content": text}
-
-
-def call(*ids: str) -> Message:
-    return {
-        "role": "assistant",
-        "content": None,
-        "tool_calls": [{"id": id, "function": {"name": "f"}} for id in ids],
-    }
-
-
-def result(id: str, text: str = "found") -> Message:
-    return {"role": "tool", "tool_call_id": id, "name": "f", "content": text}
-
-
-def by_words(message: Message) -> int:
-    """A counter that tests can count themselves: a token for each word."""
-    return len(str(message.get("content") or "call").split())
-
-
-def orphans(messages: Sequence[Message]) -> list[str]:
-    """Returns the results before which there is no call."""
-    called: set[str] = set()
-    found: list[str] = []
-    for message in messages:
-        called |= {each["id"] for each in message.get("tool_calls") or ()}
-        if message["role"] == "tool" and message["tool_call_id"] not in called:
-            found.append(message["tool_call_id"])
-    return found
 
 
 async def originals(state: BoundedState) -> list[Message]:
@@ -227,6 +193,122 @@ def test_a_smaller_budget_is_kept_over_a_larger_one_s_context() -> None:
         assert large.count_tokens() == 40
 
 
+def test_a_context_that_was_counted_otherwise_is_counted_anew() -> None:
+    with sync.open("memory://") as ks:
+        first = sync.BoundedState("1", max_tokens=100, counter=lambda message: 1, persistence=ks)
+        first.add_message(said("You book flights.", "system"))
+        for number in range(98):
+            first.add_message(said(f"message {number} of a conversation"))
+        first.add_message(said("What was the first?"))
+        second = sync.BoundedState("1", max_tokens=100, persistence=ks)
+        assert (len(first.get_context()), first.count_tokens()) == (100, 100)
+
+        context = second.get_context()
+        assert context[0]["role"] == "system" and context[-1]["content"] == "What was the first?"
+        assert sum(map(estimate_tokens, context)) == second.count_tokens() <= 100
+        second.add_message(said("And the last?"))
+        assert sum(map(estimate_tokens, second.get_context())) == second.count_tokens() <= 100
+        assert len(first.get_context()) == len(second.get_context())  # what has left by then has left
+
+
+def test_what_stays_and_passes_a_smaller_budget_is_an_error_and_not_left_out() -> None:
+    with sync.open("memory://") as ks:
+        sync.BoundedState("1", persistence=ks).add_message(said("rule " * 800, "system"))
+        pinned = sync.BoundedState("2", persistence=ks)
+        pinned.add_message(said("word " * 40), pinned=True)
+        pinned.add_message(said("word " * 40))
+        pinned.add_message(said("mind " * 40), pinned=True)
+        talk = sync.Session("3", persistence=ks).conversation
+        talk.append(said("rule " * 100, "system"))
+
+        with pytest.raises(InvalidError, match="system and pinned messages have 1006 tokens"):
+            sync.BoundedState("1", max_tokens=500, persistence=ks).get_context()
+        smaller = sync.BoundedState("2", max_tokens=120, persistence=ks).get_context()
+        assert [message["content"][:4] for message in smaller] == ["word", "mind"]
+        with pytest.raises(InvalidError, match="pin less"):
+            talk.get_context(50)
+
+
+def test_pictures_count_a_thousand_and_text_beside_them_is_cut() -> None:
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64," + "A" * 130_000}}
+    told = {"role": "user", "content": [{"type": "text", "text": "word " * 4_000}, picture]}
+
+    assert estimate_tokens({"role": "user", "content": [picture]}) == 1_005
+    with sync.open("memory://") as ks, sync.BoundedState("1", max_tokens=2_000, persistence=ks) as state:
+        state.add_message(said("before"))
+        state.add_message(told)
+
+        (left,) = state.get_context()
+        assert left["content"][1] == picture and left["content"][0]["text"].endswith(" […]")
+        assert 1_900 < estimate_tokens(left) == state.count_tokens() <= 2_000
+        assert list(state.messages())[1] == told
+
+
+def test_a_newest_message_of_which_nothing_can_be_left_is_refused_and_not_added() -> None:
+    with sync.open("memory://") as ks, sync.BoundedState("1", max_tokens=500, persistence=ks) as state:
+        state.add_message(said("before"))
+        with pytest.raises(InvalidError, match="newest message has 1005 tokens and cannot be cut"):
+            state.add_message({"role": "user", "content": [{"type": "image", "source": {}}]})
+
+        assert [message["content"] for message in state.messages()] == ["before"]
+        assert state.get_context() == [said("before")]
+
+
+def test_a_developer_s_message_is_a_system_message() -> None:
+    with sync.open("memory://") as ks, sync.BoundedState("1", max_tokens=60, persistence=ks) as state:
+        state.add_message(said("You book flights.", "developer"))
+        for number in range(40):
+            state.add_message(said(f"message {number} of a conversation"))
+
+        assert state.get_context()[0] == said("You book flights.", "developer")
+
+
+def test_a_call_is_answered_once_in_the_context() -> None:
+    with sync.open("memory://") as ks, sync.BoundedState("1", persistence=ks) as state:
+        for message in (call("a"), result("a"), result("a", "again"), call("a"), result("a", "another")):
+            state.add_message(message)
+
+        assert [message.get("content") for message in state.get_context()] == [None, "found", None, "another"]
+        assert len(list(state.messages())) == 5
+
+
+def test_groups_that_stand_far_apart_leave_together() -> None:
+    with sync.open("memory://") as ks:
+        state = sync.BoundedState("1", max_tokens=100, counter=by_words, persistence=ks)
+        state.add_message(call("slow"))
+        for number in range(40):
+            state.add_message(said(f"m {number}"))
+        state.add_message(result("slow", "r"))
+        assert state.get_context()[0] == call("slow") and state.get_context()[-1] == result("slow", "r")
+        state.add_message(said("word " * 40))
+
+        context = state.get_context()
+        assert orphans(context) == [] and call("slow") not in context
+        assert state.count_tokens() == sum(map(by_words, context)) <= 100
+
+
+async def test_summaries_are_made_of_a_few_messages_each_however_many_are_due(ks: Keepstate) -> None:
+    given: list[int] = []
+    is_up = False
+
+    async def summarise(messages: list[Message]) -> str:
+        if not is_up:
+            raise ConnectionError("the model is down")
+        given.append(len(messages))
+        return f"summary {len(given)}"
+
+    state = BoundedState("1", max_tokens=300, summarise=summarise, persistence=ks)
+    for number in range(120):
+        await state.add_message(said(f"And what about flight number {number}?"))
+    assert given == [] and len(await state.get_context()) < 30
+    is_up = True
+    await state.add_message(said("And now?"))
+
+    assert given[0] == 10 and set(given[1:]) <= set(range(2, 12)) and len(given) > 8
+    assert (await state.get_context())[0]["content"] == f"summary {len(given)}"
+    assert not await state.summarise()
+
+
 def test_blocks_of_calls_and_results_belong_together_too() -> None:
     use = {"role": "assistant", "content": [{"type": "tool_use", "id": "a", "name": "f", "input": {}}]}
     answer = {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "a", "content": "1"}]}
@@ -260,7 +342,9 @@ def test_what_makes_no_context_is_refused(wrong: dict[str, Any]) -> None:
         BoundedState(**wrong)
 
 
-@pytest.mark.parametrize("wrong", [1, "hello", {}, {"role": 1}, {"role": "user", "content": object()}])
+@pytest.mark.parametrize(
+    "wrong", [1, "hello", {}, {"role": 1}, {"role": "user", 7: "x"}, {"role": "user", "content": object()}]
+)
 def test_what_is_no_message_is_refused(wrong: Any) -> None:
     with sync.BoundedState() as state:
         with pytest.raises(InvalidError):
@@ -268,11 +352,13 @@ def test_what_is_no_message_is_refused(wrong: Any) -> None:
         assert list(state.messages()) == []
 
 
-def test_a_message_costs_the_same_however_long_the_conversation_is() -> None:
-    def cost(count: int) -> int:
-        with sync.open("memory://") as ks, sync.BoundedState("1", max_tokens=400, persistence=ks) as state:
-            for n in range(count):
-                state.add_message(said(f"message number {n:06d} of a conversation"))
+def test_a_message_costs_the_same_however_many_are_said_and_in_the_context() -> None:
+    def cost(count: int, most: int) -> float:
+        """Returns the bytes written for each of 32 messages, behind so many."""
+        with sync.open("memory://") as ks, sync.Session("1", persistence=ks) as session:
+            talk = session.conversation.within(most)
+            for start in range(0, count, 250):
+                talk.append(*(said(f"message {n:06d} of a conversation") for n in range(start, start + 250)))
             store, written = ks.store, 0
             plain = store.apply
 
@@ -283,53 +369,13 @@ def test_a_message_costs_the_same_however_long_the_conversation_is() -> None:
                 return await plain(batches)
 
             store.apply = apply  # type: ignore[method-assign]
-            state.add_message(said(f"message number {count:06d} of a conversation"))
-            return written
+            for n in range(32):
+                talk.append(said(f"message {count + n:06d} of a conversation"))
+            assert len(talk.get_context()) == min(count + 32, most // 13)
+            return written / 32
 
-    assert cost(3_000) <= 1.1 * cost(300)
-
-
-MESSAGES = st.one_of(
-    st.integers(0, 30).map(lambda n: said("word " * n)),
-    st.integers(0, 4).map(lambda n: said("rule " * n, "system")),
-    st.lists(st.sampled_from("abcde"), min_size=1, max_size=3, unique=True).map(lambda ids: call(*ids)),
-    st.builds(lambda id, n: result(id, "data " * n), st.sampled_from("abcde"), st.integers(0, 30)),
-)
-
-
-@settings(max_examples=300)
-@given(
-    st.lists(st.tuples(MESSAGES, st.booleans()), max_size=30),
-    st.integers(5, 60),
-    st.one_of(st.none(), st.integers(1, 8)),
-)
-def test_whatever_is_said_the_context_is_within_its_budget(
-    told: list[tuple[Message, bool]], most: int, over: int | None
-) -> None:
-    budget, window, messages = Budget(most, by_words, over, 3), Window(), dict[int, Message]()
-    stay: list[int] = []
-    for message, pinned in told:
-        before = Window.of(window.record())
-        pin = pinned and message["role"] == "user"
-        try:
-            number = rules.add(window, message, budget, pinned=pin)
-        except InvalidError:
-            window = before
-            continue
-        messages[number] = message
-        if pin or message["role"] == "system":
-            stay.append(number)
-        context = rules.ordered(window, messages)
-
-        assert window.tokens == sum(map(by_words, context)) <= most
-        assert orphans(context) == []
-        assert set(stay) <= {entry.number for entry in window.entries}
-        assert [entry.number for entry in window.entries] == sorted(entry.number for entry in window.entries)
-        assert Window.of(window.record()) == window
-        if window.due:
-            rules.summarise(window, said("brief " * 9, "system"), list(window.due), budget)
-            assert window.tokens == sum(map(by_words, rules.ordered(window, messages))) <= most
-            assert window.due == [] or window.summary is not None
+    assert cost(3_000, 400) <= 1.3 * cost(500, 400) < 3_000
+    assert cost(3_000, 128_000) <= 1.3 * cost(250, 128_000) < 3_000
 
 
 @pytest.mark.shared(TAU)

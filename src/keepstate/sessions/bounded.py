@@ -11,10 +11,11 @@ from keepstate._runner import Colour
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
+from keepstate.sessions.fitting import ordered
 from keepstate.sessions.home import Home
+from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.sessions.site import Site
 from keepstate.sessions.talk import Talk, rules_of
-from keepstate.sessions.window import Message, estimate_tokens, ordered
 from keepstate.stores.protocol import Store
 
 

@@ -7,8 +7,9 @@ from typing import Any, Literal
 
 from keepstate.errors import InvalidError
 from keepstate.sessions import forks
+from keepstate.sessions.fitting import ordered
+from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.sessions.talk import Talk, admit_limit, rules_of
-from keepstate.sessions.window import Message, estimate_tokens, ordered
 from keepstate.values import limits
 
 

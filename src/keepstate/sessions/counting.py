@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from keepstate.errors import InvalidError, MissingExtraError, UnsupportedError
-from keepstate.sessions.window import Message
+from keepstate.sessions.messages import MEDIA_TOKENS, Message, is_media, pieces
 from keepstate.values.builtin import json_form
 
 if TYPE_CHECKING:
@@ -20,6 +20,8 @@ _BY_NAME: Final = 1
 
 class TokenCounter:
     """A counter for `BoundedState`: 3 tokens a message, and those of what it says, calls included as JSON.
+
+    A block of a picture, a recording or a file counts 1,000.
 
     Args:
         encoding: The name of an encoding, whose table tiktoken fetches once; or an `Encoding`.
@@ -46,9 +48,13 @@ class TokenCounter:
             self._encoding = _loaded(self._encoding)
         count = _BY_MESSAGE
         for name, part in message.items():
-            if part is not None:
-                text = part if isinstance(part, str) else msgspec.json.encode(json_form(part)).decode()
-                count += len(self._encoding.encode_ordinary(text)) + (_BY_NAME if name == "name" else 0)
+            count += _BY_NAME if name == "name" and part is not None else 0
+            for piece in pieces(part):
+                if is_media(piece):
+                    count += MEDIA_TOKENS
+                elif piece is not None:
+                    text = piece if isinstance(piece, str) else msgspec.json.encode(json_form(piece)).decode()
+                    count += len(self._encoding.encode_ordinary(text))
         return count
 
 

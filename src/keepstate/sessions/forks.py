@@ -12,10 +12,11 @@ from keepstate.engine.admission import admit_text
 from keepstate.engine.history.merging import MergeConflict
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, MergeConflictError, NotFoundError
-from keepstate.sessions import window as rules
+from keepstate.sessions import fitting
 from keepstate.sessions.home import quoted
+from keepstate.sessions.messages import Message
 from keepstate.sessions.talk import Talk, TalkRecord
-from keepstate.sessions.window import Message, Window
+from keepstate.sessions.window import PINNED, ROWS, Window
 from keepstate.values.missing import MISSING
 
 Side = Literal["ours", "theirs"]
@@ -60,7 +61,10 @@ async def begin(parent: Talk, fork: Talk, name: str, at: int | None) -> None:
         edits = await parent.read(tx, prefix, record, list(made.edited))
         for number, message in edits.items():
             await tx.documents.put(fork.edit_name(prefix, number), message)
-        if last < window.count - 1:
+        await parent.load(tx, prefix, window, window.needed)
+        if last == window.count - 1 and len(window.pages) <= _AT_ONCE:
+            window.changed |= window.pages.keys()
+        else:
             window = await _earlier(tx, prefix, parent, record, window, last)
         await fork.put_record(tx, prefix, made)
         await fork.put_window(tx, prefix, window)
@@ -92,13 +96,16 @@ async def _earlier(
 ) -> Window:
     """Returns the context as of an earlier message: what never leaves, and what fits of the last ones."""
     first = max(record.begin, last + 1 - _LOOKED_BACK)
-    made = Window(first, [entry for entry in window.entries if entry.number < first and entry.stays])
-    pinned = {entry.number for entry in window.entries if entry.is_pinned}
-    numbers = range(first, last + 1)
+    made, rows = Window(first, first=first, era=window.era), window.entries
+    pinned = {row.number for row in rows if row.kind == PINNED}
+    earlier = [row.number for row in rows if row.number < first and row.stays]
+    numbers = [*earlier, *range(first, last + 1)]
     messages = await parent.read(tx, prefix, record, numbers)
     for number in numbers:
-        rules.add(made, messages[number], parent.rules.budget, pinned=number in pinned)
-    made.due = []
+        made.count = number
+        made.pages.setdefault(number // ROWS, {})
+        fitting.add(made, messages[number], parent.rules.budget, pinned=number in pinned)
+    made.spans = []
     return made
 
 

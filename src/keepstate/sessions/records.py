@@ -9,8 +9,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 
 from keepstate.sessions.lives import HEAD, HeadRecord, life_prefix
+from keepstate.sessions.messages import Message
 from keepstate.sessions.talk import TalkRecord
-from keepstate.sessions.window import Message
 from keepstate.values.builtin import json_form
 
 TaskStatus = Literal["pending", "in_progress", "waiting", "completed", "failed", "cancelled"]

@@ -26,15 +26,15 @@ from keepstate.engine.together import computed
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
 from keepstate.sessions.conversation import Conversation
+from keepstate.sessions.fitting import Budget, ordered
 from keepstate.sessions.home import Home
 from keepstate.sessions.lives import Lives
 from keepstate.sessions.models import Model, PlainModel, plain
 from keepstate.sessions.records import SessionContext, SessionMoment, TaskState, moment_in, told
 from keepstate.sessions.site import Elsewhere, Site
-from keepstate.sessions.talk import Rules, Talk
+from keepstate.sessions.talk import ContextRules, Talk
 from keepstate.sessions.user import UserState
 from keepstate.sessions.validated import ValidatedState, state_at
-from keepstate.sessions.window import Budget, ordered
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
@@ -124,7 +124,7 @@ class Session:
     @property
     def conversation(self) -> Conversation:
         """Returns what is said in the session, with a context of 8,000 tokens; see `Conversation.within`."""
-        return Conversation(Talk(self._lives, Rules(Budget(_MAX_TOKENS))))
+        return Conversation(Talk(self._lives, ContextRules(Budget(_MAX_TOKENS))))
 
     @property
     def task(self) -> ValidatedState[TaskState]:
@@ -214,12 +214,12 @@ class Session:
             if history == 0 or tokens <= max_tokens // 2 or not user.get("history"):
                 break
             history //= 2
-        window, found = await self.conversation._talk.context(max(1, max_tokens - tokens))  # pyright: ignore[reportPrivateUsage]
+        try:
+            window, found = await self.conversation._talk.context(max(1, max_tokens - tokens))  # pyright: ignore[reportPrivateUsage]
+        except InvalidError as error:
+            raise _too_little(tokens, max_tokens, f": {error}") from error
         if tokens + window.tokens > max_tokens:
-            raise InvalidError(
-                f"what is known has {tokens} tokens, system and pinned messages {window.tokens}, and the "
-                f"budget is {max_tokens}; keep less in states and preferences, or allow more"
-            )
+            raise _too_little(tokens, max_tokens)
         return SessionContext(ordered(window, found), session, user, tokens + window.tokens)
 
     # ---- together, and one at a time
@@ -340,6 +340,13 @@ class Session:
         if history and (kinds := await self.user.histories(limit=history)):
             known["history"] = kinds
         return known
+
+
+def _too_little(tokens: int, max_tokens: int, why: str = "") -> InvalidError:
+    return InvalidError(
+        f"what is known has {tokens} tokens of {max_tokens}, and the conversation does not fit into the "
+        f"rest; keep less in states and preferences, or allow more{why}"
+    )
 
 
 def colour_of(session: Session) -> Colour:

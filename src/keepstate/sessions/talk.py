@@ -3,33 +3,39 @@
 ```
 message/NUMBER     a message as it was said; never changes
 edit/NUMBER        what stands in its place since it was edited
-context            which messages are in the context; written with every message, and small
+context            the head of the context: counts, and which of the newest messages are in it
+page/ERA/NUMBER    which of sixteen others are in it; written when they are full
 talk               what of it was cleared or edited, and where a fork's first messages stand; often absent
 ```
 
-Adding a message writes the message and the context, however long the conversation is. A fork copies nothing:
-its messages up to the one at which it began are those of the conversation that it was forked from.
+Adding a message writes the message and the head, however long the conversation and the context are. A fork
+copies no message: those up to the one at which it began are the ones of the conversation that it was forked
+from.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
+from keepstate.engine.lease import Lease
 from keepstate.engine.scope import called, refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
-from keepstate.sessions import window as rules
+from keepstate.sessions import fitting
+from keepstate.sessions.fitting import Budget
+from keepstate.sessions.messages import Message, admit, links
 from keepstate.sessions.site import Site
-from keepstate.sessions.window import Budget, Message, Window, WindowRecord
+from keepstate.sessions.window import PageMissing, Window, WindowRecord
 from keepstate.values import limits
 from keepstate.values.schema import register
 
 _log = logging.getLogger("keepstate.sessions")
 
+T = TypeVar("T")
 Summarise: TypeAlias = Callable[[list[Message]], Awaitable[str | Message] | str | Message]
 _READ_AT_ONCE: Final = 100
 _SUMMARY_LEASE_S: Final = 120.0
@@ -60,7 +66,7 @@ class TalkRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class Rules:
+class ContextRules:
     """How a context is kept.
 
     Attributes:
@@ -80,7 +86,7 @@ def rules_of(
     summarise_first: int,
     *,
     is_blocking: bool,
-) -> Rules:
+) -> ContextRules:
     """Returns the rules that a caller has asked for.
 
     Raises:
@@ -93,7 +99,7 @@ def rules_of(
     if summarise is not None and (is_blocking or not callable(summarise)):
         refuse_coroutine_function(summarise)
     over = None if summarise is None else summarise_over
-    return Rules(Budget(max_tokens, counter, over, summarise_first), summarise)
+    return ContextRules(Budget(max_tokens, counter, over, summarise_first), summarise)
 
 
 class Talk:
@@ -105,7 +111,7 @@ class Talk:
         tail: What the names of its documents go on with, behind what the site says.
     """
 
-    def __init__(self, site: Site, rules: Rules, tail: str = "") -> None:
+    def __init__(self, site: Site, rules: ContextRules, tail: str = "") -> None:
         self.site, self.rules, self.tail = site, rules, tail
 
     def __repr__(self) -> str:
@@ -119,7 +125,7 @@ class Talk:
         Raises:
             InvalidError: One is no message, or system and pinned messages pass the budget; nothing is added.
         """
-        plain = [rules.admit(message) for message in messages]
+        plain = [admit(message) for message in messages]
 
         async def work(tx: Transaction, prefix: str) -> tuple[list[int], bool]:
             return await self.added(tx, prefix, plain, pinned=pinned)
@@ -136,12 +142,16 @@ class Talk:
         self, tx: Transaction, prefix: str, plain: Sequence[Message], *, pinned: bool = False
     ) -> tuple[list[int], bool]:
         """Adds messages in a transaction; returns their numbers, and whether a summary is due."""
-        window = await self.window(tx, prefix)
-        numbers = [rules.add(window, message, self.rules.budget, pinned=pinned) for message in plain]
+        window = await self.counted(tx, prefix, await self.window(tx, prefix))
+
+        def add(trial: Window) -> list[int]:
+            return [fitting.add(trial, message, self.rules.budget, pinned=pinned) for message in plain]
+
+        numbers, window = await self.worked(tx, prefix, window, add)
         for number, message in zip(numbers, plain, strict=True):
             await tx.documents.put(self.message(prefix, number), message)
         await self.put_window(tx, prefix, window)
-        return numbers, bool(window.due)
+        return numbers, bool(window.spans)
 
     async def edit(self, number: int, message: Mapping[str, Any]) -> None:
         """Puts another message in the place of one.
@@ -150,14 +160,14 @@ class Talk:
             InvalidError: It makes or answers other tool calls than that.
             NotFoundError: There is no such message.
         """
-        plain = rules.admit(message)
+        plain = admit(message)
 
         async def work(tx: Transaction, prefix: str) -> None:
             record, window = await self.record(tx, prefix), await self.window(tx, prefix)
             if type(number) is not int or not record.begin <= number < window.count:
                 raise _no_message(number, record, window)
             before = (await self.read(tx, prefix, record, [number]))[number]
-            if rules.links(before) != rules.links(plain):
+            if links(before) != links(plain):
                 raise InvalidError(
                     f"message {number} makes or answers other tool calls; edit what it says, and keep these"
                 )
@@ -174,16 +184,19 @@ class Talk:
         window: Window,
     ) -> None:
         """Puts messages in the place of others in a transaction, with what is known of the conversation."""
+        window = await self.counted(tx, prefix, window)
         for number, message in messages.items():
             record.edits += 1
             record.edited[number] = record.edits
-            rules.replace(window, number, message, self.rules.budget)
             await tx.documents.put(self.edit_name(prefix, number), message)
-        if window.tokens > self.rules.budget.max_tokens:
-            newest = window.entries[-1].number
-            fresh = {} if newest in messages else await self.read(tx, prefix, record, [newest])
-            rules.fit(window, messages.get(newest) or fresh[newest], self.rules.budget)
+
+        def replace(trial: Window) -> None:
+            for number, message in messages.items():
+                fitting.replace(trial, number, message, self.rules.budget)
+
+        _, window = await self.worked(tx, prefix, window, replace)
         await self.put_record(tx, prefix, record)
+        window = await self._fitted(tx, prefix, record, window)
         await self.put_window(tx, prefix, window)
 
     async def clear(self) -> int:
@@ -191,9 +204,10 @@ class Talk:
 
         async def work(tx: Transaction, prefix: str) -> int:
             record, window = await self.record(tx, prefix), await self.window(tx, prefix)
-            had, record.begin = window.count - record.begin, window.count
+            count = window.count
+            had, record.begin = count - record.begin, count
             await self.put_record(tx, prefix, record)
-            await self.put_window(tx, prefix, Window(count=window.count))
+            await self.put_window(tx, prefix, Window(count, first=count, era=window.era + 1))
             return had
 
         if await self._present() is None:
@@ -217,30 +231,46 @@ class Talk:
             lease = await space.leases.acquire(f"{self._context(prefix)}/summary", _SUMMARY_LEASE_S)
         except ConflictError:
             return False  # somebody else does it
+        made = 0
         async with lease:
-            window, record = await self.window(space, prefix), await self.record(space, prefix)
-            if not window.due:
-                return False
-            numbers = list(window.due)
-            originals = await self.read(space, prefix, record, numbers)
-            given = [originals[number] for number in numbers if number in originals]
-            told = await called(summarise, [*([window.summary] if window.summary else []), *given])
-            summary = rules.admit({"role": "system", "content": told} if isinstance(told, str) else told)
+            while await self._summarised(space, prefix, lease, summarise):
+                made += 1
+                await lease.renew()
+        return made > 0
 
-            async def work(tx: Transaction, now_prefix: str) -> None:
-                if now_prefix != prefix:
-                    return  # the session has begun anew meanwhile
-                now = await self.window(tx, prefix)
-                rules.summarise(now, summary, numbers, self.rules.budget)
-                await self.put_window(tx, prefix, now)
+    async def _summarised(self, space: Space, prefix: str, lease: Lease, summarise: Summarise) -> bool:
+        """Summarises the first that are due, with the summary so far; returns whether there were some."""
+        window, record = await self.window(space, prefix), await self.record(space, prefix)
+        numbers = window.due[: self.rules.budget.summarise_first]
+        if not numbers:
+            return False
+        originals = await self.read(space, prefix, record, numbers)
+        given = [originals[number] for number in numbers if number in originals]
+        told = await called(summarise, [*([window.summary] if window.summary else []), *given])
+        summary = admit({"role": "system", "content": told} if isinstance(told, str) else told)
 
-            await self.site.together(work, lease=lease, message="summarise")
-        return True
+        async def work(tx: Transaction, now_prefix: str) -> bool:
+            if now_prefix != prefix:
+                return False  # the session has begun anew meanwhile
+
+            def put(trial: Window) -> None:
+                fitting.summarise(trial, summary, numbers, self.rules.budget)
+
+            now = await self.counted(tx, prefix, await self.window(tx, prefix))
+            _, now = await self.worked(tx, prefix, now, put)
+            await self.put_window(tx, prefix, now)
+            return True
+
+        return await self.site.together(work, lease=lease, message="summarise")
 
     # ---- reading
 
     async def context(self, max_tokens: int | None = None) -> tuple[Window, dict[int, Message]]:
-        """Returns the context within its budget, or a smaller one, and the messages in it."""
+        """Returns the context within its budget, or a smaller one, and the messages in it.
+
+        Raises:
+            InvalidError: System and pinned messages, or the least of the newest one, pass the budget.
+        """
         budget = self.rules.budget
         if max_tokens is not None:
             budget = Budget(max_tokens, budget.counter, None)
@@ -248,9 +278,12 @@ class Talk:
         if prefix is None:
             return Window(), {}
         window, record = await self.standing(prefix)
-        found = await self.read(self.site.place, prefix, record, [entry.number for entry in window.entries])
-        if window.tokens > budget.max_tokens and window.entries:  # whoever added had a larger budget
-            rules.fit(window, found[window.entries[-1].number], budget, summarises=False)
+        await self.load(self.site.place, prefix, window, window.needed)
+        found = await self.read(self.site.place, prefix, record, [row.number for row in window.entries])
+        if window.counter != budget.counted_by:
+            fitting.recount(window, found, budget)
+        if window.tokens > budget.max_tokens:  # whoever added had a larger budget, or counted otherwise
+            fitting.fit(window, found.get(window.newest, {}), budget, summarises=False)
         return window, found
 
     async def items(
@@ -331,6 +364,9 @@ class Talk:
     def _context(self, prefix: str) -> str:
         return f"{prefix}{self.tail}context"
 
+    def _page(self, prefix: str, era: int, page: int) -> str:
+        return f"{prefix}{self.tail}page/{era}/{page:0{_DIGITS}d}"
+
     def talk(self, prefix: str) -> str:
         """Returns the name of the document of what is known beside the context."""
         return f"{prefix}{self.tail}talk"
@@ -347,8 +383,59 @@ class Talk:
         return self._window_of(await place.documents.get(self._context(prefix), type=WindowRecord))
 
     async def put_window(self, tx: Transaction, prefix: str, window: Window) -> None:
-        """Writes the context."""
+        """Writes the head of the context, and its pages where that is needed."""
+        puts, deletes = window.writes()
+        for page in puts:
+            await tx.documents.put(self._page(prefix, window.era, page), window.stored(page))
+        for page in deletes:
+            await tx.documents.delete(self._page(prefix, window.era, page))
         await tx.documents.put(self._context(prefix), window.record())
+
+    async def load(
+        self, place: Space | Transaction, prefix: str, window: Window, pages: Iterable[int]
+    ) -> None:
+        """Reads pages of the context that were not read yet."""
+        wanted = [page for page in pages if page not in window.pages]
+        for start in range(0, len(wanted), _READ_AT_ONCE):
+            names = {
+                self._page(prefix, window.era, page): page for page in wanted[start : start + _READ_AT_ONCE]
+            }
+            entries = await place.documents.entries(*names)
+            for name, page in names.items():
+                window.take(page, entries[name].value if name in entries else ())
+
+    async def worked(
+        self, tx: Transaction, prefix: str, window: Window, change: Callable[[Window], T]
+    ) -> tuple[T, Window]:
+        """Returns what a change returned, and the context that it made; reads the pages that it asks for."""
+        ahead = 1
+        while True:
+            trial = window.copy()
+            try:
+                return change(trial), trial
+            except PageMissing as missing:
+                await self.load(tx, prefix, window, range(missing.page, missing.page + ahead))
+                ahead *= 2
+
+    async def counted(self, tx: Transaction, prefix: str, window: Window) -> Window:
+        """Returns a context whose tokens were counted by the counter of these rules."""
+        if window.counter == self.rules.budget.counted_by or not (window.size or window.summary):
+            return window
+        record = await self.record(tx, prefix)
+        await self.load(tx, prefix, window, window.needed)
+        found = await self.read(tx, prefix, record, [row.number for row in window.entries])
+        fitting.recount(window, found, self.rules.budget)
+        return await self._fitted(tx, prefix, record, window)
+
+    async def _fitted(self, tx: Transaction, prefix: str, record: TalkRecord, window: Window) -> Window:
+        if window.tokens <= self.rules.budget.max_tokens:
+            return window
+        found = await self.read(tx, prefix, record, [window.newest] if window.newest >= 0 else [])
+
+        def fit(trial: Window) -> None:
+            fitting.fit(trial, found.get(window.newest, {}), self.rules.budget)
+
+        return (await self.worked(tx, prefix, window, fit))[1]
 
     async def record(self, place: Space | Transaction, prefix: str) -> TalkRecord:
         """Returns what is known of the conversation."""

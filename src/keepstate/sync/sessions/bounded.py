@@ -12,7 +12,7 @@ from typing import Any, Self
 
 from keepstate._finish import finish, finish_each
 from keepstate.sessions import bounded as sessions
-from keepstate.sessions.window import Message, estimate_tokens
+from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.space import Space

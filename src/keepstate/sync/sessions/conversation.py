@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from keepstate._finish import finish, finish_each
 from keepstate.sessions import conversation as sessions
-from keepstate.sessions.window import Message, estimate_tokens
+from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.sync.twin import Twin
 
 

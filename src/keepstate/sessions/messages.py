@@ -1,0 +1,172 @@
+"""Messages as model APIs take them: what is one, its tokens, its tool calls, what can be left out. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from hashlib import blake2b
+from math import ceil
+from types import CodeType
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+
+from keepstate.errors import InvalidError
+from keepstate.values.builtin import json_form
+
+Message: TypeAlias = dict[str, Any]
+Counter: TypeAlias = Callable[[Message], int]
+
+CUT: Final = " […]"
+"""Ends a text of which a part was left out."""
+SYSTEM_ROLES: Final = ("system", "developer")
+_BY_MESSAGE: Final = 4
+_BYTES_BY_TOKEN: Final = 4
+MEDIA_TOKENS: Final = 1_000
+"""What a picture, a recording or a file counts: models do not read it by its bytes."""
+_MEDIA: Final = ("image", "audio", "video", "file", "document")
+
+
+def admit(message: object) -> Message:
+    """Returns a message as a plain dict.
+
+    Raises:
+        InvalidError: It is no dict with a role, or has a key that is no text.
+    """
+    if not isinstance(message, Mapping):
+        raise InvalidError(
+            f"a message is {type(message).__name__}; give a dict such as {{'role': 'user', …}}"
+        )
+    plain = dict(cast("Mapping[str, Any]", message))
+    if not isinstance(plain.get("role"), str):
+        raise InvalidError(f"a message has the role {plain.get('role')!r}; give one, such as 'user'")
+    given = cast("Mapping[object, Any]", plain)
+    if wrong := [key for key in given if not isinstance(key, str)]:
+        raise InvalidError(f"a message has the key {wrong[0]!r}; its keys are text")
+    return plain
+
+
+def is_system(message: Message) -> bool:
+    """Whether a message tells the model what it is for."""
+    return message["role"] in SYSTEM_ROLES
+
+
+# ---- tokens
+
+
+def estimate_tokens(message: Message) -> int:
+    """Returns about how many tokens a message has: 4, and one for each 4 bytes of what it says.
+
+    English text of today's models comes within a fifth of that; code and other languages differ more. A
+    block of a picture, a recording or a file counts 1,000.
+    """
+    size, media = 0, 0
+    for name, part in message.items():
+        size += len(name) if name not in ("role", "content") else 0
+        for piece in pieces(part):
+            if is_media(piece):
+                media += MEDIA_TOKENS
+            elif isinstance(piece, str):
+                size += len(piece.encode("utf-8", "surrogatepass"))
+            elif piece is not None:
+                size += len(msgspec.json.encode(json_form(piece)))
+    return _BY_MESSAGE + ceil(size / _BYTES_BY_TOKEN) + media
+
+
+def pieces(part: object) -> list[Any]:
+    """Returns the blocks of a part that has some, or the part alone."""
+    is_mixed = isinstance(part, list) and any(map(is_media, cast("list[object]", part)))
+    return cast("list[Any]", part) if is_mixed else [part]
+
+
+def is_media(block: object) -> bool:
+    """Whether a block holds a picture, a recording or a file."""
+    kind = cast("Mapping[str, Any]", block).get("type") if isinstance(block, Mapping) else None
+    return isinstance(kind, str) and any(word in kind for word in _MEDIA)
+
+
+def name_of(counter: Counter) -> str:
+    """Returns a name by which another process knows whether it counts alike."""
+    given: Any = counter
+    code: CodeType | None = getattr(given, "__code__", None)
+    if code is None:
+        told = f" {given.name}" if isinstance(getattr(given, "name", None), str) else ""
+        return f"{type(given).__module__}.{type(given).__qualname__}{told}"
+    text = repr((code.co_code, [each for each in code.co_consts if not isinstance(each, CodeType)]))
+    return f"{given.__module__}.{given.__qualname__} {blake2b(text.encode(), digest_size=4).hexdigest()}"
+
+
+# ---- tool calls
+
+
+def links(message: Message) -> tuple[list[Any], list[str]]:
+    """Returns the ids of the tool calls that a message answers, and of those that it makes.
+
+    Calls stand in `tool_calls` or in blocks of type `tool_use`; results name them by `tool_call_id`, or in
+    blocks of type `tool_result`.
+    """
+    blocks = _dicts(message.get("content"))
+    answered = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
+    if message["role"] == "tool" or "tool_call_id" in message:
+        answered.append(message.get("tool_call_id"))
+    made = [
+        call for call in (*_dicts(message.get("tool_calls")), *blocks) if call.get("type") != "tool_result"
+    ]
+    return answered, [id for call in made if isinstance(id := call.get("id"), str)]
+
+
+def _dicts(parts: object) -> list[Mapping[str, Any]]:
+    if not isinstance(parts, list | tuple):
+        return []
+    return [
+        cast("Mapping[str, Any]", part) for part in cast("list[object]", parts) if isinstance(part, Mapping)
+    ]
+
+
+# ---- leaving a part of the text out
+
+
+def length(message: Message) -> int:
+    """Returns how many characters a message says, as far as they can be left out."""
+    return sum(len(text) for _, _, text in _texts(message.get("content")))
+
+
+def cut(message: Message, kept: int) -> Message:
+    """Returns a message with so many characters of what it says."""
+    content = message.get("content")
+    if isinstance(content, str):
+        return {**message, "content": content[:kept] + CUT}
+    blocks = list(cast("list[Any]", content))
+    for place, key, text in _texts(content):
+        if kept < len(text):
+            short = text[:kept] + CUT
+            blocks[place] = short if key is None else {**blocks[place], key: short}
+        kept = max(0, kept - len(text))
+    return {**message, "content": blocks}
+
+
+def longest(message: Message, room: int, count: Counter) -> int:
+    """Returns how many characters of what a message says fit; 0 if none does."""
+    low, high = 0, length(message)
+    while low < high:
+        middle = (low + high + 1) // 2
+        if count(cut(message, middle)) <= room:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def _texts(content: object) -> Iterator[tuple[int, str | None, str]]:
+    """Yields where texts stand that may be cut: the block, its key, and the text."""
+    if isinstance(content, str):
+        yield 0, None, content
+    if not isinstance(content, list):
+        return
+    for place, block in enumerate(cast("list[object]", content)):
+        if isinstance(block, str):
+            yield place, None, block
+        elif isinstance(block, Mapping):
+            told = cast("Mapping[str, Any]", block)
+            for key in ("text", "content"):
+                if isinstance(text := told.get(key), str):
+                    yield place, key, text
