@@ -16,7 +16,7 @@ import pytest
 import keepstate
 from keepstate import Event, EventStream, Projection, Space, Transaction, sync
 from keepstate.engine.keepstate import Keepstate
-from keepstate.errors import InvalidError, PrunedError
+from keepstate.errors import InvalidError, PrunedError, UnsupportedError
 from tests.engine import projecting
 from tests.engine.conftest import Turned
 
@@ -100,6 +100,68 @@ async def test_a_new_version_begins_anew(space: Space, orders: EventStream) -> N
 
     assert await Projection(orders, "totals", count, documents="total/*", version=2).run() == 30
     assert await totals(space) == {"total/orders": 30}
+
+
+async def test_an_older_version_is_refused_once_a_newer_one_has_begun(
+    space: Space, orders: EventStream
+) -> None:
+    old = Projection(orders, "totals", total, documents="total/*")
+    new = Projection(orders, "totals", total, documents="total/*", version=2)
+    await orders.append(*ORDERS[:20])
+    await old.run()
+    await new.run()
+    last = await orders.append(*ORDERS[20:])
+
+    for refused in (old.run(), old.rebuild(), anext(old.follow())):
+        with pytest.raises(UnsupportedError, match=r"version 2 has taken over; .* version=3"):
+            await refused
+    assert await old.position() == await new.position() != last
+    assert await new.run() == 10
+    assert await totals(space) == TOTALS
+
+
+async def test_events_that_write_much_are_applied_in_batches_that_fit(
+    space: Space, orders: EventStream
+) -> None:
+    called: list[int] = []
+
+    async def lines(tx: Transaction, event: Event) -> None:
+        called.append(event.data["amount"])
+        for n in range(60):
+            await tx.documents.put(f"line/{event.data['amount']}/{n}", n)
+
+    await orders.append(*ORDERS)
+    projection = Projection(orders, "lines", lines, documents="line/*")
+
+    assert await projection.run() == 30
+    assert sum([1 async for _ in space.documents.keys("line/*")]) == 30 * 60
+    assert len(called) == 30 + 30
+    await orders.append(*ORDERS[:20])
+    assert await projection.run(at_once=20) == 20
+    assert len(called) == 60 + 20
+
+
+async def test_an_event_that_writes_more_than_a_batch_holds_is_named(turned: Turned) -> None:
+    orders = turned.space.events.stream("orders")
+
+    async def lines(tx: Transaction, event: Event) -> None:
+        for n in range(1_001):
+            await tx.documents.put(f"line/{n}", n)
+
+    place = await orders.append(*ORDERS[:1])
+    with pytest.raises(InvalidError, match=f"'lines' writes of the event at {place} .*does not fit"):
+        await Projection(orders, "lines", lines, documents="line/*").run()
+
+
+async def test_what_apply_asks_for_wrongly_is_told_as_it_is(turned: Turned) -> None:
+    orders = turned.space.events.stream("orders")
+
+    async def wrong(tx: Transaction, event: Event) -> None:
+        await tx.documents.put("", 1)
+
+    await orders.append(*ORDERS)
+    with pytest.raises(InvalidError, match=r"^(?!.*fit one batch)"):
+        await Projection(orders, "wrong", wrong, documents="wrong/*").run()
 
 
 async def test_a_follower_counts_what_comes(space: Space, orders: EventStream) -> None:

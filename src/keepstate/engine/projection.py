@@ -6,14 +6,13 @@ with the next event. Any number of processes may run the same one.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import Any, NamedTuple
-
-import msgspec
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from typing import Any
 
 from keepstate._runner import Colour
 from keepstate.engine import layout
 from keepstate.engine.admission import admit_instance, admit_name
+from keepstate.engine.cursor import Cursor
 from keepstate.engine.documents import Documents
 from keepstate.engine.event_record import Event
 from keepstate.engine.hearing import hear
@@ -21,21 +20,11 @@ from keepstate.engine.scope import ATTEMPTS, Scope, SpaceScope, called
 from keepstate.engine.streams import EventStream
 from keepstate.engine.transaction import Transaction, gathering
 from keepstate.engine.unit import Unit
-from keepstate.errors import InvalidError
+from keepstate.errors import InvalidError, UnsupportedError
 from keepstate.values import limits
 
 _LONGEST_WAIT_S = 5.0
 _CLEARED_BY_BATCH = 500
-
-
-class Cursor(NamedTuple):
-    """How far a projection has come."""
-
-    position: int | None
-    """Of the last event that it counted."""
-    version: int
-    is_clearing: bool = False
-    """Whether what it had written is being removed, to begin anew."""
 
 
 class Projection:
@@ -48,7 +37,8 @@ class Projection:
             one batch. It may be called again for the same event, if that batch met a conflict.
         documents: The names of what it writes, as for `Documents.keys`: all of this is removed when it begins
             anew, and nothing else should write there.
-        version: Goes up when `apply` does something else: the next `run` begins anew.
+        version: Goes up when `apply` does something else: the next `run` begins anew, and from then on one
+            of a lower version is refused.
 
     Attributes:
         name: What its cursor is called.
@@ -80,6 +70,8 @@ class Projection:
         self._stream, self._scope, self.name, self._apply = stream, scope, name, apply
         self._documents, self._version = documents, version
         self._key = layout.cursor_key(stream.name, name)
+        self._fitting = limits.COUNT
+        """So many events at the most have fitted a batch."""
 
     def __repr__(self) -> str:
         return f"<Projection {self.name!r} of {self._stream!r}>"
@@ -92,10 +84,12 @@ class Projection:
         """Applies all events that it has not counted yet, and returns how many that were.
 
         Args:
-            at_once: So many events are applied in one batch.
+            at_once: So many events are applied in one batch; fewer, where what they write does not fit one.
 
         Raises:
             PrunedError: Events that it has not counted were let go.
+            UnsupportedError: A projection of a higher version has taken over; nothing was written.
+            InvalidError: What it writes of one event does not fit a batch.
         """
         limits.admit_count("at_once", at_once)
         count = 0
@@ -104,7 +98,11 @@ class Projection:
         return count
 
     async def follow(self, *, at_once: int = 64) -> AsyncIterator[int]:
-        """Applies events as they come, and yields how many there were each time; it never ends by itself."""
+        """Applies events as they come, and yields how many there were each time; it never ends by itself.
+
+        Raises:
+            UnsupportedError: A projection of a higher version has taken over.
+        """
         store = await self._scope.store()
         async with hear(store, self._scope.stored_name) as hints:
             while True:
@@ -120,9 +118,11 @@ class Projection:
 
         Raises:
             PrunedError: The stream was truncated; nothing was removed.
+            UnsupportedError: A projection of a higher version has taken over; nothing was removed.
         """
+        cursor = await self._own_cursor()
         await self._stream.page(None, 1, whole=True)
-        await self._move(await self._cursor(), Cursor(None, self._version, is_clearing=True))
+        await self._move(cursor, Cursor(None, self._version, is_clearing=True))
         return await self.run()
 
     # ---- its cursor
@@ -132,13 +132,23 @@ class Projection:
             entry = await unit.get(self._key)
             if entry is None:
                 return Cursor(None, self._version)
-            return msgspec.msgpack.decode(entry.value, type=Cursor)
+            return Cursor.of(entry.value, self.name)
 
         return (await (_scope_of(tx) if tx else self._scope).run(work))[0]
 
+    async def _own_cursor(self) -> Cursor:
+        """Returns it, unless who takes it for his would undo the work of a newer version."""
+        cursor = await self._cursor()
+        if cursor.version > self._version:
+            raise UnsupportedError(
+                f"{self!r} is of version {self._version} here, and version {cursor.version} has taken over; "
+                f"deploy that one here too, or do what this one does under version={cursor.version + 1}"
+            )
+        return cursor
+
     async def _point(self, tx: Transaction, cursor: Cursor) -> None:
         async def work(unit: Unit) -> None:
-            unit.put(self._key, msgspec.msgpack.encode(cursor))
+            unit.put(self._key, cursor.encoded())
 
         await _scope_of(tx).run(work)
 
@@ -160,23 +170,42 @@ class Projection:
 
     async def _step(self, at_once: int) -> int | None:
         """Returns how many events it has counted; None where there are no more."""
-        cursor = await self._cursor()
+        cursor = await self._own_cursor()
         if cursor.version != self._version:
             await self._stream.page(None, 1, whole=True)
             await self._move(cursor, Cursor(None, self._version, is_clearing=True))
             return 0
         if cursor.is_clearing:
             return await self._clear(cursor)
-        events = await self._stream.page(cursor.position, at_once, whole=True)
+        events = await self._stream.page(cursor.position, min(at_once, self._fitting), whole=True)
         if not events:
             return None
+        is_gathered = False
 
         async def apply(tx: Transaction) -> None:
+            nonlocal is_gathered
+            is_gathered = False
             for event in events:
                 await called(self._apply, tx, event)
+            is_gathered = True
 
-        moved = await self._move(cursor, Cursor(events[-1].position, self._version), apply)
+        try:
+            moved = await self._move(cursor, Cursor(events[-1].position, self._version), apply)
+        except InvalidError as error:
+            if not is_gathered:  # it is about what `apply` has asked for
+                raise
+            self._halve(events, error)
+            return 0
         return len(events) if moved else 0
+
+    def _halve(self, events: Sequence[Event], error: InvalidError) -> None:
+        """Lets fewer events be applied at once, for what these have written is no batch."""
+        if len(events) == 1:
+            raise InvalidError(
+                f"what projection {self.name!r} writes of the event at {events[0].position} of stream "
+                f"{self._stream.name!r} does not fit one batch: {error}; let `apply` write less"
+            ) from error
+        self._fitting = len(events) // 2
 
     async def _clear(self, cursor: Cursor) -> int:
         """Removes some of what it has written; what is left is removed before anything is written again."""

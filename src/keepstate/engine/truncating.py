@@ -13,6 +13,7 @@ import msgspec
 
 from keepstate.engine import layout
 from keepstate.engine.admission import admit_instance
+from keepstate.engine.cursor import Cursor
 from keepstate.engine.event_record import EventRecord, admit_position, stamp_at
 from keepstate.engine.folding import Folding, FoldRecord
 from keepstate.engine.reducers import Fold
@@ -78,9 +79,9 @@ async def _refuse_unready(scope: Scope, stream: str, given: set[str], upto: int)
                 "from the start any more; give that Fold as well"
             )
     async for _, entry in scope.scan(layout.stream_key(layout.CURSORS, stream)):
-        position, *_ = msgspec.msgpack.decode(entry.value, type=tuple[int | None, int, bool])
+        name = str(unpack(entry.key[len(layout.CURSORS) :])[1])
+        position = Cursor.of(entry.value, name).position
         if position is None or position < upto:
-            name = unpack(entry.key[len(layout.CURSORS) :])[1]
             raise InvalidError(
                 f"projection {name!r} of stream {stream!r} stands at {position}, before {upto}; "
                 "let it run first"

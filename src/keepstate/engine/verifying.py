@@ -14,13 +14,13 @@ from zlib import crc32
 import msgspec
 
 from keepstate.engine import layout, tasks
+from keepstate.engine.cursor import Cursor
 from keepstate.engine.document_record import name_and_value
 from keepstate.engine.event_record import EventRecord
 from keepstate.engine.folding import FoldRecord
 from keepstate.engine.history.checking import HistoryVerifier, head_in, verify_commit, verify_object
 from keepstate.engine.history.grafts import decoded
 from keepstate.engine.large_values import MANIFEST_BYTE, manifest_of
-from keepstate.engine.projection import Cursor
 from keepstate.engine.recording.flag import read_flag
 from keepstate.engine.stored import opened, unsummed
 from keepstate.engine.tasks import TaskRecord
@@ -196,7 +196,7 @@ class Verifier:
         return []
 
     async def _cursor(self, entry: Entry) -> list[Problem]:
-        opened(entry.value, Cursor, "the record")
+        Cursor.of(entry.value, "a projection")
         return []
 
     # ---- tasks

@@ -25,7 +25,8 @@ class Projection(Twin[engine.Projection]):
             one batch. It may be called again for the same event, if that batch met a conflict.
         documents: The names of what it writes, as for `Documents.keys`: all of this is removed when it begins
             anew, and nothing else should write there.
-        version: Goes up when `apply` does something else: the next `run` begins anew.
+        version: Goes up when `apply` does something else: the next `run` begins anew, and from then on one
+            of a lower version is refused.
 
     Attributes:
         name: What its cursor is called.
@@ -64,15 +65,21 @@ class Projection(Twin[engine.Projection]):
         """Applies all events that it has not counted yet, and returns how many that were.
 
         Args:
-            at_once: So many events are applied in one batch.
+            at_once: So many events are applied in one batch; fewer, where what they write does not fit one.
 
         Raises:
             PrunedError: Events that it has not counted were let go.
+            UnsupportedError: A projection of a higher version has taken over; nothing was written.
+            InvalidError: What it writes of one event does not fit a batch.
         """
         return finish(self._inner.run(at_once=at_once))
 
     def follow(self, *, at_once: int = 64) -> Iterator[int]:
-        """Applies events as they come, and yields how many there were each time; it never ends by itself."""
+        """Applies events as they come, and yields how many there were each time; it never ends by itself.
+
+        Raises:
+            UnsupportedError: A projection of a higher version has taken over.
+        """
         return finish_each(self._inner.follow(at_once=at_once))
 
     def rebuild(self) -> int:
@@ -82,5 +89,6 @@ class Projection(Twin[engine.Projection]):
 
         Raises:
             PrunedError: The stream was truncated; nothing was removed.
+            UnsupportedError: A projection of a higher version has taken over; nothing was removed.
         """
         return finish(self._inner.rebuild())
