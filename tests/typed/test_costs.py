@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keepstate import AgentRun, CounterKey, KeyedState, KeyScope, MutationBatch
+from keepstate import AgentRun, CounterKey, KeyedState, KeyScope, MutationBatch, ProfileAccess, ProfileKey
 from keepstate._runner import TaskRunner
 from keepstate.engine.keepstate import Keepstate
 from keepstate.opening import PassedStore, source_of
@@ -19,18 +19,20 @@ from keepstate.stores.protocol import Applied, Batch, Reading
 
 
 class Counting(MemoryStore):
-    """Counts the keys that are read and written, and the pages that are scanned."""
+    """Counts the keys that are read and written, the pages that are scanned, and how often it is asked."""
 
     def __init__(self) -> None:
         super().__init__(runner=TaskRunner())
-        self.counts = {"read": 0, "written": 0, "pages": 0}
+        self.counts, self.asked = {"read": 0, "written": 0, "pages": 0}, 0
 
     async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
         self.counts["read"] += len(keys)
+        self.asked += 1
         return await super().read(space, keys)
 
     async def scan(self, *arguments: Any, **options: Any) -> Any:
         self.counts["pages"] += 1
+        self.asked += 1
         return await super().scan(*arguments, **options)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Any]:
@@ -236,6 +238,51 @@ def test_values_of_a_run_that_are_many_are_cleared_in_several_batches() -> None:
             await reader.refresh()
             assert reader.export_persisted().extensions == {}
             assert [name async for name in ks.space("thread/t").documents.keys("typed/run/*")] == []
+
+    asyncio.run(main())
+
+
+def test_however_many_values_there_are_a_run_begins_in_a_few_round_trips() -> None:
+    async def main() -> None:
+        store = Counting()
+        await store.open()
+        run_scoped: list[Any] = [
+            new_class(f"Own{number}", (CounterKey,), {}, partial(dict.update, KEY=f"own {number}"))
+            for number in range(100)
+        ]
+        async with AgentRun(persistence=Keepstate(PassedStore(store, "async")), keys=run_scoped) as run:
+            await run.start_run("t", "r1")
+            batch = MutationBatch()
+            for key in run_scoped:
+                batch.update(key, 1)
+            await run.commit(batch)
+            await run.finish_run()
+            store.asked = 0
+
+            await run.start_run("t", "r2")
+
+            assert store.asked <= 12
+            assert run.state.export_persisted().extensions == {}
+        await store.close()
+
+    asyncio.run(main())
+
+
+def test_however_many_values_somebody_has_they_are_listed_and_cleared_in_a_few_round_trips() -> None:
+    async def main() -> None:
+        store = Counting()
+        await store.open()
+        access = ProfileAccess(persistence=Keepstate(PassedStore(store, "async")))
+        for number in range(100):
+            named = partial(dict.update, KEY=f"score {number:03}")
+            await access.write(new_class("Score", (ProfileKey[int],), {}, named), "a", number)
+        store.asked = 0
+
+        assert [each.value for each in await access.list("a")] == list(range(100))
+        assert await access.clear("a") == 100
+
+        assert store.asked <= 6
+        await store.close()
 
     asyncio.run(main())
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import keepstate
 from keepstate import AgentRun, KeyedState
-from tests.typed.stepping import KEYS, TOOLS, Calls, Last, Sum
+from tests.typed.stepping import KEYS, TOOLS, Calls, Last, Sum, main
 
 SCRIPT = Path(__file__).with_name("stepping.py")
 
@@ -20,18 +21,20 @@ def stepped(url: str, steps: int, *, timeout_s: float) -> None:
     """Lets two processes take so many steps each on one thread, and asserts that all of it was kept."""
     command = [sys.executable, str(SCRIPT), url]
     workers = [subprocess.Popen([*command, run_id, str(steps)]) for run_id in ("r1", "r2")]
-    codes = [worker.wait(timeout=timeout_s) for worker in workers]
+    assert [worker.wait(timeout=timeout_s) for worker in workers] == [0, 0]
+    asyncio.run(kept(url, steps))
 
-    async def read() -> tuple[int | None, dict[str, int] | None, int | None, int]:
-        async with KeyedState("t", persistence=url, keys=KEYS) as state:
-            return state.read(Calls), state.read(Last), state.read(Sum), state.revision
 
-    calls, last, total, revision = asyncio.run(read())
-    assert codes == [0, 0]
-    assert calls == 2 * TOOLS * steps
-    assert last == {f"{run}/{number}": steps - 1 for run in ("r1", "r2") for number in range(TOOLS)}
-    assert total == 2 * len(range(0, steps, 10))
-    assert 2 * steps <= revision <= 2 * steps + total
+async def kept(url: str, steps: int) -> None:
+    """Asserts that all was kept of two runs of so many steps each."""
+    async with KeyedState("t", persistence=url, keys=KEYS) as state:
+        total = 2 * len(range(0, steps, 10))
+        assert state.read(Calls) == 2 * TOOLS * steps
+        assert state.read(Last) == {
+            f"{run}/{number}": steps - 1 for run in ("r1", "r2") for number in range(TOOLS)
+        }
+        assert state.read(Sum) == total
+        assert 2 * steps <= state.revision <= 2 * steps + total
 
 
 @pytest.mark.slow
@@ -43,6 +46,20 @@ def test_two_processes_lose_no_update_of_their_tools(shared_url: str) -> None:
 @pytest.mark.timeout(900)
 def test_two_processes_lose_no_update_of_their_tools_in_a_thousand_steps(shared_url: str) -> None:
     stepped(shared_url, 1000, timeout_s=850)
+
+
+@pytest.mark.deep
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("scheme", ["memory", "file"])
+def test_two_runs_of_one_process_lose_no_update_in_a_thousand_steps(scheme: str, tmp_path: Path) -> None:
+    url = "memory://a thousand steps" if scheme == "memory" else f"file:///{tmp_path}/state"
+
+    async def both() -> None:
+        async with keepstate.open(url):  # stores that are opened twice are one
+            await asyncio.gather(main(url, "r1", 1000), main(url, "r2", 1000))
+            await kept(url, 1000)
+
+    asyncio.run(both())
 
 
 @pytest.mark.slow

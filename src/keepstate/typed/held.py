@@ -12,7 +12,7 @@ from keepstate._runner import Signal, Work
 from keepstate.engine.glob import escaped
 from keepstate.engine.lease import Lease
 from keepstate.engine.space import Space
-from keepstate.engine.together import together
+from keepstate.engine.together import read_ahead, together
 from keepstate.engine.transaction import Transaction
 from keepstate.engine.turns import Turns
 from keepstate.errors import LeaseLostError, StateError, StorageError
@@ -238,10 +238,17 @@ class _Beginning:
         """Removes the values of runs, and returns the slots by run, and whether that was all of them."""
         cleared: dict[str, list[str]] = {run: [] for run in runs}
         for run in runs:
+            left = _DELETES_BY_BATCH - sum(map(len, cleared.values()))
             prefix = self.names.run_prefix(run)
+            names: list[str] = []
             async for name in tx.documents.keys(f"{escaped(prefix)}*"):
-                if sum(map(len, cleared.values())) == _DELETES_BY_BATCH:
-                    return cleared, False
+                names.append(name)
+                if len(names) > left:
+                    break
+            await read_ahead(tx, documents=names[:left])
+            for name in names[:left]:
                 await tx.documents.delete(name)
                 cleared[run].append(RUN_SLOTS + name.removeprefix(prefix))
+            if len(names) > left:
+                return cleared, False
         return cleared, True

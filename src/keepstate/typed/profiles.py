@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from os import PathLike
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast, overload
+from typing import Any, Final, Generic, Self, TypeVar, cast, overload
 
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_place, admit_revision
@@ -15,7 +15,7 @@ from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.scope import called, refuse_coroutine_function
 from keepstate.engine.space import Space
-from keepstate.engine.together import together
+from keepstate.engine.together import read_ahead, together
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, StateError
 from keepstate.stores.protocol import Store
@@ -29,6 +29,8 @@ from keepstate.typed.records import ValueRecord, kept_record, read_record
 from keepstate.typed.scopes import StateScope, owner_of
 
 V = TypeVar("V")
+
+_NAMES_BY_READ: Final = 500
 
 Owner = str | StateScope
 """A scope, the string of one, or any other string."""
@@ -332,11 +334,10 @@ class ProfileAccess:
 
         async def work(tx: Transaction) -> Entries:
             names = [name async for name in tx.documents.keys(f"{escaped(prefix)}*")]
-            return [
-                self._told(name[len(prefix) :], name, entry)
-                for name in names
-                if (entry := await tx.documents.entry(name)) is not None
-            ]
+            entries: dict[str, DocumentEntry[Any]] = {}
+            for begin in range(0, len(names), _NAMES_BY_READ):
+                entries |= await tx.documents.entries(*names[begin : begin + _NAMES_BY_READ])
+            return [self._told(name[len(prefix) :], name, entry) for name, entry in entries.items()]
 
         place = self._place(owner)
         found = await together(place, work)
@@ -362,6 +363,8 @@ class ProfileAccess:
 
         async def work(tx: Transaction) -> int:
             names = [name async for name in tx.documents.keys(f"{escaped(profile_prefix(owner))}*")]
+            for begin in range(0, len(names), _NAMES_BY_READ):
+                await read_ahead(tx, documents=names[begin : begin + _NAMES_BY_READ])
             return sum([await tx.documents.delete(name) for name in names])
 
         removed = await together(self._place(owner), work)
