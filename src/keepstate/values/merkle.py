@@ -33,6 +33,8 @@ _TEXT: Final = frozenset((*range(0xA0, 0xC0), 0xD9, 0xDA, 0xDB))
 
 Write = Callable[[object], bytes]
 Read = Callable[[bytes], Any]
+ReadLeaves = Callable[[Read, Sequence[bytes]], list[Any]]
+"""Returns the items of a list, given what decodes and the encodings of its leaves."""
 
 
 class Planted(msgspec.Struct, frozen=True):
@@ -211,13 +213,19 @@ def _refs(encoding: bytes) -> Sequence[Ref]:
     return refs_in(encoding) if _MAY_HOLD_REF.search(encoding) else ()
 
 
-def assemble(encoding: bytes, objects: Mapping[bytes, bytes], reader: Callable[[Read], Read]) -> Any:
+def assemble(
+    encoding: bytes,
+    objects: Mapping[bytes, bytes],
+    reader: Callable[[Read], Read],
+    read_leaves: ReadLeaves | None = None,
+) -> Any:
     """Returns the value of an encoding, a new one each time.
 
     Args:
         encoding: What `plant` returned.
         objects: What `gather` returned, or more.
         reader: Returns what decodes, with a function that it calls for the bytes of each reference.
+        read_leaves: Makes the items of lists that are trees; without it all leaves are decoded together.
 
     Raises:
         CorruptError: An object is missing or damaged.
@@ -228,8 +236,12 @@ def assemble(encoding: bytes, objects: Mapping[bytes, bytes], reader: Callable[[
         try:
             if ref.kind is Kind.BLOB:
                 return read(objects[ref.name])
-            pairs = STYLES[ref.kind].has_keys
-            items = read(array_head(ref.count * (1 + pairs)) + b"".join(_bodies(ref, objects)))
+            pairs, leaves = STYLES[ref.kind].has_keys, _leaves(ref, objects)
+            if pairs or read_leaves is None:
+                items = read(array_head(ref.count * (1 + pairs)) + b"".join(map(_body, leaves)))
+            else:
+                items = read_leaves(read, leaves)
+                _admit_count(ref, items)
         except KeyError as error:
             raise CorruptError(f"object {error.args[0].hex()} is missing") from error
         return dict(zip(items[::2], items[1::2], strict=True)) if pairs else items
@@ -238,8 +250,13 @@ def assemble(encoding: bytes, objects: Mapping[bytes, bytes], reader: Callable[[
     return read(encoding)
 
 
-def _bodies(ref: Ref, objects: Mapping[bytes, bytes]) -> list[bytes]:
-    """Returns the bytes of all items of a tree, leaf after leaf."""
+def _admit_count(ref: Ref, items: Sequence[Any]) -> None:
+    if len(items) != ref.count:
+        raise CorruptError(f"list {ref.name.hex()} is damaged: it has {len(items)} items, not {ref.count}")
+
+
+def _leaves(ref: Ref, objects: Mapping[bytes, bytes]) -> list[bytes]:
+    """Returns the encodings of the leaves of a tree, the unsealed tail at the end; each is an array."""
     style = STYLES[ref.kind]
     items, tails = split_root(objects[ref.name])
     names: list[bytes] = []
@@ -248,7 +265,7 @@ def _bodies(ref: Ref, objects: Mapping[bytes, bytes]) -> list[bytes]:
         for _ in range(height - 1):
             level = [entry.name for name in level for entry in read_children(style, objects[name])]
         names += level
-    return [_body(objects[name]) for name in names] + [_body(items)]
+    return [*(objects[name] for name in names), items]
 
 
 def _body(items: bytes) -> bytes:

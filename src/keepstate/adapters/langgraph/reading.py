@@ -9,6 +9,7 @@ import msgspec
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import CheckpointTuple, DeltaChannelHistory, PendingWrite, writes_sort_key
 
+from keepstate.adapters.langgraph.copies import Copies, uncollected
 from keepstate.adapters.langgraph.keeping import Keeper
 from keepstate.adapters.langgraph.records import (
     THREADS,
@@ -177,10 +178,16 @@ class Reading:
         fields, metadata, channels = self._keeper.values.load(stored.record.body, place)
         return Body(fields, metadata, channels)
 
-    async def told(self, stored: Stored, body: Body, config: RunnableConfig | None = None) -> CheckpointTuple:
+    async def told(
+        self,
+        stored: Stored,
+        body: Body,
+        config: RunnableConfig | None = None,
+        copies: Copies | None = None,
+    ) -> CheckpointTuple:
         """Returns a checkpoint whole."""
         names, record = stored.names, stored.record
-        values = await self.values(stored, body.channels)
+        values = await self.values(stored, body.channels, copies)
         pending = await self.pending(names)
         return CheckpointTuple(
             config or config_of(names),
@@ -190,7 +197,9 @@ class Reading:
             pending,
         )
 
-    async def values(self, stored: Stored, channels: Sequence[str]) -> dict[str, Any]:
+    async def values(
+        self, stored: Stored, channels: Sequence[str], copies: Copies | None = None
+    ) -> dict[str, Any]:
         """Returns the values that some channels have."""
         ledger = await self.ledger()
         values = self._keeper.values
@@ -199,7 +208,8 @@ class Reading:
         called = {canonical(values.called(name)): name for name in channels}
         found: dict[str, bytes] = await ledger.serve(_channels(root, called))
         objects = await ledger.serve(gather(found.values()))
-        loaded = {name: values.assemble(encoding, objects) for name, encoding in found.items()}
+        with uncollected():
+            loaded = {name: values.assemble(encoding, objects, copies) for name, encoding in found.items()}
         for name in stored.record.snapshots:
             if name in loaded:
                 loaded[name] = Snapshot(loaded[name])
@@ -280,7 +290,7 @@ async def listed(keeper: Keeper, handle: Keepstate, wanted: Wanted) -> AsyncIter
     """Yields checkpoints, the latest first."""
     if wanted.limit is not None and wanted.limit <= 0:
         return
-    left = wanted.limit
+    left, copies = wanted.limit, Copies()
     async for reading, stored in _candidates(keeper, handle, wanted):
         if wanted.id is not None and stored.names.id != wanted.id:
             continue
@@ -290,7 +300,7 @@ async def listed(keeper: Keeper, handle: Keepstate, wanted: Wanted) -> AsyncIter
         if any(body.metadata.get(key) != value for key, value in wanted.metadata.items()):
             continue
         try:
-            told = await reading.told(stored, body)
+            told = await reading.told(stored, body, copies=copies)
         except PrunedError:
             continue  # it was let go of while it was read
         yield told

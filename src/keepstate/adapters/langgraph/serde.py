@@ -15,6 +15,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from keepstate.adapters.langgraph.classes import Classes
+from keepstate.adapters.langgraph.copies import Copies
 from keepstate.adapters.langgraph.shapes import PlainShape
 from keepstate.engine.history.objects import packed, unpacked
 from keepstate.errors import CorruptError, InvalidError
@@ -111,9 +112,10 @@ class Values:
             return self.plant(value)
         return _at_hand(closed(LIST_STYLE, [item(self.plant(one).encoding) for one in value]))
 
-    def assemble(self, encoding: bytes, objects: Mapping[bytes, bytes]) -> Any:
-        """Returns a channel's value."""
-        value = merkle.assemble(encoding, objects, self._reader)
+    def assemble(self, encoding: bytes, objects: Mapping[bytes, bytes], copies: Copies | None = None) -> Any:
+        """Returns a channel's value; copies of what was decoded before, if that is told."""
+        read_leaves = None if copies is None or self.serde is not None else copies.read
+        value = merkle.assemble(encoding, objects, self._reader, read_leaves)
         if self.serde is not None and kind_of(value) is list:
             return [self.opened(one) for one in value]
         return self.opened(value)
