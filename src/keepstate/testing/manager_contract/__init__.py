@@ -11,8 +11,9 @@ class TestMine(StateContract):
 Put `InPassedSpace` before it to let all managers of a test share one space.
 """
 
-from keepstate.testing.manager_contract.agents import AgentContract, RecoveryContract
+from keepstate.testing.manager_contract.agents import AgentContract
 from keepstate.testing.manager_contract.knowledge import KnowledgeContract
+from keepstate.testing.manager_contract.recovery import RecoveryContract
 from keepstate.testing.manager_contract.speech import SpeechContract
 from keepstate.testing.manager_contract.stage import InPassedSpace, ManagerStage
 from keepstate.testing.manager_contract.state import StateContract

@@ -185,9 +185,10 @@ class ExecutionContract(EffectContract):
         for wrong, told in (("", "has 1 to 512"), ("t" * 513, "has 1 to 512")):
             with pytest.raises(InvalidError, match=f"`tool_name`.*{told}"):
                 await tools.start_execution(ToolExecution("e", wrong))
-        for wrong, told in (("", "empty"), ("e" * 513, "at most [45]..")):
+        for wrong, told in (("", "has 1 to 512"), ("e" * 513, "has 1 to 512"), ("e" * 512, "at most [45]..")):
             with pytest.raises(InvalidError, match=f"`execution_id`.*{told}"):
                 await tools.start_execution(ToolExecution(wrong, "t"))
+        for wrong, told in (("", "empty"), ("e" * 513, "at most [45]..")):
             with pytest.raises(InvalidError, match=f"`name`.*{told}"):
                 await tools.begin_effect("e", wrong)
 

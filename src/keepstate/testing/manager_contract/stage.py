@@ -15,6 +15,7 @@ from keepstate.managers.manager import Manager
 from keepstate.opening import source_of
 from keepstate.stores.urls import StoreUrl, store_class
 from keepstate.stores.wrappers.measured import MeasuredStore
+from keepstate.testing.manager_contract.trouble import TroubledStore
 from keepstate.testing.store_contract.stage import Stage
 
 M = TypeVar("M", bound=Manager)
@@ -72,6 +73,16 @@ class ManagerStage(Stage):
             handle = Keepstate(source_of(measured, self.colour_name))
             where = {"space": handle.space("run/42", author="runner", record=True)}
         return kind(**where, **options, _colour=self.colour_name), asked
+
+    async def in_trouble(self, kind: type[M], *args: Any, **options: Any) -> tuple[TroubledStore, M, M]:
+        """Returns a store that can be in trouble, a manager that works on it, and one that does without."""
+        inner: Any = await self.handle().opened()
+        store = TroubledStore(inner)
+        managers = [
+            kind(*args, persistence=each, **options, _colour=self.colour_name) for each in (store, inner)
+        ]
+        self._closing += managers
+        return store, managers[0], managers[1]
 
     def handle(self) -> Keepstate:
         """Returns a handle on the place's store."""

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from keepstate.errors import ConflictError, InvalidError
+from keepstate.errors import ConflictError, InvalidError, StoreUnavailableError
 from keepstate.managers.config import StateConfig
 from keepstate.managers.sizes import SizeAlert
 from keepstate.managers.state import StateManager
@@ -291,6 +291,18 @@ class StateContract(ManagerStage):
 
         assert await other.get("n") == 1
 
+    async def test_who_compares_does_so_over_what_is_staged(self) -> None:
+        state, other = self.state(auto_save=False), self.state()
+        await state.save("k", "staged")
+        with pytest.raises(ConflictError):
+            await state.compare_and_set("k", "compared", expected_version=0)
+        entry = await other.entry("k")
+        assert entry is not None and entry.value == "staged"
+        await state.compare_and_set("k", "compared", expected_version=entry.version)
+        await state.flush()
+
+        assert await other.get("k") == "compared"
+
     async def test_what_is_saved_while_a_flush_is_at_work_is_stored_by_the_next(self) -> None:
         state, other = self.state(auto_save=False), self.state()
         await state.save("k", 0)
@@ -345,6 +357,18 @@ class StateContract(ManagerStage):
         removed = await state.cleanup(older_than=timedelta(0))
 
         assert (kept, removed) == (0, 1) and await state.list_keys() == []
+
+    async def test_cleanup_keeps_what_was_written_since(self) -> None:
+        state = self.state()
+        await state.save("old", 1)
+        await state.save("again", 1)
+        await state.cleanup(older_than=timedelta(hours=1))
+        await self.pass_time(300)
+        await state.save("new", 2)
+        await state.save("again", 2)
+        removed = await state.cleanup(older_than=timedelta(milliseconds=200))
+
+        assert removed == 1 and await state.list_keys() == ["again", "new"]
 
     async def test_what_a_manager_wrote_that_was_closed_at_once_is_known_by_its_age(self) -> None:
         state, other = self.state(), self.state()
@@ -410,6 +434,20 @@ class StateContract(ManagerStage):
                 break
 
         assert told == ["growth"] and await state.get("b") == text
+
+    async def test_a_write_that_has_applied_is_none_that_failed_where_measuring_does(self) -> None:
+        store, state, _ = await self.in_trouble(StateManager, StateConfig(save_interval=0))
+        state.on_size_alert(limit_bytes=1, callback=lambda alert: None)
+        await state.save("n", 0)
+        store.lists_nothing = True
+        for number in range(1, 4):
+            await self.pass_time(20)
+            assert await state.update("n", lambda old: old + 1) == number
+
+        with pytest.raises(StoreUnavailableError):
+            await state.size()
+        store.lists_nothing = False
+        assert await state.get("n") == 3
 
     # ---- the past
 

@@ -2,48 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, Self
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from keepstate.errors import HistoryLostError, StoreUnavailableError
+from keepstate.errors import CorruptError, HistoryLostError
 from keepstate.managers.config import StateConfig
 from keepstate.managers.speech import SpeechStateManager
 from keepstate.managers.speech_records import STTState
 from keepstate.managers.state import StateManager
-from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Reading
-from keepstate.stores.wrappers.wrapper import StoreWrapper
-from keepstate.testing.manager_contract.stage import M, ManagerStage
-
-
-class TroubledStore(StoreWrapper):
-    """A store that has lost history, and is away for a while after it was noticed.
-
-    Attributes:
-        away: How often it is still away when it is asked for a revision.
-    """
-
-    def __init__(self, store: StoreBase | StoreWrapper) -> None:
-        super().__init__(store)
-        self.away, self._losses = 0, 0
-
-    def around(self, store: StoreBase | StoreWrapper) -> Self:
-        return type(self)(store)
-
-    def fail(self, *, away: int) -> None:
-        """Loses history, and is away then."""
-        self.away, self._losses = away, self._losses + 1
-
-    def losses(self, space: str) -> int:
-        return super().losses(space) + self._losses
-
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
-        if not keys and self.away:
-            self.away -= 1
-            raise StoreUnavailableError("the store is starting; try again later")
-        return await super().read(space, keys)
+from keepstate.testing.manager_contract.stage import ManagerStage
 
 
 class SubscriptionContract(ManagerStage):
@@ -51,14 +20,6 @@ class SubscriptionContract(ManagerStage):
 
     def state(self, **config: Any) -> StateManager:
         return self.made(StateManager, StateConfig(**config))
-
-    async def in_trouble(self, kind: type[M]) -> tuple[TroubledStore, M, M]:
-        """Returns a store that will be in trouble, a manager that works on it, and one that does without."""
-        inner: Any = await self.handle().opened()
-        store = TroubledStore(inner)
-        managers = [kind(persistence=each, _colour=self.colour_name) for each in (store, inner)]
-        self._closing += managers
-        return store, managers[0], managers[1]
 
     async def until(self, is_so: Callable[[], Any]) -> None:
         """Returns when something is so."""
@@ -148,7 +109,7 @@ class SubscriptionContract(ManagerStage):
         state.subscribe("*", lambda key, old, new: told.append(key))
         await state.save("before", 1)
         await state.drain()
-        store.fail(away=1)
+        store.lose(away=1)
         await other.save("meanwhile", 1)
         await self.until(lambda: not store.away)
         with pytest.raises(HistoryLostError):
@@ -160,6 +121,18 @@ class SubscriptionContract(ManagerStage):
         warned = [entry.getMessage() for entry in caplog.records if entry.name.startswith("keepstate.")]
         assert any("missed changes" in text for text in warned) and any("waits" in text for text in warned)
 
+    async def test_who_drains_is_told_where_nothing_more_will_be_told(self) -> None:
+        store, state, other = await self.in_trouble(StateManager)
+        state.subscribe("*", lambda key, old, new: None)
+        await state.save("before", 1)
+        await state.drain()
+        store.is_damaged = True
+        await other.save("after", 1)
+
+        with pytest.raises(CorruptError):
+            await state.drain()
+        await state.drain()
+
     async def test_who_is_told_how_things_stand_is_told_after_lost_history_too(self) -> None:
         store, speech, other = await self.in_trouble(SpeechStateManager)
         told: list[Any] = []
@@ -167,7 +140,7 @@ class SubscriptionContract(ManagerStage):
         await speech.subscribe("s", told.append)
         await other.update_stt_state(STTState("s", interim_transcript="one"))
         await self.until(lambda: len(told) == 1)
-        store.fail(away=1)
+        store.lose(away=1)
         await other.update_stt_state(STTState("s", interim_transcript="two"))
         await self.until(lambda: [each for each in told if each == STTState("s", interim_transcript="two")])
 

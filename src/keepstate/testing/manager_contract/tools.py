@@ -5,13 +5,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
 from datetime import datetime
-from typing import Any, Self
+from typing import Any
 
 import pytest
 
-from keepstate.errors import InvalidError, StoreUnavailableError
+from keepstate.errors import InvalidError
 from keepstate.managers.parameters import parameters_hash
 from keepstate.managers.tool_records import (
     ToolCacheEntry,
@@ -19,9 +18,6 @@ from keepstate.managers.tool_records import (
     ToolExecutionStatus,
 )
 from keepstate.managers.tools import ToolStateManager
-from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Batch, Outcome
-from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.testing.manager_contract.executions import ExecutionContract
 from keepstate.testing.store_contract.stage import only_async
 
@@ -29,22 +25,6 @@ PENDING, RUNNING = ToolExecutionStatus.PENDING, ToolExecutionStatus.RUNNING
 COMPLETED, FAILED = ToolExecutionStatus.COMPLETED, ToolExecutionStatus.FAILED
 CANCELLED, TIMED_OUT = ToolExecutionStatus.CANCELLED, ToolExecutionStatus.TIMED_OUT
 NAIVE = datetime(2001, 1, 1, 12, 30)
-
-
-class LeavingStore(StoreWrapper):
-    """A store that takes no batch while it is away."""
-
-    def __init__(self, store: StoreBase | StoreWrapper) -> None:
-        super().__init__(store)
-        self.is_away = False
-
-    def around(self, store: StoreBase | StoreWrapper) -> Self:
-        return type(self)(store)
-
-    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        if self.is_away:
-            raise StoreUnavailableError("the store is away; try again later")
-        return await super().apply(batches)
 
 
 class ToolContract(ExecutionContract):
@@ -172,19 +152,16 @@ class ToolContract(ExecutionContract):
         assert (stats.completed, stats.failed, stats.cache_hits) == (1, 1, 1)
 
     async def test_what_a_tool_raises_is_told_also_where_the_store_is_away_by_then(self) -> None:
-        inner: Any = await self.handle().opened()
-        store = LeavingStore(inner)
-        tools = ToolStateManager(persistence=store, _colour=self.colour_name)
-        self._closing.append(tools)
+        store, tools, _ = await self.in_trouble(ToolStateManager)
 
         def fail(parameters: dict[str, Any]) -> None:
-            store.is_away = True
+            store.takes_nothing = True
             raise ZeroDivisionError
 
         with pytest.raises(ZeroDivisionError):
             await tools.run("search", {}, fail)
 
-        store.is_away = False
+        store.takes_nothing = False
         (begun,) = await tools.get_execution_history("search")
         assert begun.status is ToolExecutionStatus.RUNNING  # until it is stale: nobody could note its end
 

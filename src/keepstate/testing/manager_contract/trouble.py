@@ -1,0 +1,62 @@
+"""A store in trouble: away, damaged, or without the past that it had acknowledged."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Self
+
+from keepstate.errors import CorruptError, StoreUnavailableError
+from keepstate.stores.base import StoreBase
+from keepstate.stores.protocol import Batch, Changes, Outcome, Reading
+from keepstate.stores.wrappers.wrapper import StoreWrapper
+
+
+class TroubledStore(StoreWrapper):
+    """A store that fails as it is told.
+
+    Attributes:
+        away: How often it is still away when it is asked for a revision.
+        takes_nothing: Whether it is away for batches.
+        lists_nothing: Whether it is away for who asks which spaces there are.
+        is_damaged: Whether nobody can read its log.
+    """
+
+    def __init__(self, store: StoreBase | StoreWrapper) -> None:
+        super().__init__(store)
+        self.away, self._losses = 0, 0
+        self.takes_nothing = self.lists_nothing = self.is_damaged = False
+
+    def around(self, store: StoreBase | StoreWrapper) -> Self:
+        return type(self)(store)
+
+    def lose(self, *, away: int) -> None:
+        """Loses history, and is away then."""
+        self.away, self._losses = away, self._losses + 1
+
+    def losses(self, space: str) -> int:
+        return super().losses(space) + self._losses
+
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        if self.takes_nothing:
+            raise _away()
+        return await super().apply(batches)
+
+    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        if not keys and self.away:
+            self.away -= 1
+            raise _away()
+        return await super().read(space, keys)
+
+    async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
+        if self.lists_nothing:
+            raise _away()
+        return await super().spaces(prefix, after=after, limit=limit)
+
+    async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
+        if self.is_damaged:
+            raise CorruptError("the log has a frame that is none", place=space)
+        return await super().changes(space, after, limit=limit)
+
+
+def _away() -> StoreUnavailableError:
+    return StoreUnavailableError("the store is away; try again later")
