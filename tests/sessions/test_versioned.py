@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -107,6 +108,28 @@ async def test_what_is_not_there_is_told_so(ks: Keepstate) -> None:
         await versions.fork("f")
     with pytest.raises(InvalidError):
         await versions.rollback(0)
+
+
+async def test_closing_a_fork_leaves_its_origin_open(tmp_path: Path) -> None:
+    async with VersionedState("v", persistence=f"sqlite:///{tmp_path}/v.db") as versions:
+        await versions.checkpoint(1)
+        async with await versions.fork("f") as fork:
+            await fork.checkpoint(2)
+
+        assert await versions.checkpoint(3) == 1
+
+
+async def test_the_present_version_stays_when_old_ones_are_let_go(ks: Keepstate) -> None:
+    versions = VersionedState("v", persistence=ks)
+    for number in range(6):
+        await versions.checkpoint({"n": number})
+    await versions.rollback(3)
+    await ks.space("versions/v").history.prune(keep_last=1)
+
+    assert await versions.get_state() == {"n": 2}
+    assert await versions.checkpoint({"n": 6}) == 6
+    assert await versions.get_state() == {"n": 6}
+    assert [tag async for tag in ks.space("versions/v").history.tags()] == []
 
 
 async def test_many_who_checkpoint_at_once_lose_no_version(ks: Keepstate) -> None:

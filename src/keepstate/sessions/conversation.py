@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Literal
 
+from keepstate.engine.admission import admit_text
 from keepstate.errors import InvalidError
 from keepstate.sessions import forks
 from keepstate.sessions.fitting import ordered
@@ -82,8 +83,6 @@ class Conversation:
             InvalidError: It makes or answers other tool calls than that.
             NotFoundError: There is no such message.
         """
-        if isinstance(message, str):
-            message = {**(await self._talk.one(number)), "content": message}
         await self._talk.edit(number, message)
 
     async def get(self, number: int) -> Message:
@@ -134,7 +133,9 @@ class Conversation:
             limit: How many at the most.
         """
         limits.admit_count("limit", limit)
-        wanted, found = text.casefold(), list[tuple[int, Message]]()
+        if role is not None:
+            admit_text("role", role)
+        wanted, found = admit_text("text", text).casefold(), list[tuple[int, Message]]()
         async for number, message in self._talk.items():
             if role in (None, message["role"]) and wanted in _said(message.get("content")).casefold():
                 found.append((number, message))
@@ -183,7 +184,10 @@ class Conversation:
         return fork
 
     def get_fork(self, name: str) -> Conversation:
-        """Returns the fork of this name; asks the store nothing. One that nobody has made is empty."""
+        """Returns the fork of this name; asks the store nothing.
+
+        The first use of one that nobody has made raises `NotFoundError`.
+        """
         return Conversation(Talk(self._talk.site, self._talk.rules, forks.tail_of(name)), name)
 
     async def merge(self, fork: str, *, prefer: Literal["ours", "theirs"] | None = None) -> int:

@@ -165,7 +165,8 @@ class Session:
     ) -> dict[str, Any]:
         """Changes the newest state without a model, whoever wrote it, and returns what became of it.
 
-        Nothing is locked: who was overtaken does it again on what is there then.
+        Nothing is locked: who was overtaken does it again on what is there then. With a model,
+        `state(Model, name="data")` is the same state and validates.
 
         Args:
             change: What to set, by name, or a function that is given all and returns all; it may be called
@@ -256,6 +257,8 @@ class Session:
             LeaseLostError: Raised by a write that came too late.
         """
         space = self._own_space("exclusive()")
+        if self._lease is not None:
+            raise InvalidError(f"{self!r} is inside exclusive() already, and would wait for itself")
         name = f"{self._lives.prefix}exclusive"
         async with await space.leases.acquire(name, ttl_s, wait_s=wait_s) as lease:
             yield self._inside(space, lease, "is not guarded by this block")

@@ -19,6 +19,7 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
+from urllib.parse import unquote
 
 from keepstate.engine.lease import Lease
 from keepstate.engine.scope import called, refuse_coroutine_function
@@ -153,20 +154,21 @@ class Talk:
         await self.put_window(tx, prefix, window)
         return numbers, bool(window.spans)
 
-    async def edit(self, number: int, message: Mapping[str, Any]) -> None:
-        """Puts another message in the place of one.
+    async def edit(self, number: int, message: Mapping[str, Any] | str) -> None:
+        """Puts another message, or another text, in the place of one.
 
         Raises:
             InvalidError: It makes or answers other tool calls than that.
             NotFoundError: There is no such message.
         """
-        plain = admit(message)
+        given = {} if isinstance(message, str) else admit(message)
 
         async def work(tx: Transaction, prefix: str) -> None:
             record, window = await self.record(tx, prefix), await self.window(tx, prefix)
             if type(number) is not int or not record.begin <= number < window.count:
                 raise _no_message(number, record, window)
             before = (await self.read(tx, prefix, record, [number]))[number]
+            plain = given or {**before, "content": message}
             if links(before) != links(plain):
                 raise InvalidError(
                     f"message {number} makes or answers other tool calls; edit what it says, and keep these"
@@ -290,6 +292,8 @@ class Talk:
         self, after: int | None = None, *, original: bool = False
     ) -> AsyncIterator[tuple[int, Message]]:
         """Yields all messages with their numbers, in order, behind that of `after`."""
+        if after is not None and (type(after) is not int or after < 0):
+            raise InvalidError(f"`after` is {after!r}; give the number of a message, from 0")
         prefix = await self._present()
         if prefix is None:
             return
@@ -346,7 +350,8 @@ class Talk:
         return prefix
 
     def _absent(self) -> NotFoundError:
-        return NotFoundError(f"{self.tail} is no fork in {self.site.place!r}; make it by fork()")
+        name = unquote(self.tail.split("/")[1])
+        return NotFoundError(f"there is no fork {name!r} in {self.site.place!r}; make it by fork()")
 
     def _window_of(self, record: WindowRecord | None) -> Window:
         if record is None and self.tail:

@@ -6,7 +6,7 @@ same however much is remembered.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar, cast
 
 from keepstate.engine.admission import admit_text
@@ -49,7 +49,8 @@ class UserState:
         return await self._site.place.documents.get(f"{prefix}{_PREFERENCES}", {}, type=dict[str, Any])
 
     async def update_preferences(
-        self, change: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
+        self,
+        change: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]],
     ) -> dict[str, Any]:
         """Changes the newest preferences, whoever wrote them, and returns what became of them.
 
@@ -59,7 +60,9 @@ class UserState:
             change: What to set, by name, or a function that is given all and returns all; it may be called
                 again.
         """
-        if not isinstance(change, Mapping):
+        if not isinstance(change, Mapping) and (
+            self._site.runner.colour == "blocking" or not callable(change)
+        ):
             refuse_coroutine_function(change)
 
         async def work(tx: Transaction, prefix: str) -> dict[str, Any]:
@@ -121,9 +124,13 @@ class UserState:
 
         Args:
             model: A dataclass, msgspec Struct or pydantic class.
-            name: What it is called; the model's name if it is not given.
+            name: What it is called; the model's name if it is not given. `history` is none: it is what
+                `remember` keeps.
         """
-        return state_at(self._site, self.user_id, f"state of user {self.user_id!r}", Model(model), name)
+        made = Model(model)
+        if (made.name if name is None else name) == "history":
+            raise InvalidError("`name` is 'history', which is what remember() keeps; give another name")
+        return state_at(self._site, self.user_id, f"state of user {self.user_id!r}", made, name)
 
     # ---- its documents
 

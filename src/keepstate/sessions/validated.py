@@ -24,7 +24,9 @@ M = TypeVar("M")
 
 
 class ValidatedState(Generic[M]):
-    """A value of a model, in the space `session/<session_id>`.
+    """A value of a model, in the space `session/<session_id>`, for use without a `Session`.
+
+    It does not end with that; `Session.state` is another state, which does, even under the same name.
 
     What is stored are its fields by name. One that the model does not know, for a newer version of the
     application wrote it, is kept when others are changed. Of a model that is registered the object is stored,

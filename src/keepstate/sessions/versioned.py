@@ -42,6 +42,11 @@ class VersionsRecord:
         """Returns the version from which another was made; -1 if it was the first."""
         return self.made_from.get(version, version - 1)
 
+    @property
+    def is_earlier(self) -> bool:
+        """Whether the present version is not the last one."""
+        return 0 <= self.current < self.count - 1
+
     def grown(self) -> None:
         """Counts a version that was made from the present one."""
         if self.current != self.count - 1:
@@ -76,12 +81,14 @@ class VersionedState:
         home = Home(persistence, space, colour=_colour, is_private=id is None)
         self._begin(home, "default" if id is None else id, fork)
 
-    def _begin(self, home: Home, id: str, fork: str | None) -> None:
+    def _begin(self, home: Home, id: str, fork: str | None, *, closes: bool = True) -> None:
         self._home, self.id, self._fork = home, id, fork
+        self._closes = closes
         self._place = home.place("versions", id)
         fork = "" if fork is None else quoted(admit_name("fork", fork))
         self._name = f"{home.prefix('versions', id)}versions{'/' if fork else ''}{fork}"
         self._branch = short(self._name)
+        self._present = f"{self._branch}/present"
 
     def __repr__(self) -> str:
         fork = "" if self._fork is None else f" fork {self._fork!r}"
@@ -96,8 +103,9 @@ class VersionedState:
         await self.close()
 
     async def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
-        await self._home.close()
+        """Lets go of the store; what was passed in open stays open, and so does that of a fork's origin."""
+        if self._closes:
+            await self._home.close()
 
     async def checkpoint(self, state: object, *, message: str = "") -> int:
         """Saves a version, which is the present one then, and returns its number; the first one has 0."""
@@ -163,7 +171,7 @@ class VersionedState:
             NotFoundError: There is no such version.
         """
         made = VersionedState.__new__(VersionedState)
-        made._begin(self._home, self.id, name)
+        made._begin(self._home, self.id, name, closes=False)
 
         async def work(tx: Transaction) -> None:
             record = await self._record(tx, needs_version=True)
@@ -191,7 +199,7 @@ class VersionedState:
             NotFoundError: There is no such fork.
         """
         other = VersionedState.__new__(VersionedState)
-        other._begin(self._home, self.id, fork)
+        other._begin(self._home, self.id, fork, closes=False)
         inside: dict[Any, Any] = {
             ("state", *(path if isinstance(path, tuple) else (path,))): rule
             for path, rule in (rules or {}).items()
@@ -229,8 +237,13 @@ class VersionedState:
     ) -> T:
         async def work(tx: Transaction) -> T:
             record = await self._record(tx, needs_version=needs_version)
+            was_earlier = record.is_earlier
             answer = await change(tx, record)
             await tx.documents.put(self._name, record)
+            if was_earlier:
+                await tx.history.delete_tag(self._present)
+            if record.is_earlier:  # what is let go of in the space takes no commit that has a name
+                await tx.history.tag(self._present, at=f"{self._branch}#{record.current + 1}")
             return answer
 
         return await together(self._place, work, message="versions", turn=self._name)

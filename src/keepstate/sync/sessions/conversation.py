@@ -162,7 +162,10 @@ class Conversation(Twin[sessions.Conversation]):
         return Conversation(finish(self._inner.fork(name, at=at)))
 
     def get_fork(self, name: str) -> Conversation:
-        """Returns the fork of this name; asks the store nothing. One that nobody has made is empty."""
+        """Returns the fork of this name; asks the store nothing.
+
+        The first use of one that nobody has made raises `NotFoundError`.
+        """
         return Conversation(self._inner.get_fork(name))
 
     def merge(self, fork: str, *, prefer: Literal["ours", "theirs"] | None = None) -> int:

@@ -135,7 +135,8 @@ class Session(Twin[sessions.Session]):
     ) -> dict[str, Any]:
         """Changes the newest state without a model, whoever wrote it, and returns what became of it.
 
-        Nothing is locked: who was overtaken does it again on what is there then.
+        Nothing is locked: who was overtaken does it again on what is there then. With a model,
+        `state(Model, name="data")` is the same state and validates.
 
         Args:
             change: What to set, by name, or a function that is given all and returns all; it may be called

@@ -72,7 +72,8 @@ class UserState(Twin[sessions.UserState]):
 
         Args:
             model: A dataclass, msgspec Struct or pydantic class.
-            name: What it is called; the model's name if it is not given.
+            name: What it is called; the model's name if it is not given. `history` is none: it is what
+                `remember` keeps.
         """
         answer: ValidatedState[M] = around_generic(ValidatedState, self._inner.state(model, name))
         return answer

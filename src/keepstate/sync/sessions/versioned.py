@@ -69,7 +69,7 @@ class VersionedState(Twin[sessions.VersionedState]):
         finish(self._inner.__aexit__(kind, error, trace))
 
     def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
+        """Lets go of the store; what was passed in open stays open, and so does that of a fork's origin."""
         finish(self._inner.close())
 
     def checkpoint(self, state: object, *, message: str = "") -> int:

@@ -179,10 +179,50 @@ class ConversationContract(SessionStage):
         ):
             with pytest.raises(NotFoundError):
                 await asking
+        with pytest.raises(NotFoundError, match="there is no fork 'g/1' in"):
+            await conversation.get_fork("g/1").count()
         for wrong in ("", "n" * 101, 7):
             with pytest.raises(InvalidError):
                 conversation.get_fork(wrong)  # type: ignore[arg-type]
         assert await texts(inner) == ["a"]
+
+    async def test_what_both_have_answered_is_answered_once_in_the_context(self) -> None:
+        conversation = self.session().conversation
+        call = {"role": "assistant", "content": None, "tool_calls": [{"id": "a"}]}
+        await conversation.append(said("Book"), call)
+        fork = await conversation.fork("f")
+        for talk, text in ((conversation, "ours"), (fork, "theirs")):
+            await talk.append({"role": "tool", "tool_call_id": "a", "content": text})
+        await fork.append(said("Thanks"))
+
+        assert await conversation.merge("f") == 2
+        assert await texts(conversation) == ["Book", None, "ours", "theirs", "Thanks"]
+        context = [message["content"] for message in await conversation.get_context()]
+        assert context == ["Book", None, "ours", "Thanks"]
+
+    async def test_a_context_of_many_pages_is_cleared_and_forked(self) -> None:
+        conversation = self.session().conversation
+        await conversation.append(said("Rules", "system"), *(said(f"m{n}") for n in range(70)))
+        fork = await conversation.fork("f")
+        earlier = await conversation.fork("earlier", at=40)
+        assert await conversation.clear() == 71
+        await conversation.append(*(said(f"n{n}") for n in range(20)))
+
+        assert [each["content"] for each in await conversation.get_context()] == [f"n{n}" for n in range(20)]
+        assert len(await fork.get_context()) == 71 and len(await earlier.get_context()) == 41
+        await fork.append(said("more"))
+        assert (await fork.get_context())[-2:] == [said("m69"), said("more")]
+
+    async def test_what_is_no_argument_of_a_conversation_is_refused(self) -> None:
+        conversation = self.session().conversation
+        await conversation.append(said("a"))
+        for wrong in (conversation.search(3), conversation.search("a", role=4), conversation.edit(0, 7)):  # type: ignore[arg-type]
+            with pytest.raises(InvalidError):
+                await wrong
+        for after in ("x", -1, True):
+            with pytest.raises(InvalidError):
+                [each async for each in conversation.items(after=after)]  # type: ignore[arg-type]
+        assert await texts(conversation) == ["a"]
 
     async def test_a_fork_s_context_has_the_system_and_pinned_messages(self) -> None:
         conversation = self.session().conversation.within(120)

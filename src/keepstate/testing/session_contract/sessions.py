@@ -117,6 +117,21 @@ class SessionContract(SessionStage):
         assert await session.user.history("trips") == [1] * 12
         assert await session.conversation.count() == 12
 
+    async def test_preferences_are_changed_by_functions_of_the_colour(self) -> None:
+        user = self.session(user_id="u").user
+
+        async def later(old: dict[str, Any]) -> dict[str, Any]:
+            return {**old, "seat": "aisle"}
+
+        if self.colour_name == "async":
+            await user.update_preferences(later)
+        else:
+            with pytest.raises(InvalidError, match="plain function"):
+                await user.update_preferences(later)
+        assert await user.update_preferences(lambda old: {**old, "seat": "aisle"}) == {"seat": "aisle"}
+        with pytest.raises(InvalidError, match="remember"):
+            user.state(Booking, name="history")
+
     # ---- whose it is
 
     async def test_no_session_and_no_user_is_taken_for_another(self) -> None:
@@ -235,6 +250,10 @@ class SessionContract(SessionStage):
         assert await first.conversation.count() == 1
         with pytest.raises(InvalidError, match="not inside exclusive"):
             await first.renew()
+        async with first.exclusive() as inside:
+            with pytest.raises(InvalidError, match="would wait for itself"):
+                async with inside.exclusive():
+                    pass
 
     # ---- how long
 
