@@ -23,7 +23,7 @@ class Agent:
         self.id, self.failures = id, failures
         self.restored: list[Any] = []
 
-    def restore_from_checkpoint(self, state: Any) -> None:
+    def restore_from_checkpoint(self, state: Any) -> Any:
         self.restored.append(state)
 
     def run(self, task: Any) -> str:
