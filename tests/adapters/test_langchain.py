@@ -182,3 +182,39 @@ def test_a_session_in_a_passed_space_works_both_ways(url: str) -> None:
             assert await session.conversation.count() == 3
 
     asyncio.run(whole())
+
+
+def test_messages_that_langchain_has_no_class_for_are_read_by_their_role() -> None:
+    with sync.Session("mixed", persistence="memory://mixed") as session:
+        session.conversation.append(
+            {"role": "supervisor", "content": "go on", "step": 3},
+            {"role": "user"},
+            {"role": "assistant", "content": None},
+            {"role": "judge", "content": {"verdict": "good"}},
+        )
+        read = KeepstateChatMessageHistory(session).messages
+
+    assert read[0] == ChatMessage("go on", role="supervisor", additional_kwargs={"step": 3})
+    assert [(message.type, message.content) for message in read[1:]] == [
+        ("human", ""),
+        ("ai", ""),
+        ("chat", '{"verdict":"good"}'),
+    ]
+
+
+@pytest.mark.parametrize("messages", [None, "hi", 3, ["hi"], [("user", "hi")], [{"role": "user"}]])
+def test_what_is_no_message_of_langchain_is_refused(messages: Any) -> None:
+    with sync.Session("refused", persistence="memory://refused") as session:
+        history = KeepstateChatMessageHistory(session)
+
+        with pytest.raises(InvalidError, match="LangChain's"):
+            history.add_messages(messages)
+        assert history.messages == []
+
+
+def test_a_budget_that_is_none_is_refused_when_it_is_given() -> None:
+    with (
+        sync.Session("budget", persistence="memory://budget") as session,
+        pytest.raises(InvalidError, match="max_tokens"),
+    ):
+        KeepstateChatMessageHistory(session, max_tokens=-1)

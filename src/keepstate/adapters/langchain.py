@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
+import msgspec
+
 from keepstate._finish import finish
 from keepstate.errors import InvalidError, MissingExtraError
+from keepstate.sessions.messages import Message
 from keepstate.sessions.session import Session, blocking_of, colour_of
-from keepstate.sessions.window import Message
+from keepstate.sessions.talk import admit_limit
 
 if TYPE_CHECKING:
     from keepstate.sync.sessions.session import Session as BlockingSession
@@ -21,6 +24,7 @@ try:
     from langchain_core.chat_history import BaseChatMessageHistory
     from langchain_core.messages import (
         BaseMessage,
+        ChatMessage,
         convert_to_messages,
         message_to_dict,
         messages_from_dict,
@@ -48,7 +52,8 @@ class KeepstateChatMessageHistory(BaseChatMessageHistory):
     async methods work, whatever colour the session is of.
 
     Args:
-        session: The session; a `Session`, or one of `keepstate.sync`.
+        session: The session; a `Session`, or one of `keepstate.sync`. Messages that others wrote into it are
+            read, too: those that LangChain has no class for as a `ChatMessage` of their role.
         max_tokens: Hands out the context of the conversation within this budget, and not all messages.
     """
 
@@ -56,6 +61,7 @@ class KeepstateChatMessageHistory(BaseChatMessageHistory):
         given: Any = getattr(session, "_inner", session)
         if not isinstance(given, Session):
             raise InvalidError(f"`session` is {session!r}; give a Session")
+        admit_limit(max_tokens)
         self._session, self._max_tokens = given, max_tokens
         self._is_async = colour_of(given) == "async"
         self._blocking: Session | None = None if self._is_async else given
@@ -115,9 +121,20 @@ class KeepstateChatMessageHistory(BaseChatMessageHistory):
 
 
 async def _add(session: Session, messages: Sequence[BaseMessage]) -> None:
-    kept = [stored(message) for message in messages]
+    kept = [stored(message) for message in _admitted(messages)]
     for begin in range(0, len(kept), _AT_ONCE):
         await session.conversation.append(*kept[begin : begin + _AT_ONCE])
+
+
+def _admitted(messages: object) -> Sequence[BaseMessage]:
+    if isinstance(messages, str) or not isinstance(messages, Sequence):
+        raise InvalidError(f"`messages` is a {type(messages).__name__}; give a list of LangChain's messages")
+    for message in cast("Sequence[object]", messages):
+        if not isinstance(message, BaseMessage):
+            raise InvalidError(
+                f"a message is a {type(message).__name__}; give one of LangChain's, such as HumanMessage(…)"
+            )
+    return cast("Sequence[BaseMessage]", messages)
 
 
 def stored(message: BaseMessage) -> Message:
@@ -148,7 +165,23 @@ def restored(messages: Sequence[Message]) -> list[BaseMessage]:
 def _restored(message: Message) -> BaseMessage:
     beside = message.get(_BESIDE)
     if not isinstance(beside, dict):
-        return convert_to_messages([message])[0]
+        return _converted(message)
     known = cast("dict[str, Any]", beside)
     plain = {name: message[name] for name in _PLAIN if name in message}
     return messages_from_dict([{"type": known["type"], "data": {**known["data"], **plain}}])[0]
+
+
+def _converted(message: Message) -> BaseMessage:
+    """Returns a message that others wrote; one that LangChain has no class for, as one of its role."""
+    content = message.get("content")
+    said = {**message, "content": "" if content is None else content}
+    try:
+        return convert_to_messages([said])[0]
+    except (ValueError, TypeError, KeyError, NotImplementedError):  # a message for each kind that it refuses
+        rest = {name: part for name, part in message.items() if name not in ("role", "content")}
+        text = (
+            said["content"]
+            if isinstance(said["content"], str)
+            else msgspec.json.encode(said["content"]).decode()
+        )
+        return ChatMessage(text, role=message["role"], additional_kwargs=rest)
