@@ -7,7 +7,7 @@ as long as to copy it: most of what it holds are texts and numbers, which need n
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final, cast
 
@@ -25,7 +25,7 @@ _set: Final = object.__setattr__
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def uncollected() -> Generator[None]:
     """Keeps Python from looking for garbage while objects are made that are none.
 
     A thousand messages are 6,000 objects. Each 700 of them Python looks for cycles among the new ones, and
