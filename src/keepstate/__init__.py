@@ -123,16 +123,16 @@ if TYPE_CHECKING:
     from keepstate.sessions.conversation import Conversation
     from keepstate.sessions.counting import TokenCounter
     from keepstate.sessions.machine import AgentStateMachine, Transition
+    from keepstate.sessions.messages import estimate_tokens
     from keepstate.sessions.records import SessionContext, SessionMoment, TaskState
-    from keepstate.sessions.rules import StepResult
     from keepstate.sessions.session import Session
     from keepstate.sessions.sweeping import Sessions
+    from keepstate.sessions.table import StepResult
     from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
     from keepstate.sessions.threads import ThreadMessages, Threads
     from keepstate.sessions.user import UserState
     from keepstate.sessions.validated import ValidatedState
     from keepstate.sessions.versioned import VersionedState
-    from keepstate.sessions.messages import estimate_tokens
     from keepstate.stores.protocol import Store
     from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
     from keepstate.stores.wrappers.tiered import TieredStore
@@ -258,7 +258,7 @@ _HOMES = {
     "sessions.conversation": ("Conversation",),
     "sessions.machine": ("AgentStateMachine", "Transition"),
     "sessions.records": ("SessionContext", "SessionMoment", "TaskState"),
-    "sessions.rules": ("StepResult",),
+    "sessions.table": ("StepResult",),
     "sessions.session": ("Session",),
     "sessions.sweeping": ("Sessions",),
     "sessions.thread_records": ("MessagePage", "Thread", "ThreadMessage"),

@@ -12,7 +12,7 @@ from keepstate.cli import exits
 from keepstate.cli.session import Session, write_json
 from keepstate.errors import InvalidError
 from keepstate.sessions.machine import AgentStateMachine
-from keepstate.sessions.rules import Rules, rules_of
+from keepstate.sessions.table import Table, table_of
 
 _PLAIN = Session()
 
@@ -30,20 +30,20 @@ async def diagram(
     """
     session.load()
     found = _imported(machine)
-    if not isinstance(found, Rules):
+    if not isinstance(found, Table):
         if id is not None:
             raise InvalidError("--id is for a class; an object has its own")
         drawn: str = found.diagram()
     elif id is None:
         drawn = found.diagram()
     else:
-        rules: dict[str, Any] = {
+        table: dict[str, Any] = {
             "states": found.states,
-            "transitions": found.table,
+            "transitions": found.transitions,
             "waiting": found.waiting,
         }
         async with session.opened() as ks:
-            kept = AgentStateMachine(id, persistence=ks, **rules)
+            kept = AgentStateMachine(id, persistence=ks, **table)
             await kept.refresh()
             drawn = kept.diagram()
     write_json({"diagram": drawn}) if session.json else print(drawn)
@@ -51,7 +51,7 @@ async def diagram(
 
 
 def _imported(name: str) -> Any:
-    """Returns a machine, or the rules of a class of machines; both in either colour."""
+    """Returns a machine, or the table of a class of machines; both in either colour."""
     module, colon, attribute = name.partition(":")
     if not colon:
         raise InvalidError(f"{name!r} names no machine; write MODULE:CLASS")
@@ -63,4 +63,4 @@ def _imported(name: str) -> Any:
         raise InvalidError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
     if not all(hasattr(found, told) for told in ("STATES", "TRANSITIONS", "WAITING", "diagram")):
         raise InvalidError(f"{name} is {found!r}; name a class below AgentStateMachine, or an object of one")
-    return rules_of(found) if isinstance(found, type) else found
+    return table_of(found) if isinstance(found, type) else found

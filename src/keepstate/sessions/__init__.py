@@ -11,9 +11,9 @@ from keepstate.sessions.bounded import BoundedState
 from keepstate.sessions.conversation import Conversation
 from keepstate.sessions.machine import AgentStateMachine, Transition
 from keepstate.sessions.records import SessionContext, SessionMoment, TaskState
-from keepstate.sessions.rules import StepResult
 from keepstate.sessions.session import Session
 from keepstate.sessions.sweeping import Sessions
+from keepstate.sessions.table import StepResult
 from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
 from keepstate.sessions.threads import ThreadMessages, Threads
 from keepstate.sessions.user import UserState

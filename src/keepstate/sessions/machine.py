@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, ClassVar, Self, TypeAlias
 
 from keepstate._finish import finish
-from keepstate._runner import Colour, Signal
+from keepstate._runner import Colour
 from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.lease import Lease
@@ -24,9 +24,10 @@ from keepstate.engine.space import Space
 from keepstate.engine.times import admit_wait, milliseconds
 from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import ConflictError, LeaseLostError, NotLoadedError, TransitionError
+from keepstate.errors import ConflictError, InvalidError, NotLoadedError, TransitionError
+from keepstate.sessions.holding import holding
 from keepstate.sessions.home import Home, short
-from keepstate.sessions.rules import rules_of
+from keepstate.sessions.table import table_of
 from keepstate.stores.protocol import Store
 from keepstate.values.schema import register
 
@@ -44,7 +45,7 @@ class MachineRecord:
     number: int = 0
     """How many transitions it has made."""
     answer: list[Any] = field(default_factory=list[Any])
-    """What the user has said while it waits; empty if nothing."""
+    """What the user has said while it waits, and by which event that leads on; empty if nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +82,8 @@ class AgentStateMachine:
         states: Its states, if not those of the class; the first is the beginning.
         transitions: The state after an event, by (state, event), if not those of the class.
         waiting: In which states the user is waited for.
-        guards: Say by (state, event) if a transition is allowed now, given the data.
+        guards: Say by (state, event) if a transition is allowed now, given the data. Guards and actions are
+            asked again when a transition meets a conflict, so they do nothing but look and change the data.
         on_enter: Called with the data when a state is entered, before anything is written.
         on_leave: Likewise when one is left.
         work: What is done in a state, given the data: returns the event that follows, a `StepResult`, or None
@@ -124,18 +126,13 @@ class AgentStateMachine:
     ) -> None:
         face: Any = self if _face is None else _face
         kind = face.__class__
-        self._rules = rules_of(face, states, transitions, waiting)
+        self._table = table_of(face, states, transitions, waiting)
         self._work_names: Mapping[str, str] = face.WORK
         # Only one that has work of its own is kept: it would hold its twin, and that holds it.
         self._face = _face if any(hasattr(_face, name) for name in face.WORK.values()) else None
         self._guards, self._on_enter, self._on_leave = guards or {}, on_enter or {}, on_leave or {}
         self._work = work or {}
-        for function in (*self._guards.values(), *self._on_enter.values(), *self._on_leave.values()):
-            refuse_coroutine_function(function)
-        if _colour == "blocking":
-            methods = [getattr(kind, name, None) for name in face.WORK.values()]
-            for function in (*self._work.values(), *filter(None, methods)):
-                refuse_coroutine_function(function)
+        self._admit(kind, _colour)
         self._home = Home(persistence, space, colour=_colour, is_private=id is None)
         id = "default" if id is None else id
         self._place = self._home.place("machine", id, record=True)
@@ -163,6 +160,23 @@ class AgentStateMachine:
         """Lets go of the store; what was passed in open stays open."""
         await self._home.close()
 
+    def _admit(self, kind: type, colour: Colour) -> None:
+        """Raises `InvalidError` for what would never be asked, called or done."""
+        table = self._table
+        table.admit_pairs("guards", self._guards)
+        table.admit("on_enter", *self._on_enter)
+        table.admit("on_leave", *self._on_leave)
+        table.admit_work("work", self._work)
+        methods = {state: getattr(kind, name, None) for state, name in self._work_names.items()}
+        if self._work_names is not AgentStateMachine.WORK:
+            table.admit_work("WORK", methods)
+            if missing := [name for name in self._work_names.values() if not hasattr(kind, name)]:
+                raise InvalidError(f"`WORK` of {kind.__name__} names {missing[0]!r}, which it does not have")
+        given = [one for ones in (self._guards, self._on_enter, self._on_leave) for one in ones.values()]
+        for function in (*given, *self._work.values(), *filter(None, methods.values())):
+            if colour == "blocking" or not callable(function):
+                refuse_coroutine_function(function)
+
     # ---- how it stands
 
     @property
@@ -179,7 +193,7 @@ class AgentStateMachine:
     @property
     def is_done(self) -> bool:
         """Whether no event leads on from its state."""
-        return not self._rules.events(self.current_state)
+        return self._table.is_last(self.current_state)
 
     async def refresh(self) -> str:
         """Reads how it stands, forgets what was changed in `data` and not kept, and returns its state."""
@@ -198,7 +212,7 @@ class AgentStateMachine:
 
     def diagram(self) -> str:
         """Returns its picture as a Mermaid state diagram; the present state is set off, once it is read."""
-        return self._rules.diagram(self._base.state if self._base else None)
+        return self._table.diagram(self._base.state if self._base else None)
 
     # ---- changing
 
@@ -216,25 +230,30 @@ class AgentStateMachine:
         if self._base is None:
             await self.refresh()
         mine = {**self._data, **changes}
-        made = await self._made(lambda record: self._after(record, event, mine))
+        made = await self._made(event, mine)
         self._take(made)
         return made.state
 
-    async def provide(self, answer: object) -> None:
+    async def provide(self, answer: object, *, event: str | None = None) -> None:
         """Answers a machine that waits for the user; it goes on whenever somebody runs it.
 
+        Args:
+            answer: What the user has said; the transition that follows keeps it as `feedback`.
+            event: What follows, where several events lead on; not needed if the answer is the name of one.
+
         Raises:
-            TransitionError: It does not wait, or has an answer already.
+            TransitionError: It does not wait, or has an answer already, or the event leads nowhere.
+            InvalidError: Several events lead on, and nothing tells which.
         """
 
         async def work(tx: Transaction) -> None:
             record = await self._read(tx)
-            if record.state not in self._rules.waiting or record.answer:
+            if record.state not in self._table.waiting or record.answer:
                 why = "has an answer already" if record.answer else "does not wait for the user"
                 raise TransitionError(
                     f"machine {self.id!r} is {record.state} and {why}", current=record.state
                 )
-            record.answer = [answer]
+            record.answer = [answer, self._table.event_of_answer(record.state, answer, event)]
             await tx.documents.put(self._name, record)
 
         await together(self._place, work, message=f"answer {self.id}", turn=self._name)
@@ -252,17 +271,20 @@ class AgentStateMachine:
         self._home.refuse_inside("waiting for the user")
         if timeout_s is not None:
             admit_wait("timeout_s", timeout_s)
+        return (await self._answered(timeout_s)).answer[0]
+
+    async def _answered(self, timeout_s: float | None) -> MachineRecord:
         clock = self._home.clock
         deadline_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
         async with self._place.documents.watch(escaped(self._name)) as watch:
             while True:
                 record = await self._read(self._place)
-                if record.state not in self._rules.waiting:
+                if record.state not in self._table.waiting:
                     raise TransitionError(
                         f"machine {self.id!r} is {record.state} and does not wait", current=record.state
                     )
                 if record.answer:
-                    return record.answer[0]
+                    return record
                 left_s = 5.0 if deadline_s is None else deadline_s - clock.monotonic_s()
                 if left_s <= 0:
                     raise NotLoadedError(
@@ -272,52 +294,76 @@ class AgentStateMachine:
 
     # ---- running
 
-    async def run(self, *, wait_s: float | None = None, lease_s: float = 60) -> str:
+    async def run(self, *, wait_s: float | None = None, lease_s: float = 60, turn_s: float = 0) -> str:
         """Does the work of each state and makes the transition that follows, until none does.
 
-        A run that was killed goes on in the state in which it was. Only one runs at a time: another gets
-        `ConflictError`, or its turn when the first has not been heard of for `lease_s`.
+        A run that was killed goes on in the state in which it was. Only one runs at a time: the next has its
+        turn when the first has ended, or was not heard of for `lease_s`, as when it was killed.
 
         Args:
             wait_s: How long to wait for the user; then it returns. Without it, for ever.
             lease_s: For how long it is this one's turn, unless that is renewed, as it is meanwhile.
+            turn_s: How long to wait for its turn; more than `lease_s` outlasts a run that was killed.
 
         Returns:
             The state in which it ended: a last one, one that waits, or one in which nobody said what to do.
 
         Raises:
+            ConflictError: Another was running it for all of `turn_s`.
             LeaseLostError: Another has taken over; nothing more was written.
         """
         self._home.refuse_inside("running a machine")
         if wait_s is not None:
             admit_wait("wait_s", wait_s)
         milliseconds("lease_s", lease_s)
+        admit_wait("turn_s", turn_s)
         assert isinstance(self._place, Space)
-        async with await self._place.leases.acquire(self._name, lease_s) as lease:
-            renewing = self._home.runner.start(_renewal(lease, lease_s / 3), f"machine {self.id}")
+        if self._table.is_last(state := await self.refresh()):
+            return state
+        async with holding(self._place, self._name, lease_s=lease_s, turn_s=turn_s) as lease:
             self._lease = lease
             try:
                 return await self._run(wait_s)
             finally:
                 self._lease = None
-                await renewing.stop()
 
     async def _run(self, wait_s: float | None) -> str:
         while True:
             state = await self.refresh()
-            if not self._rules.events(state):
+            if self._table.is_last(state):
                 return state
-            if state in self._rules.waiting:
+            if state in self._table.waiting:
                 try:
-                    answer = await self.wait_for_user(wait_s)
+                    answered = await self._answered(wait_s)
                 except NotLoadedError:
                     return state
-                await self.transition(self._rules.event_of(state, None), feedback=answer)
+                await self._go_on(answered)
                 continue
             work = self._work_of(state)
             if work is None:
                 return state
-            await self.transition(self._rules.event_of(state, await called(work)))
+            await self.transition(self._table.event_of(state, await called(work)))
+
+    async def _go_on(self, answered: MachineRecord) -> None:
+        answer, *told = answered.answer
+        event = self._table.event_of_answer(answered.state, answer, told[0] if told else None)
+        try:
+            await self.transition(event, feedback=answer)
+        except TransitionError:
+            await self._forget(answered)
+            raise
+
+    async def _forget(self, answered: MachineRecord) -> None:
+        """Drops an answer that a guard forbids to go on with: else nobody could give another."""
+
+        async def work(tx: Transaction) -> None:
+            record = await self._read(tx)
+            if record.number == answered.number:
+                record.answer = []
+                await tx.documents.put(self._name, record)
+
+        message = f"refuse the answer to {self.id}"
+        await together(self._place, work, lease=self._lease, message=message, turn=self._name)
 
     def _work_of(self, state: str) -> Callable[[], Any] | None:
         if (given := self._work.get(state)) is not None:
@@ -345,13 +391,21 @@ class AgentStateMachine:
 
     async def _read(self, place: Space | Transaction) -> MachineRecord:
         record = await place.documents.get(self._name, type=MachineRecord)
-        return record or MachineRecord(self._rules.states[0])
+        if record is None:
+            return MachineRecord(self._table.states[0])
+        if record.state not in self._table.states:
+            known = ", ".join(map(repr, self._table.states))
+            raise InvalidError(
+                f"machine {self.id!r} is {record.state!r}, and its table knows only {known}; keep that state "
+                "in the table, with an event that leads on"
+            )
+        return record
 
-    async def _made(self, change: Callable[[MachineRecord], tuple[MachineRecord, str]]) -> MachineRecord:
+    async def _made(self, event: str, mine: Data) -> MachineRecord:
         async def work(tx: Transaction) -> MachineRecord | ConflictError:
             before = await self._read(tx)
             try:
-                after, event = change(before)
+                after = await self._after(before, event, mine)
             except ConflictError as error:  # no other attempt would come to anything else
                 return error
             told = {"number": after.number, "state": before.state, "event": event, "target": after.state}
@@ -366,23 +420,23 @@ class AgentStateMachine:
             raise made
         return made
 
-    def _after(self, record: MachineRecord, event: str, mine: Data) -> tuple[MachineRecord, str]:
-        target = self._rules.after(record.state, event)
+    async def _after(self, record: MachineRecord, event: str, mine: Data) -> MachineRecord:
+        target = self._table.after(record.state, event)
         assert self._base is not None
         data = deepcopy(_merged(self.id, self._base.data, mine, record.data))
         guard = self._guards.get((record.state, event))
-        if guard is not None and not guard(data):
+        if guard is not None and not await called(guard, data):
             raise TransitionError(
                 f"a guard forbids the transition: {record.state} + {event}",
                 current=record.state,
                 wanted=event,
             )
         if (leave := self._on_leave.get(record.state)) is not None:
-            leave(data)
+            await called(leave, data)
         if (enter := self._on_enter.get(target)) is not None:
-            enter(data)
-        answer = [] if record.state in self._rules.waiting else record.answer
-        return MachineRecord(target, data, record.number + 1, answer), event
+            await called(enter, data)
+        answer = [] if record.state in self._table.waiting else record.answer
+        return MachineRecord(target, data, record.number + 1, answer)
 
 
 def _merged(id: str, base: Data, mine: Data, theirs: Data) -> Data:
@@ -406,14 +460,3 @@ def _merged(id: str, base: Data, mine: Data, theirs: Data) -> Data:
 
 def _transition(told: Mapping[str, Any], at: datetime) -> Transition:
     return Transition(told["number"], told["state"], told["event"], told["target"], at)
-
-
-def _renewal(lease: Lease, every_s: float) -> Callable[[Signal], Any]:
-    async def renew(signal: Signal) -> None:
-        while not await signal.wait(every_s):
-            try:
-                await lease.renew()
-            except LeaseLostError:
-                return  # the next transition says so
-
-    return renew

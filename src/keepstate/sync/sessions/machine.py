@@ -35,7 +35,8 @@ class AgentStateMachine(Twin[sessions.AgentStateMachine]):
         states: Its states, if not those of the class; the first is the beginning.
         transitions: The state after an event, by (state, event), if not those of the class.
         waiting: In which states the user is waited for.
-        guards: Say by (state, event) if a transition is allowed now, given the data.
+        guards: Say by (state, event) if a transition is allowed now, given the data. Guards and actions are
+            asked again when a transition meets a conflict, so they do nothing but look and change the data.
         on_enter: Called with the data when a state is entered, before anything is written.
         on_leave: Likewise when one is left.
         work: What is done in a state, given the data: returns the event that follows, a `StepResult`, or None
@@ -143,13 +144,18 @@ class AgentStateMachine(Twin[sessions.AgentStateMachine]):
         """
         return finish(self._inner.transition(event, **changes))
 
-    def provide(self, answer: object) -> None:
+    def provide(self, answer: object, *, event: str | None = None) -> None:
         """Answers a machine that waits for the user; it goes on whenever somebody runs it.
 
+        Args:
+            answer: What the user has said; the transition that follows keeps it as `feedback`.
+            event: What follows, where several events lead on; not needed if the answer is the name of one.
+
         Raises:
-            TransitionError: It does not wait, or has an answer already.
+            TransitionError: It does not wait, or has an answer already, or the event leads nowhere.
+            InvalidError: Several events lead on, and nothing tells which.
         """
-        finish(self._inner.provide(answer))
+        finish(self._inner.provide(answer, event=event))
 
     def wait_for_user(self, timeout_s: float | None = None) -> Any:
         """Returns what the user has answered, once that is there; the wait survives this process.
@@ -163,20 +169,22 @@ class AgentStateMachine(Twin[sessions.AgentStateMachine]):
         """
         return finish(self._inner.wait_for_user(timeout_s))
 
-    def run(self, *, wait_s: float | None = None, lease_s: float = 60) -> str:
+    def run(self, *, wait_s: float | None = None, lease_s: float = 60, turn_s: float = 0) -> str:
         """Does the work of each state and makes the transition that follows, until none does.
 
-        A run that was killed goes on in the state in which it was. Only one runs at a time: another gets
-        `ConflictError`, or its turn when the first has not been heard of for `lease_s`.
+        A run that was killed goes on in the state in which it was. Only one runs at a time: the next has its
+        turn when the first has ended, or was not heard of for `lease_s`, as when it was killed.
 
         Args:
             wait_s: How long to wait for the user; then it returns. Without it, for ever.
             lease_s: For how long it is this one's turn, unless that is renewed, as it is meanwhile.
+            turn_s: How long to wait for its turn; more than `lease_s` outlasts a run that was killed.
 
         Returns:
             The state in which it ended: a last one, one that waits, or one in which nobody said what to do.
 
         Raises:
+            ConflictError: Another was running it for all of `turn_s`.
             LeaseLostError: Another has taken over; nothing more was written.
         """
-        return finish(self._inner.run(wait_s=wait_s, lease_s=lease_s))
+        return finish(self._inner.run(wait_s=wait_s, lease_s=lease_s, turn_s=turn_s))
