@@ -18,6 +18,7 @@ from keepstate import (
     AgentStateStore,
     ClosedError,
     InvalidError,
+    NotFoundError,
     StateConfig,
     StateManager,
     WorkflowState,
@@ -25,6 +26,14 @@ from keepstate import (
     sync,
 )
 from keepstate.opening import _registry  # pyright: ignore[reportPrivateUsage]
+
+
+class Agent:
+    """One that can be recovered."""
+
+    id = "a"
+
+    def restore_from_checkpoint(self, state: Any) -> None: ...
 
 
 async def test_managers_of_one_url_share_a_store_that_the_last_closes(tmp_path: Path) -> None:
@@ -90,6 +99,22 @@ async def test_a_manager_is_sent_as_its_place_and_options(tmp_path: Path) -> Non
         await manager.close()
 
 
+async def test_who_recovers_is_sent_with_its_store_and_without_the_agents(tmp_path: Path) -> None:
+    store = AgentStateStore(persistence=f"sqlite:///{tmp_path}/a.db")
+    recovery = AgentRecoveryManager(store, max_recovery_attempts=7)
+    agent = Agent()
+    recovery.register(agent)
+    await store.save_checkpoint(AgentCheckpoint("a", "c", 1))
+    sent: tuple[AgentStateStore, AgentRecoveryManager] = pickle.loads(pickle.dumps((store, recovery)))
+
+    with pytest.raises(NotFoundError, match="register"):
+        await sent[1].recover("a")
+    sent[1].register(agent)
+    assert (await sent[1].recover("a")).attempts_left == 6
+    for each in (store, sent[0]):
+        await each.close()
+
+
 async def test_a_manager_in_a_transaction_is_not_sent() -> None:
     async with keepstate.open("memory://x") as ks, ks.space("run").transaction() as tx:
         with pytest.raises(TypeError):
@@ -146,7 +171,7 @@ def test_without_a_loop_coroutine_functions_are_refused_when_they_are_given() ->
 
 
 def test_what_cannot_be_held_weakly_is_told_what_it_lacks() -> None:
-    class Agent:
+    class Slotted:
         __slots__ = ("id",)
 
         def __init__(self) -> None:
@@ -157,7 +182,7 @@ def test_what_cannot_be_held_weakly_is_told_what_it_lacks() -> None:
     with sync.AgentStateStore(persistence="memory://weak") as agents:
         recovery = sync.AgentRecoveryManager(agents)
         with pytest.raises(InvalidError, match="__weakref__"):
-            recovery.register(Agent())
+            recovery.register(Slotted())
         with pytest.raises(InvalidError, match="restore_from_checkpoint"):
             recovery.register(object())  # type: ignore[arg-type]
 

@@ -135,6 +135,14 @@ class AgentRecoveryManager:
     def __repr__(self) -> str:
         return f"<AgentRecoveryManager over {self._store!r}, {len(self._agents)} agents>"
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns what another process makes the same manager of; agents that were registered stay here."""
+        return {**self.__dict__, "_agents": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._agents = WeakValueDictionary()
+
     def register(self, agent: Recoverable) -> None:
         """Lets an agent be recovered by its id; it is held weakly.
 

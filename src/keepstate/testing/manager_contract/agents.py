@@ -212,6 +212,7 @@ class AgentContract(ManagerStage):
 
         assert removed and await agents.list_agents() == []
         assert not await agents.delete("a") and await agents.latest_snapshot("a") is None
+        assert {branch.name async for branch in space.history.branches()} <= {"main"}
 
     async def test_what_is_too_much_for_a_transaction_is_refused_and_removed_outside(self) -> None:
         space = self.run_space()
@@ -244,3 +245,6 @@ class AgentContract(ManagerStage):
         assert len(await agents.list_snapshots("a")) == 1
         if not self.in_passed_space:
             assert (await agents.size()).size_bytes < before.size_bytes / 2
+        else:  # the past of such a space is its owner's
+            moments = [commit async for commit in self.run_space().history.log("main")]
+            assert [each.message for each in moments][-2:] == ["snapshot", "checkpoint c0"]

@@ -8,7 +8,13 @@ from typing import Any
 
 import pytest
 
-from keepstate.errors import AttemptsExhaustedError, ConflictError, InvalidError, NotFoundError
+from keepstate.errors import (
+    AttemptsExhaustedError,
+    ConflictError,
+    InvalidError,
+    LeaseLostError,
+    NotFoundError,
+)
 from keepstate.managers.agents import AgentStateStore
 from keepstate.managers.recovery import AgentRecoveryManager
 from keepstate.testing.manager_contract.agents import checkpoint
@@ -213,7 +219,8 @@ class RecoveryContract(ManagerStage):
         assert f"held by process {os.getpid()} on " in "".join(failure.__notes__)
 
     @only_async
-    async def test_who_lost_the_agent_while_restoring_it_does_not_resume_it(self) -> None:
+    @pytest.mark.parametrize("by", ["recover", "run"])
+    async def test_who_lost_the_agent_while_restoring_it_does_not_resume_it(self, by: str) -> None:
         agents, recovery = self.recovery(claim_s=0.1)
         await agents.save_checkpoint(checkpoint("c", 1))
         space = self.run_space() if self.in_passed_space else self.handle().space("agent/a")
@@ -226,12 +233,15 @@ class RecoveryContract(ManagerStage):
                 await (await space.leases.acquire(name, 60, wait_s=5)).check()
 
         agent = Asleep(failures=1)
-        with pytest.raises(ConnectionError) as failed:
-            await recovery.run(agent, "task")
-        assert len(agent.restored) == 1 and "no longer held" in "".join(failed.value.__notes__)
         recovery.register(agent)
-        with pytest.raises(ConflictError):
-            await recovery.recover("a")
+        if by == "recover":
+            with pytest.raises(LeaseLostError):
+                await recovery.recover("a")
+        else:
+            with pytest.raises(ConnectionError) as failed:
+                await recovery.run(agent, "task")
+            assert "no longer held" in "".join(failed.value.__notes__)
+        assert len(agent.restored) == 1
 
     async def test_a_claim_of_who_died_ends_after_the_time_that_was_said(self) -> None:
         agents, recovery = self.recovery(claim_s=0.2)

@@ -17,6 +17,7 @@ class TroubledStore(StoreWrapper):
     Attributes:
         away: How often it is still away when it is asked for a revision.
         takes_nothing: Whether it is away for batches.
+        batches_left: How many batches it takes before it is; None for all.
         lists_nothing: Whether it is away for who asks which spaces there are.
         is_damaged: Whether nobody can read its log.
     """
@@ -24,6 +25,7 @@ class TroubledStore(StoreWrapper):
     def __init__(self, store: StoreBase | StoreWrapper) -> None:
         super().__init__(store)
         self.away, self._losses = 0, 0
+        self.batches_left: int | None = None
         self.takes_nothing = self.lists_nothing = self.is_damaged = False
 
     def around(self, store: StoreBase | StoreWrapper) -> Self:
@@ -37,8 +39,10 @@ class TroubledStore(StoreWrapper):
         return super().losses(space) + self._losses
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        if self.takes_nothing:
+        if self.takes_nothing or self.batches_left == 0:
             raise _away()
+        if self.batches_left is not None:
+            self.batches_left -= 1
         return await super().apply(batches)
 
     async def read(self, space: str, keys: Sequence[bytes]) -> Reading:

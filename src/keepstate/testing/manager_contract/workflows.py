@@ -7,7 +7,14 @@ from typing import Any, cast
 
 import pytest
 
-from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
+from keepstate.engine.keepstate import Keepstate
+from keepstate.errors import (
+    AlreadyExistsError,
+    InvalidError,
+    NotFoundError,
+    StoreUnavailableError,
+    TransitionError,
+)
 from keepstate.managers.workflow_records import (
     WORKFLOW,
     StepState,
@@ -16,8 +23,10 @@ from keepstate.managers.workflow_records import (
     WorkflowStatus,
 )
 from keepstate.managers.workflows import WorkflowStateManager
+from keepstate.opening import source_of
 from keepstate.testing.manager_contract.agents import AWKWARD_IDS
 from keepstate.testing.manager_contract.stage import ManagerStage
+from keepstate.testing.manager_contract.trouble import TroubledStore
 
 PENDING, RUNNING, PAUSED = WorkflowStatus.PENDING, WorkflowStatus.RUNNING, WorkflowStatus.PAUSED
 COMPLETED, FAILED, CANCELLED = WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, WorkflowStatus.CANCELLED
@@ -136,6 +145,24 @@ class WorkflowContract(ManagerStage):
 
         assert await workflows.cleanup(older_than=timedelta(0)) == 2
         assert await workflows.list_workflows() == [] and await workflows.get("a") is None
+
+    async def test_a_removal_that_broke_off_leaves_the_workflow_to_be_removed(self) -> None:
+        space = self.run_space()
+        async with space.transaction() as tx:
+            for number in range(1, 700):
+                await tx.documents.put(f"workflow/a/step/{number:09d}", None)
+        inner: Any = await self.handle().opened()
+        store = TroubledStore(inner)
+        outer = Keepstate(source_of(store, self.colour_name)).space("run/42")
+        workflows = WorkflowStateManager(space=outer, _colour=self.colour_name)
+        await workflows.create(WorkflowState("a", RUNNING))
+        store.batches_left = 1
+        with pytest.raises(StoreUnavailableError):
+            await workflows.delete("a")
+        store.batches_left = None
+
+        assert await workflows.get_status("a") is RUNNING
+        assert await workflows.delete("a") and await workflows.list_workflows() == []
 
     async def test_no_workflow_touches_another(self) -> None:
         workflows = self.workflows()
