@@ -265,12 +265,12 @@ class KnowledgeContract(ManagerStage):
         bases = self.bases()
         await bases.complete_document("kb", "a", embeddings=5)
         await bases.set_indexing_status("kb", COMPLETED)
-        await bases.update_indexing_progress(IndexingProgress("kb", IN_PROGRESS, 1, 0, embeddings=0))
-        for _ in range(2):
-            await bases.complete_document("kb", "a", embeddings=6)
+        await bases.update_indexing_progress(IndexingProgress("kb", IN_PROGRESS, 2, 0, embeddings=0))
+        for id in ("b", "a", "a"):
+            await bases.complete_document("kb", id, embeddings=6)
 
         found = await bases.get_indexing_progress("kb")
-        assert found == IndexingProgress("kb", IN_PROGRESS, 1, 1, embeddings=6)
+        assert found == IndexingProgress("kb", IN_PROGRESS, 2, 2, embeddings=12)
 
     async def test_failed_documents_are_handed_out_to_one_at_a_time(self) -> None:
         bases = [self.bases() for _ in range(3)]
