@@ -272,6 +272,19 @@ def test_a_call_is_answered_once_in_the_context() -> None:
         assert len(list(state.messages())) == 5
 
 
+def test_functions_of_older_models_are_calls_too() -> None:
+    asked = {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}}
+    answered = {"role": "function", "name": "f", "content": "found"}
+    with sync.open("memory://") as ks:
+        state = sync.BoundedState("1", max_tokens=20, counter=by_words, persistence=ks)
+        for message in (asked, answered, {**answered, "name": "g"}, asked, answered):
+            state.add_message(message)
+        assert state.get_context() == [asked, answered, asked, answered]
+
+        state.add_message(said("word " * 18))
+        assert state.get_context() == [asked, answered, said("word " * 18)]
+
+
 def test_groups_that_stand_far_apart_leave_together() -> None:
     with sync.open("memory://") as ks:
         state = sync.BoundedState("1", max_tokens=100, counter=by_words, persistence=ks)

@@ -102,16 +102,24 @@ def links(message: Message) -> tuple[list[Any], list[str]]:
     """Returns the ids of the tool calls that a message answers, and of those that it makes.
 
     Calls stand in `tool_calls` or in blocks of type `tool_use`; results name them by `tool_call_id`, or in
-    blocks of type `tool_result`.
+    blocks of type `tool_result`. A `function_call` of an older model is known by the name of the function.
     """
     blocks = _dicts(message.get("content"))
     answered = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
     if message["role"] == "tool" or "tool_call_id" in message:
         answered.append(message.get("tool_call_id"))
+    if message["role"] == "function":
+        answered.append(_function(message))
     made = [
         call for call in (*_dicts(message.get("tool_calls")), *blocks) if call.get("type") != "tool_result"
     ]
-    return answered, [id for call in made if isinstance(id := call.get("id"), str)]
+    ids = [id for call in made if isinstance(id := call.get("id"), str)]
+    ids += [_function(call) for call in _dicts([message.get("function_call")])]
+    return answered, ids
+
+
+def _function(named: Mapping[str, Any]) -> str:
+    return f"function {named.get('name')}"
 
 
 def _dicts(parts: object) -> list[Mapping[str, Any]]:
