@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from keepstate.errors import InvalidError
+from keepstate.errors import InvalidError, StoreUnavailableError
 from keepstate.managers.parameters import parameters_hash
 from keepstate.managers.tool_records import (
     ToolCacheEntry,
@@ -90,6 +90,17 @@ class ToolContract(ExecutionContract):
 
         assert (one, rest, await tools.remove_cached_results("search", {"n": 1})) == (1, 4, 0)
         assert await tools.get_cached_result("search", {"n": 2}) is None
+
+    async def test_lookups_that_could_not_be_written_are_counted_later(self) -> None:
+        store, tools, _ = await self.in_trouble(ToolStateManager)
+        for number in range(3):
+            await tools.get_cached_result("search", {"n": number})
+        store.takes_nothing = True
+        with pytest.raises(StoreUnavailableError):
+            await tools.get_tool_stats("search")
+        store.takes_nothing = False
+
+        assert (await tools.get_tool_stats("search")).cache_misses == 3
 
     async def test_lookups_of_a_closed_manager_are_counted(self) -> None:
         tools, other = self.tools(), self.tools()
