@@ -65,7 +65,41 @@ def test_a_replay_tells_the_state_at_any_moment(keepstate: Keepstate, stream: sy
     assert str(first) in keepstate("replay", "run", "reducing:total", "--stream", "sums", "--each").out
 
 
-@pytest.mark.parametrize("words", [("reducing",), ("nowhere:total",), ("reducing:nothing",)])
+def test_a_reducer_that_fails_is_told_with_the_event(keepstate: Keepstate, stream: sync.EventStream) -> None:
+    stream.append({"m": 1}, type="odd")
+    last = stream.last()
+
+    ended = keepstate("replay", "run", "reducing:total", "--stream", "sums", "--each", "--json")
+
+    assert [line["state"] for line in ended.lines()] == [{"n": 1}, {"n": 3}, {"n": 6}]
+    assert ended.code == 2
+    assert f"reducing:total failed at the event at {last} (odd@1): KeyError: 'n' (reducing.py, line 3)" in (
+        ended.err
+    )
+    assert "Traceback" not in ended.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (("events", "nospace"), "space 'nospace' has no streams"),
+        (("events", "nospace", "--streams"), "space 'nospace' has no streams"),
+        (("events", "run"), "space 'run' has no stream 'main'; it has 'sums'"),
+        (("replay", "run", "reducing:total"), "space 'run' has no stream 'main'; it has 'sums'"),
+    ],
+)
+def test_a_stream_that_is_not_there_is_told(
+    words: tuple[str], told: str, keepstate: Keepstate, stream: sync.EventStream
+) -> None:
+    ended = keepstate(*words)
+
+    assert (ended.code, ended.out) == (1, "")
+    assert told in ended.err
+
+
+@pytest.mark.parametrize(
+    "words", [("reducing",), ("nowhere:total",), ("reducing:nothing",), ("reducing:__name__",)]
+)
 def test_what_is_no_reducer_is_refused(
     words: tuple[str], keepstate: Keepstate, stream: sync.EventStream
 ) -> None:
@@ -73,4 +107,7 @@ def test_what_is_no_reducer_is_refused(
 
 
 def test_what_is_no_moment_is_refused(keepstate: Keepstate, stream: sync.EventStream) -> None:
-    assert keepstate("replay", "run", "reducing:total", "--at", "noon").code == 2
+    for moment in ("noon", "9" * 40):
+        ended = keepstate("replay", "run", "reducing:total", "--stream", "sums", "--at", moment)
+        assert ended.code == 2
+        assert moment in ended.err

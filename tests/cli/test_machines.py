@@ -59,6 +59,15 @@ def test_the_present_state_is_set_off(keepstate: Keepstate, url: str) -> None:
     assert told.out.splitlines()[-1] == "    class shut current"
 
 
+def test_a_machine_that_nobody_has_begun_has_no_present_state(keepstate: Keepstate, url: str) -> None:
+    with sync.open(url) as ks:
+        ks.space("run").documents.put("a", 1)
+
+    told = keepstate("diagram", "drawn:Door", "--id", "nope")
+    assert (told.code, told.out) == (1, "")
+    assert "there is no machine 'nope'" in told.err
+
+
 @pytest.mark.parametrize(
     "words", [("drawn",), ("nowhere:Door",), ("drawn:nothing",), ("drawn:door", "--id", "a")]
 )

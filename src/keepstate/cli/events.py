@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from datetime import datetime
 from importlib import import_module
+from pathlib import Path
+from traceback import extract_tb, format_exception_only
 from typing import Annotated, Any
 
 from cyclopts import Parameter
@@ -12,12 +14,13 @@ from cyclopts import Parameter
 from keepstate.cli import exits
 from keepstate.cli.session import Session, plain, read_value, shown, text_of, write_json
 from keepstate.engine.event_record import Event
+from keepstate.engine.events import Events
 from keepstate.engine.folding import FoldEntry
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.reducers import Fold
 from keepstate.engine.scope import called
 from keepstate.engine.streams import EventStream
-from keepstate.errors import InvalidError
+from keepstate.errors import InvalidError, NotFoundError
 from keepstate.opening import source_of
 
 _PLAIN = Session()
@@ -44,6 +47,8 @@ async def events(
         raise InvalidError("--follow has no end, and --limit is one; give one of them")
     async with session.opened(makes=follow) as ks:
         found = ks.space(space).events
+        if not follow:
+            await _refuse_nothing(found, space, None if streams else stream)
         if streams:
             async for name in found.streams():
                 write_json(name) if session.json else shown().print(plain(name))
@@ -77,11 +82,15 @@ async def replay(
     url = session.chosen_url()
     async with session.opened(), Keepstate(source_of(url, "async")) as ks:
         told = EventStream(ks.space(space), stream)
+        await _refuse_nothing(ks.space(space).events, space, stream)
         if at is not None:
             told = told.at(_moment(at))
 
         async def shown_each(state: Any, event: Event) -> Any:
-            state = await called(function, state, event)
+            try:
+                state = await called(function, state, event)
+            except Exception as error:  # whatever the application's own function raises
+                raise InvalidError(_failed(reducer, event, error)) from error
             if each:
                 _show_state(FoldEntry(state, event.position, 1), session)
             return state
@@ -102,7 +111,29 @@ def _imported(name: str) -> Any:
         found: Any = getattr(import_module(module), function)
     except Exception as error:  # whatever the application's own module raises
         raise InvalidError(f"{name} cannot be imported: {type(error).__name__}: {error}") from error
+    if not callable(found):
+        raise InvalidError(f"{name} is {found!r}; name a function of a state and an event")
     return found
+
+
+async def _refuse_nothing(events: Events, space: str, stream: str | None) -> None:
+    """Raises `NotFoundError` where there is no such stream, or none at all: the name may be mistyped."""
+    if stream is not None and await events.last(stream) is not None:
+        return
+    known = [repr(name) async for name in events.streams()]
+    if not known:
+        raise NotFoundError(f"space {space!r} has no streams of events; `keepstate spaces` lists the spaces")
+    if stream is not None:
+        raise NotFoundError(f"space {space!r} has no stream {stream!r}; it has {', '.join(known)}")
+
+
+def _failed(reducer: str, event: Event, error: Exception) -> str:
+    place = extract_tb(error.__traceback__)[-1]
+    told = "".join(format_exception_only(error)).strip()
+    return (
+        f"{reducer} failed at the event at {event.position} ({event.type}): {told} "
+        f"({Path(place.filename).name}, line {place.lineno}); --each shows the states before it"
+    )
 
 
 def _moment(text: str) -> int | datetime:

@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from keepstate.cli import exits
 from keepstate.cli.session import Session, write_json
-from keepstate.errors import InvalidError
+from keepstate.errors import InvalidError, NotFoundError
 from keepstate.sessions.machine import AgentStateMachine
 from keepstate.sessions.table import Table, table_of
 
@@ -44,6 +44,9 @@ async def diagram(
         }
         async with session.opened() as ks:
             kept = AgentStateMachine(id, persistence=ks, **table)
+            documents = ks.space(f"machine/{id}").documents
+            if await anext(documents.keys(), None) is None:
+                raise NotFoundError(f"there is no machine {id!r}; `keepstate spaces machine/` lists them")
             await kept.refresh()
             drawn = kept.diagram()
     write_json({"diagram": drawn}) if session.json else print(drawn)

@@ -222,7 +222,8 @@ class Folding:
 async def _reduced(fold: Fold, state: Any, event: Event) -> Any:
     new = await called(fold.reducer, state, event)
     if new is None and state is not None:
-        raise InvalidError(f"{fold.title!r} returned None; let it return the state after the event")
+        at = "" if event.position is None else f" of the event at {event.position}"
+        raise InvalidError(f"{fold.title!r} returned None{at}; let it return the state after the event")
     return new
 
 

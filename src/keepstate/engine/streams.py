@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_flag, admit_instance
-from keepstate.engine.event_record import ANY, Event, Expected, admit_stream
+from keepstate.engine.event_record import ANY, Event, Expected, admit_position, admit_stream
 from keepstate.engine.folding import FoldEntry, Folding, Moment, is_behind
 from keepstate.engine.reducers import Fold, Reducer
 from keepstate.engine.scope import Scope
@@ -129,7 +129,9 @@ class EventStream:
                 the first event that was recorded later.
         """
         admit_instance("moment", moment, int, datetime)
-        if isinstance(moment, datetime) and moment.tzinfo is None:
+        if not isinstance(moment, datetime):
+            admit_position("moment", moment)
+        elif moment.tzinfo is None:
             raise InvalidError(f"`moment` is {moment!r}, of no zone; give one with tzinfo")
         return EventStream.of(self._events, self.name, moment)
 
