@@ -182,6 +182,14 @@ class Moments:
             await self._note(newest, outdated)
         return any(existed)
 
+    async def remove_unchanged(self, known: Sequence[Moment]) -> int:
+        """Forgets records that still are what they were when they were listed, and returns how many."""
+        names = {self.folder.name(self.kind, moment.id): moment for moment in known}
+        entries = await self.folder.space.documents.entries(*names)
+        same = [each.id for name, each in names.items() if name in entries and entries[name].value == each]
+        await self.remove(*same)
+        return len(same)
+
     async def old(self, before: datetime) -> tuple[Sequence[Moment], datetime]:
         """Returns what was saved before a time and is not the newest, and since when history is needed."""
         newest = {moment.id for moment in (await self._newest()).values()}
@@ -213,13 +221,12 @@ async def forget_old(
         old, needed = await Moments(folder, kind).old(before)
         since = min(since, needed)
         for begin in range(0, len(old), _REMOVED_AT_ONCE):
-            ids = [moment.id for moment in old[begin : begin + _REMOVED_AT_ONCE]]
+            page = old[begin : begin + _REMOVED_AT_ONCE]
 
-            async def work(inside: Folder, kind: str = kind, ids: list[str] = ids) -> None:
-                await Moments(inside, kind).remove(*ids)
+            async def work(inside: Folder, kind: str = kind, page: Sequence[Moment] = page) -> int:
+                return await Moments(inside, kind).remove_unchanged(page)
 
-            await together(folder, work, message="clean up what is old")
-        removed += len(old)
+            removed += await together(folder, work, message="clean up what is old")
     return removed, since
 
 

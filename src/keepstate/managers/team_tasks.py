@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final
@@ -188,7 +189,8 @@ async def remove_over(team: Folder, before: datetime) -> int:
         async for info in _listed(team, state):
             if info.due_at >= before:  # the oldest stand first
                 break
-            removed += await team.space.queue.remove(info.id)
+            with suppress(TransitionError):  # it was requeued since
+                removed += await team.space.queue.remove(info.id)
     return removed
 
 

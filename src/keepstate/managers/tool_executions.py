@@ -267,9 +267,8 @@ class ToolExecutions(ToolEffects):
             if execution.completed_at is not None and execution.completed_at < before:
                 removed += await self._together(folder, _removal(execution.execution_id, before))
         async for name, kept in folder.values("effect"):
-            effect = kept["value"]
-            if effect.status is EffectStatus.NOT_DONE and effect.ended_at < before:
-                removed += await folder.space.documents.delete(folder.name("effect", name))
+            if _was_not_done(kept, before):
+                removed += await self._together(folder, _removal_of_effect(name, before))
         return removed
 
 
@@ -289,6 +288,24 @@ def _removal(execution_id: str, before: datetime | None = None) -> Callable[[Fol
         await tool_log.remove(folder, logged)
         await forget_retry(folder, execution_id)
         return 1
+
+    return work
+
+
+def _was_not_done(kept: dict[str, Any] | None, before: datetime) -> bool:
+    return (
+        kept is not None and kept["value"].status is EffectStatus.NOT_DONE and kept["value"].ended_at < before
+    )
+
+
+def _removal_of_effect(name: str, before: datetime) -> Callable[[Folder], Awaitable[int]]:
+    """Returns what removes an effect, unless somebody has begun it again."""
+
+    async def work(folder: Folder) -> int:
+        place = folder.name("effect", name)
+        if not _was_not_done(await folder.space.documents.get(place), before):
+            return 0
+        return int(await folder.space.documents.delete(place))
 
     return work
 

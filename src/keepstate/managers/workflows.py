@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from os import PathLike
 from typing import Any, ClassVar
 
@@ -227,10 +228,30 @@ class WorkflowStateManager(WorkflowSteps):
         found = await find_workflow(folder)
         if found is None:
             return 0
-        has_ended = WORKFLOW.is_final(found.state.status) or found.state.status is WorkflowStatus.FAILED
-        if has_ended:
-            is_old = found.state.updated_at is not None and found.state.updated_at <= before
-            return int(is_old and await self.delete(folder.id))
+        if _has_ended(found.state):
+            if not _is_over(found.state, before):
+                return 0
+            is_over = await self._together(folder, partial(_end, before=before))
+            return int(is_over and await self.delete(folder.id))
         removed, since = await forget_old(folder, (CHECKPOINT,), before, self._together)
         await self._prune(folder, since)
         return removed
+
+
+def _has_ended(state: WorkflowState) -> bool:
+    return WORKFLOW.is_final(state.status) or state.status is WorkflowStatus.FAILED
+
+
+def _is_over(state: WorkflowState, before: datetime) -> bool:
+    return _has_ended(state) and state.updated_at is not None and state.updated_at <= before
+
+
+async def _end(inside: Folder, before: datetime) -> bool:
+    """Says whether a workflow is over since then, and lets none that is be resumed while it is removed."""
+    found = await find_workflow(inside)
+    if found is None or not _is_over(found.state, before):
+        return False
+    if found.state.status is WorkflowStatus.FAILED:
+        cancelled = replace(found.state, status=WorkflowStatus.CANCELLED)
+        await inside.space.documents.put(inside.name(STATE), replace(found, state=cancelled))
+    return True

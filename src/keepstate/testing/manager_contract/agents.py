@@ -229,6 +229,19 @@ class AgentContract(ManagerStage):
                 await AgentStateStore(space=tx, _colour=self.colour_name).delete("a")
         assert await outside.delete("a") and await outside.list_agents() == []
 
+    async def test_cleanup_leaves_what_is_saved_again_while_it_is_at_work(self) -> None:
+        store, agents, others = await self.in_trouble(AgentStateStore)
+        for id in ("a", "b", "c"):
+            await agents.save_checkpoint(checkpoint(id, 1))
+        await self.pass_time(20)
+        store.meanwhile = lambda: others.save_checkpoint(checkpoint("a", 2))
+        removed = await agents.cleanup(older_than=timedelta(0))
+
+        assert removed == 1
+        assert [each.checkpoint_id for each in await agents.list_checkpoints("a")] == ["c", "a"]
+        latest = await agents.latest_checkpoint("a")
+        assert latest is not None and latest.step == 2
+
     async def test_cleanup_keeps_the_newest_and_makes_the_rest_go(self) -> None:
         agents = self.agents()
         for step in range(20):

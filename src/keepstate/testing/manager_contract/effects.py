@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from keepstate.errors import (
+    AlreadyExistsError,
     ConflictError,
     InvalidError,
     LeaseLostError,
@@ -187,6 +188,21 @@ class EffectContract(ManagerStage):
         assert (unknown.execution_id, unknown.error) == ("unknown", "OSError: connection cut")
         await tools.settle_effect("unknown", is_done=True, result="receipt")
         assert await tools.perform_effect("unknown", cut) == "receipt"
+
+    async def test_cleanup_leaves_an_effect_that_is_begun_again_while_it_is_at_work(self) -> None:
+        store, tools, others = await self.in_trouble(ToolStateManager)
+        await tools.refute_effect(await tools.begin_effect("order"), "no connection")
+        await self.pass_time(20)
+        begun: list[ToolEffect] = []
+
+        async def begin() -> None:
+            begun.append(await others.begin_effect("order"))
+
+        store.meanwhile = begin
+        assert await tools.cleanup(older_than=timedelta(0)) == 0
+        with pytest.raises(AlreadyExistsError):
+            await tools.begin_effect("order")
+        await others.end_effect(begun[0], "receipt")
 
     async def test_what_was_never_begun_cannot_end(self) -> None:
         tools = self.tools()

@@ -269,6 +269,20 @@ class TeamContract(RosterContract):
             found.agents["a"].capabilities.append("flying")
             found.agents.clear()
 
+    async def test_cleanup_leaves_a_dead_task_that_is_requeued_while_it_is_at_work(self) -> None:
+        store, teams, others = await self.in_trouble(OrchestrationStateManager)
+        await teams.create_team(team())
+        for id in ("1", "2"):
+            await teams.enqueue_task("t", {"id": id}, max_attempts=1)
+            await teams.assign_task("t", id, "a")
+            await teams.fail_task("t", id, "no")
+        await self.pass_time(20)
+        store.meanwhile = lambda: others.requeue_task("t", "1")
+
+        assert await teams.cleanup(older_than=timedelta(0)) == 1
+        queue = await teams.get_queue_status("t")
+        assert [task.id for task in queue.pending] == ["1"] and not len(queue.dead)
+
     async def test_cleanup_removes_tasks_that_are_over(self) -> None:
         teams = await self.formed({"id": "done"}, {"id": "on"})
         await teams.assign_task("t", "done", "a")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
 from keepstate.errors import CorruptError, StoreUnavailableError
@@ -19,6 +19,7 @@ class TroubledStore(StoreWrapper):
         takes_nothing: Whether it is away for batches.
         batches_left: How many batches it takes before it is; None for all.
         lists_nothing: Whether it is away for who asks which spaces there are.
+        meanwhile: What another does before the next batch, or removal of a space; once.
         is_damaged: Whether nobody can read its log.
     """
 
@@ -26,6 +27,7 @@ class TroubledStore(StoreWrapper):
         super().__init__(store)
         self.away, self._losses = 0, 0
         self.batches_left: int | None = None
+        self.meanwhile: Callable[[], Awaitable[object]] | None = None
         self.takes_nothing = self.lists_nothing = self.is_damaged = False
 
     def around(self, store: StoreBase | StoreWrapper) -> Self:
@@ -43,7 +45,17 @@ class TroubledStore(StoreWrapper):
             raise _away()
         if self.batches_left is not None:
             self.batches_left -= 1
+        await self._let_others()
         return await super().apply(batches)
+
+    async def drop(self, space: str) -> None:
+        await self._let_others()
+        await super().drop(space)
+
+    async def _let_others(self) -> None:
+        others, self.meanwhile = self.meanwhile, None
+        if others is not None:
+            await others()
 
     async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
         if not keys and self.away:

@@ -146,6 +146,31 @@ class WorkflowContract(ManagerStage):
         assert await workflows.cleanup(older_than=timedelta(0)) == 2
         assert await workflows.list_workflows() == [] and await workflows.get("a") is None
 
+    async def test_a_failed_workflow_is_resumed_or_cleaned_up_and_never_both(self) -> None:
+        store, workflows, others = await self.in_trouble(WorkflowStateManager)
+        await workflows.create(WorkflowState("w", RUNNING, total_steps=5))
+        await workflows.checkpoint(WorkflowCheckpoint("w", "c", 0))
+        refused: list[TransitionError] = []
+
+        async def resume() -> None:
+            try:
+                await others.resume_from("w", "c")
+            except TransitionError as error:
+                refused.append(error)
+
+        async def resume_next() -> None:
+            store.meanwhile = resume
+
+        removed: list[int] = []
+        for meanwhile in (resume, resume_next):  # before its end is made sure, and before it is removed
+            await workflows.fail("w", "no")
+            await self.pass_time(20)
+            store.meanwhile = meanwhile
+            removed.append(await workflows.cleanup(older_than=timedelta(0)))
+            assert await others.get_status("w") is (None if removed[-1] else RUNNING)
+
+        assert removed == [0, 1] and len(refused) == 1
+
     async def test_a_removal_that_broke_off_leaves_the_workflow_to_be_removed(self) -> None:
         space = self.run_space()
         async with space.transaction() as tx:
