@@ -218,9 +218,11 @@ class ThreadState:
         """Brings the memory to what is stored now, unless the head does not name what has changed."""
 
         async def work(tx: Transaction) -> Found | None:
-            head = (await self._read(tx, ())).head
-            missed = self._missed(head)
-            return None if missed is None else await self._read(tx, missed)
+            found = await self._read(tx, ())
+            missed = self._missed(found.head)
+            if missed is None:
+                return None
+            return await self._read(tx, missed) if missed else found
 
         found = await self._together(work)
         if found is None:
@@ -290,8 +292,8 @@ class ThreadState:
         async def work(tx: Transaction) -> Done:
             found = await self._read(tx, stored)
             others: Slots = {}
-            if missed := self._missed(found.head):
-                others = (await self._read(tx, missed - set(stored))).slots
+            if missed := (self._missed(found.head) or set()) - set(stored):
+                others = (await self._read(tx, missed)).slots
             try:
                 change = compute(found)
             except Exception as error:
