@@ -27,6 +27,7 @@
 01 "done" at_ms id, 01 "dead" at_ms id   … never again
 01 "checkpoint" line id              a checkpoint of a framework's run: which commit has its state, and more
 01 "pending" line id task            what a task has written on a checkpoint
+01 "letting_go"                      that checkpoints were let go of whose commits are not yet collected
 02 "doc" name                        a document
 02 "lease" name                      a lease
 02 "branch" name                     a branch of the history: its head
@@ -76,6 +77,7 @@ PAYLOADS: Final = stored_key(BY_KEY, "payload")
 RESULTS: Final = stored_key(BY_KEY, "result")
 CHECKPOINTS: Final = stored_key(BY_KEY, "checkpoint")
 PENDING: Final = stored_key(BY_KEY, "pending")
+LETTING_GO: Final = stored_key(BY_KEY, "letting_go")
 
 INDEXES: Final = {"ready": READY, "waiting": WAITING, "claimed": CLAIMED, "done": DONE, "dead": DEAD}
 """The index of each state of a task."""

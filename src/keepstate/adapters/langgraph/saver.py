@@ -23,13 +23,14 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from keepstate.adapters.langgraph import putting, reading, retention
+from keepstate.adapters.langgraph import copying, letting_go, putting, reading
 from keepstate.adapters.langgraph.classes import Allowed, Classes
+from keepstate.adapters.langgraph.expiry import Expiry
 from keepstate.adapters.langgraph.homes import Homes
 from keepstate.adapters.langgraph.keeping import Keeper
 from keepstate.adapters.langgraph.opened import Done, Opened
 from keepstate.adapters.langgraph.records import Names, PendingRecord
-from keepstate.adapters.langgraph.retention import Retention, Strategy
+from keepstate.adapters.langgraph.retention import Retention, Strategy, milliseconds
 from keepstate.adapters.langgraph.serde import Values
 from keepstate.adapters.langgraph.taking import snapshots_in, take
 from keepstate.engine.keepstate import Keepstate
@@ -98,7 +99,8 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         self._keeper = Keeper(Values(Classes(allow, is_quiet=serde is not None), own))
         self._on_conflict: OnFork = on_conflict
         self._clones: dict[frozenset[tuple[str, ...]], KeepstateSaver] = {}
-        self._retention = Retention(self._keeper, keep_last, max_age_s, ttl_s)
+        self._retention = Retention(self._keeper, keep_last, max_age_s)
+        self._expiry = Expiry(self._keeper, milliseconds("ttl_s", ttl_s))
 
     def __repr__(self) -> str:
         return f"<KeepstateSaver on {self._homes!r}>"
@@ -170,6 +172,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         clone._keeper = self._keeper.with_values(self._keeper.values.allowing(extra_allowlist, serde))
         clone._clones = {}
         clone._retention = self._retention.with_keeper(clone._keeper)
+        clone._expiry = self._expiry.with_keeper(clone._keeper)
         return clone
 
     # ---- storing
@@ -204,8 +207,8 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         return reading.config_of(new.names)
 
     async def _put(self, handle: Keepstate, new: putting.Putting) -> None:
-        if new.parent is None:
-            await self._retention.end_expired(handle, new.names.thread)
+        if new.parent is None and new.names.line == "":
+            await self._expiry.end(handle, new.names.thread)
         await putting.put(self._keeper, handle, new)
         await self._retention.after_put(handle, new.names.thread)
 
@@ -287,7 +290,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
     async def _get(self, handle: Keepstate, config: RunnableConfig) -> tuple[CheckpointTuple | None, bool]:
         """Returns a checkpoint, and whether it was asked for by an id that is not the latest."""
         thread, line, id = _place(config)
-        if await self._retention.is_expired(handle, thread):
+        if await self._expiry.is_over(handle, thread):
             return None, False
         latest = None
         if id is not None and line == "" and self._on_conflict == "raise":
@@ -340,11 +343,11 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
             yield one
 
     async def _list(self, handle: Keepstate, wanted: reading.Wanted) -> AsyncIterator[CheckpointTuple]:
-        if wanted.thread is not None and await self._retention.is_expired(handle, wanted.thread):
+        if wanted.thread is not None and await self._expiry.is_over(handle, wanted.thread):
             return
         async for one in reading.listed(self._keeper, handle, wanted):
             thread, _, _ = _place(one.config)
-            if wanted.thread is None and await self._retention.is_expired(handle, thread):
+            if wanted.thread is None and await self._expiry.is_over(handle, thread):
                 continue
             yield one
 
@@ -379,11 +382,11 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Deletes all that is stored of a thread; an absent one stays absent."""
-        self._homes.finish(lambda handle: retention.delete(self._keeper, handle, str(thread_id)))
+        self._homes.finish(lambda handle: letting_go.delete(self._keeper, handle, str(thread_id)))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Deletes all that is stored of a thread; an absent one stays absent."""
-        await self._homes.wait(lambda handle: retention.delete(self._keeper, handle, str(thread_id)))
+        await self._homes.wait(lambda handle: letting_go.delete(self._keeper, handle, str(thread_id)))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Deletes the checkpoints of some runs and what was written on them; looks at all threads.
@@ -403,13 +406,13 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
             AlreadyExistsError: The other has a history already.
         """
         self._homes.finish(
-            lambda handle: retention.copy(self._keeper, handle, str(source_thread_id), str(target_thread_id))
+            lambda handle: copying.copy(self._keeper, handle, str(source_thread_id), str(target_thread_id))
         )
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copies all that is stored of a thread to another one."""
         await self._homes.wait(
-            lambda handle: retention.copy(self._keeper, handle, str(source_thread_id), str(target_thread_id))
+            lambda handle: copying.copy(self._keeper, handle, str(source_thread_id), str(target_thread_id))
         )
 
     def prune(  # type: ignore[override]  # it also says how many
@@ -455,11 +458,11 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
 
     def sweep(self) -> int:
         """Removes threads that have outlived their time to live, and returns how many."""
-        return self._homes.finish(self._retention.sweep)
+        return self._homes.finish(self._expiry.sweep)
 
     async def asweep(self) -> int:
         """Removes threads that have outlived their time to live, and returns how many."""
-        return await self._homes.wait(self._retention.sweep)
+        return await self._homes.wait(self._expiry.sweep)
 
 
 def _place(config: RunnableConfig) -> tuple[str, str, str | None]:

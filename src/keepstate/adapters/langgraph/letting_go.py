@@ -1,0 +1,337 @@
+"""Lets go of checkpoints of a thread and of what only they need, and of whole threads; beside writers.
+
+What was written on a checkpoint goes first, then its record, then what is left of its commit, each in as many
+batches as it takes. From the first record on until all is done an entry says so: whoever lets go of
+something next finishes what was interrupted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence, Set
+from typing import Any, Final
+from uuid import UUID
+
+import msgspec
+
+from keepstate.adapters.langgraph.keeping import Keeper
+from keepstate.adapters.langgraph.putting import FORKS, LINES, RECORDED_MAIN, fork_name
+from keepstate.adapters.langgraph.reading import Reading, Stored
+from keepstate.adapters.langgraph.records import (
+    CheckpointRecord,
+    Names,
+    checkpoint_key,
+    names_of,
+    read,
+    short_names,
+    space_of,
+)
+from keepstate.engine import layout
+from keepstate.engine.history.collecting import collect_history
+from keepstate.engine.history.heads import MAIN, Head, heads, put_head
+from keepstate.engine.history.ledger import Ledger
+from keepstate.engine.history.pruning import Keeping, prune
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.scope import SpaceScope
+from keepstate.engine.unit import Unit
+from keepstate.sessions.home import short
+from keepstate.stores.protocol import Entry, Store
+
+Choose = Callable[[Sequence[Stored], int], set[Names]]
+"""Returns which of a thread's checkpoints are to be let go of, given the time."""
+
+_FOREIGN: Final = (layout.DOCUMENTS, layout.LEASES, layout.HEADS, layout.TASKS, layout.BLOBS)
+"""What begins to be there before anything else that is not a checkpoint's."""
+_BY_BATCH: Final = 400
+_LATE_MS: Final = 3_600_000
+"""So much earlier than its checkpoint a write may come: what is older and has none has lost it."""
+_UUID_TICKS: Final = 10_000
+_UUID_EPOCH_MS: Final = 12_219_292_800_000
+"""How long before 1970 the time in an id begins, which counts 100 ns."""
+
+
+class LetGo(msgspec.Struct, frozen=True):
+    """What became of a thread.
+
+    Attributes:
+        gone: How many checkpoints were let go of.
+        left: How many are left.
+    """
+
+    gone: int
+    left: int
+
+
+async def let_go(keeper: Keeper, handle: Keepstate, thread: str, choose: Choose) -> LetGo:
+    """Deletes checkpoints, and what is left of those that are there no more."""
+    scope, reading = keeper.scope(handle, thread), Reading(keeper, handle, thread)
+    found, chosen = await to_go(reading, choose)
+    left = [stored for stored in found if stored.names not in chosen]
+    store = await handle.opened()
+    await _delete_writes(scope, store, [stored.names for stored in found], chosen)
+    if chosen:
+        await _delete_records(scope, [stored for stored in reversed(found) if stored.names in chosen])
+        if not left:
+            await delete(keeper, handle, thread, unless_begun=True)
+            return LetGo(len(chosen), 0)
+    elif (await store.read(scope.stored_name, [layout.LETTING_GO])).entries[0] is None:
+        return LetGo(0, len(left))
+    await _finish(keeper, scope, thread)
+    return LetGo(len(chosen), len(left))
+
+
+async def to_go(reading: Reading, choose: Choose) -> tuple[list[Stored], set[Names]]:
+    """Returns a thread's checkpoints, the latest first, and which of them are to be let go of."""
+    found = [stored async for stored in reading.records(None)]
+    chosen = choose(found, await (await reading.unit()).now_ms())
+    return found, chosen - _needed(reading, found, chosen)
+
+
+def _needed(reading: Reading, found: Sequence[Stored], gone: set[Names]) -> set[Names]:
+    """Returns which of the checkpoints to be let go of the others need, for their delta channels."""
+    by_names = {stored.names: stored for stored in found}
+    needed: set[Names] = set()
+    for stored in found:
+        if stored.names in gone:
+            continue
+        left = _without_value(reading, stored)
+        at: Stored | None = stored
+        while left and at is not None and at.record.parent is not None:
+            at = by_names.get(at.names._replace(id=at.record.parent))
+            if at is not None:
+                needed.add(at.names)
+                left -= set(reading.body(at).channels)
+    return needed & gone
+
+
+def _without_value(reading: Reading, stored: Stored) -> set[str]:
+    """Returns the delta channels that a checkpoint has no value of."""
+    body = reading.body(stored)
+    counted: dict[str, Any] = body.metadata.get("counters_since_delta_snapshot") or {}
+    return counted.keys() - set(body.channels)
+
+
+# ---- writes and records
+
+
+async def _delete_writes(scope: SpaceScope, store: Store, found: Sequence[Names], chosen: Set[Names]) -> None:
+    """Deletes what was written on checkpoints that are chosen, or that have long been there no more."""
+    now_ms = (await store.read(scope.stored_name, [])).now_ms
+    gone = set(map(_in_keys, chosen))
+    kept = {_in_keys(names) for names in found} - gone
+    latest = dict(sorted(kept))
+    after: bytes | None = None
+    while True:
+        page = await store.scan(scope.stored_name, layout.PENDING, after=after, limit=_BY_BATCH)
+        keys: list[bytes] = []
+        for entry in page.entries:
+            line, id = short_names(entry.key)
+            if (line, id) in gone or ((line, id) not in kept and is_lost(id, now_ms, latest.get(line))):
+                keys.append(entry.key)
+        await _delete(scope, keys)
+        after = page.next
+        if after is None:
+            return
+
+
+def _in_keys(names: Names) -> tuple[str, str]:
+    return short_names(checkpoint_key(names.line, names.id))
+
+
+def is_lost(id: str, now_ms: int, latest: str | None) -> bool:
+    """Returns whether what was written on an absent checkpoint will never get one.
+
+    Args:
+        id: The checkpoint's.
+        now_ms: The time.
+        latest: The latest checkpoint of its namespace.
+    """
+    try:
+        told = UUID(id)
+    except ValueError:
+        return latest is not None and id < latest
+    if told.version != 6:
+        return latest is not None and id < latest
+    ticks = (told.int >> 96 << 28) | (told.int >> 80 & 0xFFFF) << 12 | told.int >> 64 & 0xFFF
+    return now_ms - (ticks // _UUID_TICKS - _UUID_EPOCH_MS) > _LATE_MS
+
+
+async def _delete(scope: SpaceScope, keys: Sequence[bytes]) -> None:
+    async def work(unit: Unit) -> None:
+        for key in keys:
+            unit.delete(key)
+
+    if keys:
+        await scope.run(work)
+
+
+async def _delete_records(scope: SpaceScope, gone: Sequence[Stored]) -> None:
+    """Deletes the records of checkpoints, unless they were stored anew meanwhile."""
+    for begin in range(0, len(gone), _BY_BATCH):
+        some = {checkpoint_key(one.names.line, one.names.id): one for one in gone[begin : begin + _BY_BATCH]}
+
+        async def work(unit: Unit, some: dict[bytes, Stored] = some) -> None:
+            unit.put(layout.LETTING_GO, b"")
+            for (key, stored), entry in zip(some.items(), await unit.read(*some), strict=True):
+                if (
+                    entry is not None
+                    and read(await unit.value(entry), CheckpointRecord, key) == stored.record
+                ):
+                    unit.delete(key)
+
+        await scope.run(work)
+
+
+# ---- commits
+
+
+async def _finish(keeper: Keeper, scope: SpaceScope, thread: str) -> None:
+    """Lets branches stand on what is left, grafts over the rest, and deletes what nothing leads to."""
+
+    async def work(unit: Unit) -> Entry | None:
+        ledger = keeper.ledger(scope, unit)
+        left = [stored async for stored in _records(unit, thread)]
+        main = await _main(unit)
+        if await _place_branches(ledger, left, main):
+            return None
+        kept = {stored.record.commit for stored in left} | await _others(ledger, main)
+        await prune(ledger, Keeping(1, None, tagged=True, commits=frozenset(kept)))
+        return await unit.get(layout.LETTING_GO) or Entry(layout.LETTING_GO, b"", 0, 0)
+
+    unfinished: Entry | None = None
+    while unfinished is None:
+        unfinished, _ = await scope.run(work)
+    await collect_history(await scope.store(), scope.stored_name)
+
+    async def end(unit: Unit) -> None:
+        entry = await unit.get(layout.LETTING_GO)
+        if entry is not None and entry.version == unfinished.version:  # nobody else has begun since
+            unit.delete(layout.LETTING_GO)
+
+    await scope.run(end)
+
+
+async def _records(unit: Unit, thread: str) -> AsyncIterator[Stored]:
+    async for entry in unit.scan(layout.CHECKPOINTS):
+        record = read(await unit.value(entry), CheckpointRecord, entry.key)
+        yield Stored(names_of(thread, entry.key, record), record)
+
+
+async def _main(unit: Unit) -> str:
+    return MAIN if await unit.get(layout.RECORDED) is None else RECORDED_MAIN
+
+
+async def _others(ledger: Ledger, main: str) -> set[bytes]:
+    """Returns the commits that branches of others lead to."""
+    todo = [
+        head.commit async for name, head in heads(ledger.unit, layout.BRANCHES) if not _is_mine(name, main)
+    ]
+    found = set(todo)
+    while todo:
+        fresh = [parent for parent in await ledger.parents(todo.pop()) if parent not in found]
+        found.update(fresh)
+        todo += fresh
+    return found
+
+
+def _is_mine(branch: str, main: str) -> bool:
+    return branch == main or branch.startswith((LINES, FORKS))
+
+
+async def _place_branches(ledger: Ledger, left: Sequence[Stored], main: str) -> bool:
+    """Puts each namespace's branch on its latest checkpoint, and others on the ends of lines.
+
+    Returns:
+        Whether there is more to place than goes into one batch. What leads to a commit is put before what
+        has led there is moved, and that before others are deleted: all are reached all the time.
+    """
+    unit = ledger.unit
+    wanted = await _wanted(ledger, left, main)
+    mine = {name: head async for name, head in heads(unit, layout.BRANCHES) if _is_mine(name, main)}
+    changed = [name for name, head in wanted.items() if mine.get(name) != head]
+    changed.sort(key=lambda name: name in mine)
+    changed += mine.keys() - wanted.keys()
+    for name in changed[:_BY_BATCH]:
+        key = layout.named_key(layout.BRANCHES, name)
+        await unit.get(key)  # so that the batch checks it
+        if name in wanted:
+            put_head(unit, layout.BRANCHES, name, wanted[name])
+        else:
+            unit.delete(key)
+    return len(changed) > _BY_BATCH
+
+
+async def _wanted(ledger: Ledger, left: Sequence[Stored], main: str) -> dict[str, Head]:
+    latest: dict[str, Stored] = {}
+    for stored in left:
+        known = latest.get(stored.names.line)
+        if known is None or stored.names.id > known.names.id:
+            latest[stored.names.line] = stored
+    reached = await _reached(ledger, {stored.record.commit for stored in left})
+    wanted: dict[str, Head] = {}
+    for stored in left:
+        head = Head(stored.record.commit, stored.record.number)
+        if latest[stored.names.line] is stored:
+            wanted[short(LINES + stored.names.line) if stored.names.line else main] = head
+        elif head.commit not in reached:
+            wanted[fork_name(head.commit)] = head
+    return wanted
+
+
+async def _reached(ledger: Ledger, commits: Set[bytes]) -> set[bytes]:
+    """Returns which of the commits others of them lead to."""
+    reached: set[bytes] = set()
+    seen = set(commits)
+    todo = list(commits)
+    while todo:
+        for parent in await ledger.parents(todo.pop()):
+            if parent in commits:
+                reached.add(parent)
+            if parent not in seen:
+                seen.add(parent)
+                todo.append(parent)
+    return reached
+
+
+# ---- threads
+
+
+async def delete(keeper: Keeper, handle: Keepstate, thread: str, *, unless_begun: bool = False) -> None:
+    """Deletes all checkpoints of a thread; what else is in its space stays.
+
+    Args:
+        keeper: What is at hand.
+        handle: The store.
+        thread: The thread.
+        unless_begun: Deletes nothing if the thread has a checkpoint.
+    """
+    scope = keeper.scope(handle, thread)
+    store = await handle.opened()
+    keeper.standings.forget(thread)
+    foreign = False
+    for part in _FOREIGN:
+        if (await store.scan(scope.stored_name, part, limit=1)).entries:
+            foreign = True
+            break
+    if unless_begun and (await store.scan(scope.stored_name, layout.CHECKPOINTS, limit=1)).entries:
+        return
+    if foreign:
+        await _delete_own(keeper, scope, thread)
+    else:
+        await handle.drop(space_of(thread))
+
+
+async def _delete_own(keeper: Keeper, scope: SpaceScope, thread: str) -> None:
+    async def work(unit: Unit) -> int:
+        count = 0
+        unit.put(layout.LETTING_GO, b"")
+        for part in (layout.CHECKPOINTS, layout.PENDING):
+            page = await unit.store.scan(unit.space, part, limit=_BY_BATCH)
+            for entry in page.entries:
+                await unit.get(entry.key)
+                unit.delete(entry.key)
+                count += 1
+        return count
+
+    while (await scope.run(work))[0]:
+        pass
+    await _finish(keeper, scope, thread)
