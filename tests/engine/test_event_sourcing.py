@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from keepstate import EventStream, Fold
-from keepstate.engine import layout
+from keepstate.engine import folding, layout
 from keepstate.engine.event_record import Event
 from keepstate.engine.events import event_key
 from keepstate.engine.space import Space
@@ -307,6 +307,70 @@ async def test_a_stream_as_of_a_time_ends_before_what_was_recorded_later(turned:
     for wrong in (datetime(2026, 1, 1), "now", -1, True, 10**40):
         with pytest.raises(InvalidError, match="moment"):
             stream.at(wrong)  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def near(monkeypatch: pytest.MonkeyPatch) -> int:
+    """After so many events a state is kept for good."""
+    monkeypatch.setattr(folding, "_FAR", 10)
+    return 10
+
+
+async def test_an_earlier_moment_is_folded_from_the_nearest_state_that_was_kept(
+    space: Space, near: int
+) -> None:
+    stream = space.events.stream("sums")
+    places: list[int] = []
+    for n in range(24):
+        places += [await stream.append({"n": 1}) for _ in range(3)]
+        if n % 2:
+            await stream.fold(added, 0, 1)
+
+    for count in (1, 9, 30, 44, 71, 72):
+        entry = await stream.at(places[count - 1]).fold_entry(Fold(added, 0))
+        assert entry.state == count
+        assert entry.events_read <= near + 6
+    then = (await stream.read())[50].recorded_at
+    by_time = await stream.at(then).fold_entry(Fold(added, 0))
+    assert by_time.state == sum(1 for event in await stream.read() if event.recorded_at <= then)
+    async with space.transaction() as tx:
+        assert await EventStream(tx, "sums").at(places[43]).fold(added, 0) == 44
+
+
+async def test_a_long_fold_up_to_a_moment_is_not_done_twice(space: Space, near: int) -> None:
+    places = await filled(space, 45)
+    then = space.events.stream("sums").at(places[39])
+
+    assert [(await then.fold_entry(Fold(added, 0, 1))).events_read for _ in range(2)] == [40, 0]
+    assert await space.events.stream("sums").fold(added, 0, 1) == sum(range(45))
+
+
+async def test_states_kept_for_good_go_with_their_reducer_and_with_their_events(
+    space: Space, near: int
+) -> None:
+    places = await filled(space, 5)
+    stream = space.events.stream("sums")
+
+    async def fold_and_append(version: int, count: int) -> None:
+        for _ in range(count):
+            places.append(await stream.append({"n": 1}))
+            await stream.fold(added, 0, 1, version=version)
+
+    async def kept() -> int:
+        prefix = layout.fold_key("sums", Fold(added, 0).title, folding.MOMENT)
+        store = await space._alone.store()
+        return len((await store.scan(space.name, prefix)).entries)
+
+    await fold_and_append(1, 31)
+    assert await kept() == 3
+    await fold_and_append(2, 1)
+    await fold_and_append(3, 10)
+    assert await kept() == 3  # of the versions 2 and 3
+    await stream.truncate(places[-1], Fold(added, 0, version=3))
+    assert await kept() == 0
+    assert await stream.fold(added, 0, version=3) == sum(range(5)) + 42
+    with pytest.raises(PrunedError):
+        await stream.at(places[20]).fold(added, 0, version=3)
 
 
 # ---- truncation

@@ -2,8 +2,9 @@
 
 A fold keeps its state as a cache, which any later fold may go on from as long as reducer and initial state
 are the same. Two are kept, so that two versions of an application that run side by side, as while one
-replaces the other, do not throw away each other's. Truncation leaves a base: the state at the last event that
-was let go. A cache may be thrown away at any time; a base is all that is left.
+replaces the other, do not throw away each other's. After each 10,000 events one stays for good, for folds up
+to an earlier moment. Truncation leaves a base: the state at the last event that was let go. A cache may be
+thrown away at any time; a base is all that is left.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import logging
 from copy import deepcopy
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import msgspec
 
@@ -25,13 +26,18 @@ from keepstate.engine.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, PrunedError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
+from keepstate.values.key import pack
 
 _log = logging.getLogger("keepstate.engine")
 
 _PAGE = 1_024
 _CACHES = ("cache", "cache/2")
-_KEPT_ON_THE_WAY = 10_000
-"""A long fold keeps its state after so many events, so that one that is killed goes on from there."""
+MOMENT: Final = "moment"
+"""What a state is called that is kept for good; its position follows in the key."""
+_STALE = 500
+_FAR = 10_000
+"""After so many events a state is kept for good: a long fold that is killed goes on from there, and a fold up
+to an earlier moment reads no more than these."""
 
 Moment = int | datetime | None
 
@@ -59,12 +65,18 @@ class FoldRecord(msgspec.Struct, array_like=True, frozen=True):
     latest_ms: StoredMs
     """When the latest of its events was recorded."""
     state: bytes
+    count: int = 0
+    """How many events are in it."""
 
     def is_before(self, upto: Moment) -> bool:
         """Whether it holds no event behind a moment."""
         if isinstance(upto, datetime):
             return self.latest_ms <= milliseconds_of(upto)
         return upto is None or self.position <= upto
+
+    def is_behind(self, base: FoldRecord | None) -> bool:
+        """Whether the events after it are there: nothing was let go but what is in it."""
+        return base is None or base.position <= self.position
 
 
 class Source(Protocol):
@@ -73,6 +85,29 @@ class Source(Protocol):
     async def page(self, after: int | None, limit: int, *, whole: bool) -> list[Event]:
         """Returns events in order; see `Events.read`."""
         ...
+
+
+@dataclass(slots=True)
+class _Course:
+    """How far a fold has come."""
+
+    state: Any
+    position: int | None = None
+    latest_ms: int = 0
+    count: int = 0
+    kept: int = 0
+    """How many events were in it when it was kept last."""
+    read: int = 0
+
+    def take(self, state: Any, event: Event) -> None:
+        self.state = state
+        self.latest_ms = max(self.latest_ms, milliseconds_of(event.recorded_at))
+        self.count, self.read = self.count + 1, self.read + 1
+        self.position = self.position if event.position is None else event.position
+
+    def has_come_far(self) -> bool:
+        """Whether it has passed a number of events at which a state is kept for good."""
+        return self.count // _FAR > self.kept // _FAR
 
 
 class Folding:
@@ -92,44 +127,40 @@ class Folding:
         self._scope.refuse_coroutine(fold.reducer)
         digest = b"" if fold.cache_every is None else fold.digest()
         start = await self._start(fold, digest, upto, from_base=from_base)
-        entry, latest_ms = await self._folded(fold, digest, start, upto)
-        if fold.cache_every is not None and entry.events_read >= fold.cache_every and upto is None:
-            await self._keep(fold, digest, entry, latest_ms)
-        return entry
+        course = await self._followed(fold, digest, start, upto)
+        if fold.cache_every is not None and course.read >= fold.cache_every:
+            await self._keep(fold, digest, course, upto)
+        return FoldEntry(course.state, course.position, course.read)
 
     async def afresh(self, fold: Fold, upto: int) -> FoldRecord | None:
         """Returns the state up to a position, folded from the base or the start; None if nothing is there."""
         digest = fold.digest()
         base = await self.kept(fold, "base")
         start = self._usable_base(fold, base, digest, upto, from_base=False)
-        entry, latest_ms = await self._folded(fold, None, start, upto)
-        if entry.position is None:
-            return None
-        return FoldRecord(digest, entry.position, latest_ms, self._encoded(fold, entry.state))
+        course = await self._followed(fold, None, start, upto)
+        return None if course.position is None else self._record(fold, digest, course, course.position)
 
-    async def _folded(
+    async def _followed(
         self, fold: Fold, digest: bytes | None, start: FoldRecord | None, upto: Moment
-    ) -> tuple[FoldEntry, int]:
-        state: Any = deepcopy(fold.initial)
-        position, latest_ms, count = None, 0, 0
-        if start is not None:
-            state, position, latest_ms = self._decoded(fold, start), start.position, start.latest_ms
-        after, kept_at = position, 0
+    ) -> _Course:
+        if start is None:
+            course = _Course(deepcopy(fold.initial))
+        else:
+            state = self._decoded(fold, start)
+            course = _Course(state, start.position, start.latest_ms, start.count, start.count)
+        after = course.position
         most = limits.COUNT if self._scope.gathers else _PAGE  # own events have no position to go on behind
         while True:
             events = await self._source.page(after, most, whole=True)
             for event in events:
                 if is_behind(event, upto):
-                    return FoldEntry(state, position, count), latest_ms
-                state = await _reduced(fold, state, event)
-                latest_ms, count = max(latest_ms, milliseconds_of(event.recorded_at)), count + 1
-                position = position if event.position is None else event.position
+                    return course
+                course.take(await _reduced(fold, course.state, event), event)
             if len(events) < most:
-                return FoldEntry(state, position, count), latest_ms
-            after = position
-            if digest and upto is None and count - kept_at >= _KEPT_ON_THE_WAY:
-                await self._keep(fold, digest, FoldEntry(state, position, count), latest_ms)
-                kept_at = count
+                return course
+            after = course.position
+            if digest and course.has_come_far():
+                await self._keep(fold, digest, course, upto)
 
     # ---- what is kept
 
@@ -168,9 +199,10 @@ class Folding:
         base = await self.kept(fold, "base")
         if digest:
             for cache in await self._caches(fold):
-                if cache.digest == digest and cache.is_before(upto):
-                    if base is None or base.position <= cache.position:  # else what came between is gone
-                        return cache
+                if cache.digest == digest and cache.is_before(upto) and cache.is_behind(base):
+                    return cache
+            if upto is not None and (moment := await self._moment(fold, digest, base, upto)) is not None:
+                return moment
         return self._usable_base(fold, base, digest or fold.digest(), upto, from_base=from_base)
 
     def _usable_base(
@@ -187,14 +219,42 @@ class Folding:
             )
         return base
 
-    async def _keep(self, fold: Fold, digest: bytes, entry: FoldEntry, latest_ms: int) -> None:
-        if self._scope.gathers or entry.position is None:
+    async def _moment(
+        self, fold: Fold, digest: bytes, base: FoldRecord | None, upto: Moment
+    ) -> FoldRecord | None:
+        """Returns the latest state that was kept for good and holds nothing behind a moment."""
+        if self._scope.gathers:  # a transaction that scans depends on the whole space
+            return None
+        found = None
+        async for unit, entry in self._scope.scan(self._moments_key(fold)):
+            record = await self._cached(fold, unit, entry)
+            if record is None or record.digest != digest:
+                continue
+            if not record.is_before(upto):
+                break
+            if record.is_behind(base):
+                found = record
+        return found
+
+    def _moments_key(self, fold: Fold) -> bytes:
+        return layout.fold_key(self._stream, fold.title, MOMENT)
+
+    async def _keep(self, fold: Fold, digest: bytes, course: _Course, upto: Moment) -> None:
+        is_far = course.has_come_far()
+        if self._scope.gathers or course.position is None or not (is_far or upto is None):
             return
-        record = FoldRecord(digest, entry.position, latest_ms, self._encoded(fold, entry.state))
-        stored = msgspec.msgpack.encode(record)
+        stored = msgspec.msgpack.encode(self._record(fold, digest, course, course.position))
+        moment = self._moments_key(fold) + pack(course.position)
         keys = self._cache_keys(fold)
+        stale = await self._stale(fold, digest) if is_far else []
 
         async def work(unit: Unit) -> None:
+            if is_far:
+                unit.put(moment, stored)
+            for key in stale:
+                unit.delete(key)
+            if upto is not None:
+                return
             places = list(zip(keys, await unit.read(*keys), strict=True))
             oldest = min(places, key=lambda place: place[1].version if place[1] else 0)[0]
             for key, found in places:
@@ -205,6 +265,20 @@ class Folding:
             unit.put(oldest, stored)
 
         await self._scope.run(work)
+        course.kept = course.count
+
+    async def _stale(self, fold: Fold, digest: bytes) -> list[bytes]:
+        """Returns where states were kept for good of reducers that nobody folds by any more."""
+        alive = {digest, *(cache.digest for cache in await self._caches(fold))}
+        found: list[bytes] = []
+        async for unit, entry in self._scope.scan(self._moments_key(fold)):
+            record = await self._cached(fold, unit, entry)
+            if (record is None or record.digest not in alive) and len(found) < _STALE:
+                found.append(entry.key)
+        return found
+
+    def _record(self, fold: Fold, digest: bytes, course: _Course, position: int) -> FoldRecord:
+        return FoldRecord(digest, position, course.latest_ms, self._encoded(fold, course.state), course.count)
 
     def _encoded(self, fold: Fold, state: Any) -> bytes:
         try:

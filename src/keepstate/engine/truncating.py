@@ -15,7 +15,7 @@ from keepstate.engine import layout
 from keepstate.engine.admission import admit_instance
 from keepstate.engine.cursor import Cursor
 from keepstate.engine.event_record import EventRecord, admit_position, stamp_at
-from keepstate.engine.folding import Folding, FoldRecord
+from keepstate.engine.folding import MOMENT, Folding, FoldRecord
 from keepstate.engine.reducers import Fold
 from keepstate.engine.scope import Scope
 from keepstate.engine.stored import opened
@@ -55,6 +55,7 @@ async def truncate(scope: Scope, stream: str, folding: Folding, upto: int, folds
 
     before = await _is_event(scope, end)
     await scope.run(work)
+    await _remove_moments(scope, stream, upto)
     return await _remove(scope, stream, end) + before
 
 
@@ -94,6 +95,17 @@ async def _is_event(scope: Scope, key: bytes) -> bool:
         return entry is not None and not opened(await unit.value(entry), EventRecord, "an event").is_end
 
     return (await scope.run(work))[0]
+
+
+async def _remove_moments(scope: Scope, stream: str, upto: int) -> None:
+    """Removes the states of folds as they were before the end: they tell of what was let go."""
+    keys: list[bytes] = []
+    async for _, entry in scope.scan(layout.stream_key(layout.FOLDS, stream)):
+        _, _, kind, *position = unpack(entry.key[len(layout.FOLDS) :])
+        if kind == MOMENT and int(str(position[0])) < upto:
+            keys.append(entry.key)
+    for start in range(0, len(keys), _BY_BATCH):
+        await _delete(scope, keys[start : start + _BY_BATCH])
 
 
 async def _remove(scope: Scope, stream: str, end: bytes) -> int:
