@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from collections.abc import Awaitable, Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -16,6 +18,7 @@ from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.sessions import AgentStateMachine, Session, Threads, ValidatedState, VersionedState
 from tests.engine.conftest import Turned
+from tests.sessions import appending
 
 MANY = 80
 """More than an operation of a part has attempts."""
@@ -152,6 +155,20 @@ async def test_a_function_that_raises_leaves_nobody_in_the_line(turned: Turned) 
 
     assert await session.get_state() == {"x": 1}
     assert not updating._lines
+
+
+@pytest.mark.slow
+def test_many_processes_write_one_conversation(shared_url: str) -> None:
+    processes = [
+        subprocess.Popen([sys.executable, appending.__file__, shared_url, name, "12"]) for name in "abc"
+    ]
+    assert [process.wait(timeout=60) for process in processes] == [0, 0, 0]
+
+    with keepstate.sync.open(shared_url) as ks:
+        messages = keepstate.sync.Session("s", persistence=ks).conversation.messages()
+        said = [str(message["content"]) for message in messages]
+    for name in "abc":
+        assert [each for each in said if each.startswith(name)] == [f"{name} {n}" for n in range(12)]
 
 
 def test_many_threads_write_one_conversation() -> None:
