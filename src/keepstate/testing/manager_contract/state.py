@@ -279,6 +279,15 @@ class StateContract(ManagerStage):
 
         assert sorted(seen) == list(range(1, 21)) and await other.get("n") == 20
 
+    async def test_a_transaction_sees_what_is_staged(self) -> None:
+        state = self.state(auto_save=False)
+        await state.save("k", 1)
+        async with state.transaction() as tx:
+            seen = await tx.get("k")
+            await tx.save("k", 2)
+
+        assert seen == 1 and await state.get("k") == 2
+
     async def test_a_staged_update_is_applied_once_by_transactions_that_begin_at_once(self) -> None:
         state, other = self.state(auto_save=False), self.state()
         await state.update("n", lambda old: old + 1, default=0)
