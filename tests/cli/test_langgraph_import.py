@@ -22,6 +22,7 @@ from langgraph.types import Command
 
 from keepstate.adapters.langgraph import official
 from keepstate.adapters.langgraph.saver import KeepstateSaver
+from keepstate.errors import InvalidError
 from tests.adapters.langgraph.saving import checkpoint
 from tests.cli.conftest import Keepstate
 from tests.cli.talking import TURNS, atalk, config, graph, talk
@@ -90,7 +91,7 @@ def test_what_a_saver_has_stored_is_brought_in_and_every_state_of_a_graph_is_the
         }
         latest = [graph(saver).get_state(config("bob"), subgraphs=True) for saver in (theirs, ours)]
         inner = {one.config["configurable"]["checkpoint_ns"] for one in ours.list(config("bob"))}
-        answered = graph(ours).invoke(Command(resume="at last"), config("alice"))
+        answered = [graph(saver).invoke(Command(resume="yes"), config("alice")) for saver in (theirs, ours)]
 
     assert done.code == 0, done.err
     assert (told["threads"], told["different"], told["unread"]) == (2, [], [])
@@ -100,7 +101,8 @@ def test_what_a_saver_has_stored_is_brought_in_and_every_state_of_a_graph_is_the
     assert latest[1].tasks[0].interrupts[0].value == {"right?": True}
     assert latest[1].metadata["user"] == "ann" and latest[1].values["user"] == {"ann"}
     assert inner == {"", "inner"}
-    assert answered["log"] == ["turn 0", "turn 1", "yes 1", "turn 2", "at last"]
+    assert answered[0] == answered[1]
+    assert answered[1]["log"][-1] == "yes"
 
 
 def test_a_thread_goes_on_after_it_was_brought_in_and_stays_as_it_is_when_it_is_brought_in_again(
@@ -227,6 +229,19 @@ def test_a_class_that_nobody_allowed_is_named_and_nothing_of_it_made(
     assert done.code == 1
     assert "checkpoint 1 of thread 'odd' holds a" in done.out and "_Point" in done.out
     assert "--allow" in done.out
+
+
+def test_of_two_that_are_read_at_once_only_the_one_with_the_class_is_refused(
+    old: str, tmp_path: Path
+) -> None:
+    with SqliteSaver.from_conn_string(f"{tmp_path}/odd.db") as saver:
+        at: Any = {"configurable": {"thread_id": "odd", "checkpoint_ns": ""}}
+        saver.put(at, {**checkpoint(0, odd=_Point(1)), "id": "1"}, {}, {})
+    with official.opened(f"sqlite:///{tmp_path}/odd.db") as odd, official.opened(old) as source:
+        with pytest.raises(InvalidError, match="_Point"):
+            odd.read(official.Named("odd", "", "1"))
+
+        assert [source.read(name).checkpoint["id"] for name in source.named()[:3]]
 
 
 def test_a_checkpoint_under_the_id_of_another_is_not_brought_in(keepstate: Keepstate, tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """A pytest plugin that lends our saver to LangGraph's own tests, in place of its SQLite savers.
 
 Loaded by name, in a process of its own, where the folder of their tests is the working folder.
-`KEEPSTATE_URL` says which store: each test gets a namespace of its own in it.
+`KEEPSTATE_URL` says which store: each test gets a namespace of its own in it. `KEEPSTATE_ON_CONFLICT` says
+what becomes of a run that another one has overtaken; theirs are the same either way.
 """
 
 from __future__ import annotations
@@ -17,23 +18,28 @@ from typing import Any
 import pytest
 
 from keepstate.adapters.langgraph import KeepstateSaver
+from keepstate.adapters.langgraph.opened import Opened
 
 LENT = {"sync_checkpointer": "sqlite", "async_checkpointer": "sqlite_aio"}
 
 
-def _saver() -> KeepstateSaver:
-    return KeepstateSaver(os.environ["KEEPSTATE_URL"], namespace=f"{secrets.token_hex(8)}/")
+def _opened() -> Opened[KeepstateSaver]:
+    conflict = os.environ.get("KEEPSTATE_ON_CONFLICT", "fork")
+    options = {"namespace": f"{secrets.token_hex(8)}/", "on_conflict": conflict}
+    return KeepstateSaver.from_conn_string(os.environ["KEEPSTATE_URL"], **options)
 
 
 @contextmanager
 def _lent() -> Iterator[KeepstateSaver]:
-    with _saver() as saver:
+    with _opened() as saver:
+        saver.setup()
         yield saver
 
 
 @asynccontextmanager
 async def _lent_aio() -> AsyncIterator[KeepstateSaver]:
-    async with _saver() as saver:
+    async with _opened() as saver:
+        await saver.setup()
         yield saver
 
 

@@ -158,6 +158,18 @@ def test_no_put_of_two_threads_is_lost(store: KeepstateStore) -> None:
     assert [len(store.search((f"w{worker}",), limit=99)) for worker in range(2)] == [20, 20]
 
 
+def test_many_tasks_at_once_each_get_their_turn(any_url: str) -> None:
+    async def each(store: KeepstateStore, number: int) -> Any:
+        await store.aput((f"n{number % 3}",), f"{number}", {"n": number})
+        return await store.aget((f"n{number % 3}",), f"{number}")
+
+    async def many() -> list[Any]:
+        async with KeepstateStore(any_url) as store:
+            return await asyncio.gather(*(each(store, number) for number in range(150)))
+
+    assert [item.value["n"] for item in asyncio.run(many())] == list(range(150))
+
+
 # ---- what does not depend on where
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.adapters.langgraph.conftest import url_of
 from tests.adapters.langgraph.sdists import unpacked
 
 COUNTS = {"1.2.22": 648}
@@ -35,20 +36,29 @@ def test_forks_pass_in_memory(their_folder: Path) -> None:
     assert tally["passed"] > 40
 
 
+@pytest.mark.slow
+def test_going_back_in_time_passes_where_conflicts_raise(their_folder: Path) -> None:
+    tally = ran(their_folder, "memory://", "tests/test_time_travel.py", on_conflict="raise")
+
+    assert tally.get("failed", 0) == 0
+    assert tally["passed"] > 40
+
+
 @pytest.mark.deep
 @pytest.mark.timeout(1_200)
-@pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
+@pytest.mark.parametrize(
+    ("kind", "on_conflict"),
+    [("sqlite", "fork"), ("redis", "fork"), ("postgres", "fork"), ("sqlite", "raise")],
+)
 def test_all_that_take_a_checkpointer_pass(
-    kind: str, their_folder: Path, request: pytest.FixtureRequest, tmp_path: Path
+    kind: str, on_conflict: str, their_folder: Path, request: pytest.FixtureRequest, tmp_path: Path
 ) -> None:
-    url = f"sqlite:///{tmp_path}/graphs.db"
-    if kind != "sqlite":
-        url = request.getfixturevalue(f"{kind}_url")
+    url = url_of(kind, request, tmp_path)
 
-    tally = ran(their_folder, url, "tests")
+    tally = ran(their_folder, url, "tests", on_conflict=on_conflict)
     passed, failed = tally.get("passed", 0), tally.get("failed", 0)
     if failed:  # some of theirs race with sleeps of 10 ms: what fails fails again by itself
-        again = ran(their_folder, url, "tests", "--last-failed", "-n", "0")
+        again = ran(their_folder, url, "tests", "--last-failed", "-n", "0", on_conflict=on_conflict)
         passed, failed = passed + again.get("passed", 0), again.get("failed", 0)
 
     assert failed + tally.get("error", 0) == 0
@@ -56,7 +66,7 @@ def test_all_that_take_a_checkpointer_pass(
     assert passed == COUNTS.get(version("langgraph"), passed)
 
 
-def ran(folder: Path, url: str, *what: str) -> dict[str, int]:
+def ran(folder: Path, url: str, *what: str, on_conflict: str = "fork") -> dict[str, int]:
     """Returns how many of their tests have passed and failed."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *_OPTIONS, *what],
@@ -64,6 +74,7 @@ def ran(folder: Path, url: str, *what: str) -> dict[str, int]:
         env={
             **os.environ,
             "KEEPSTATE_URL": url,
+            "KEEPSTATE_ON_CONFLICT": on_conflict,
             "NO_DOCKER": "true",
             "PYTHONPATH": os.pathsep.join(map(str, (PLUGIN, folder, SOURCE))),
         },

@@ -9,6 +9,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
+from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
@@ -30,6 +31,8 @@ _WRITES: Final = (
     "order by task_path, task_id, idx < 0, idx"  # a place in an order, and those with a meaning behind
 )
 _BLOCKED: Final = ("msgpack_blocked", "msgpack_method_blocked")
+_READS: Final[ContextVar[Any]] = ContextVar("official_reads", default=None)
+"""Which of them is reading: every listener of the process hears of what any serializer leaves out."""
 
 
 class Named(msgspec.Struct, frozen=True):
@@ -75,11 +78,6 @@ class Official:
         mark, value, table = ("?", "value", "writes") if is_sqlite else ("%s", "blob", "checkpoint_writes")
         self._writes = _WRITES.format(mark=mark, value=value, table=table)
         self._blocked: list[str] = []
-        self._stop = register_serde_event_listener(self._hear)
-
-    def close(self) -> None:
-        """Hears no more of what its serializer leaves out."""
-        self._stop()
 
     def named(self) -> list[Named]:
         """Returns the names of all checkpoints: by thread and namespace, the oldest first."""
@@ -116,16 +114,20 @@ class Official:
     def _reading(self, name: Named) -> Generator[None]:
         """Tells of which checkpoint it is that cannot be read."""
         self._blocked.clear()
+        token = _READS.set(self)
         try:
             yield
         except self._failures as error:
             raise StoreUnavailableError(f"{name} cannot be read: {error}") from error
         except Exception as error:  # whatever a serializer makes of bytes that it does not know
             raise InvalidError(f"{name} cannot be read: {str(error) or type(error).__name__}") from error
+        finally:
+            _READS.reset(token)
         self._refuse_blocked(name)
 
-    def _hear(self, event: Any) -> None:
-        if event.get("kind") in _BLOCKED:
+    def hear(self, event: Any) -> None:
+        """Notes what the serializer has left out of what is read here."""
+        if event.get("kind") in _BLOCKED and _READS.get() is self:
             self._blocked.append(f"{event.get('module')}:{event.get('name')}")
 
     def _refuse_blocked(self, name: Named) -> None:
@@ -161,10 +163,11 @@ def opened(url: str, allow: Iterable[Allowed] = ()) -> Generator[Official]:
     else:
         raise InvalidError(f"{url!r} is no database of LangGraph's; give sqlite:///old.db or postgresql://…")
     with opening as official:
+        stop = register_serde_event_listener(official.hear)
         try:
             yield official
         finally:
-            official.close()
+            stop()
 
 
 def refuse_official(path: str, cause: Exception) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from weakref import WeakKeyDictionary
 
 from langgraph.store.base import (
     BaseStore,
@@ -42,6 +44,7 @@ T = TypeVar("T")
 
 _SPACE = "store"
 _SWEEP_MINUTES = 5.0
+_AT_ONCE = 64
 _TTL_KEYS = frozenset(("default_ttl", "refresh_on_read", "sweep_interval_minutes", "omit_expired"))
 """The last is how LangGraph's store on PostgreSQL is told not to give what has expired; ours never does."""
 
@@ -89,6 +92,9 @@ class KeepstateStore(BaseStore):
         self._space = admit_space("space", space, self._homes.namespace)
         self._record = admit_flag("record", record)
         self._sweeper: Work | None = None
+        self._turns_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
+            WeakKeyDictionary()
+        )
 
     def __repr__(self) -> str:
         return f"<KeepstateStore {self._space!r} of {self._homes!r}>"
@@ -166,7 +172,12 @@ class KeepstateStore(BaseStore):
             if plan.texts:
                 made = await self._vectors.embeddings.aembed_documents(plan.texts)
             plan.queries = {text: await self._vectors.embeddings.aembed_query(text) for text in plan.queries}
-        return await self._homes.wait(lambda handle: plan.perform(self._shelf(handle), made))
+        async with self._turns():
+            return await self._homes.wait(lambda handle: plan.perform(self._shelf(handle), made))
+
+    def _turns(self) -> asyncio.Semaphore:
+        """Returns what lets so many of this event loop through at once: others wait, and no timeout runs."""
+        return self._turns_by_loop.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE))
 
     def _shelf(self, handle: Keepstate) -> Shelf:
         space = handle.space(self._space)
