@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 
 from keepstate import EventStream, Fold
@@ -18,6 +19,7 @@ from keepstate.engine.space import Space
 from keepstate.engine.verifying import Verifier
 from keepstate.errors import ConflictError, InvalidError, NotFoundError, PrunedError
 from keepstate.stores.protocol import Batch, Delete, Entry, Put
+from keepstate.values import codec
 from keepstate.values.schema import CLASSES, register, upcast
 from tests.engine.conftest import Turned
 
@@ -468,6 +470,16 @@ async def test_damage_to_what_is_kept_is_found_and_a_cache_is_made_again(
     assert "the event of stream 'sums' that it tells of is lost" in problems
     assert await stream.fold(added, 0, 1) == 3
     assert "it is folded again" in caplog.text
+
+
+async def test_a_state_that_was_kept_without_the_number_of_its_events_is_gone_on_from(space: Space) -> None:
+    places, fold = await filled(space, 3), Fold(added, 0, 1)
+    stored = msgspec.msgpack.encode([fold.digest(), places[1], 0, codec.encode(100)])
+    put = Put(layout.fold_key("sums", fold.title, "cache"), stored)
+    await (await space._alone.store()).apply([Batch(space.name, [put])])
+
+    entry = await space.events.stream("sums").fold_entry(fold)
+    assert (entry.state, entry.events_read) == (102, 1)
 
 
 # ---- the class itself

@@ -30,10 +30,6 @@ if __name__ == "__main__":
         machine.refresh()
         print("ready", flush=True)
         while machine.current_state != "done":
-            try:
-                machine.run(wait_s=0, lease_s=0.3)
-            except Exception as error:
-                if "is held by" not in str(error):
-                    raise
+            machine.run(wait_s=0, lease_s=0.3, turn_s=20)
             if machine.refresh() == "waiting_feedback":
                 machine.provide("yes")

@@ -76,9 +76,7 @@ class Table:
         for state in states:
             if state not in self.states:
                 known = ", ".join(map(repr, self.states))
-                raise InvalidError(
-                    f"`{what}` names {state!r}, which is no state; add it to {known}, or mend it"
-                )
+                raise InvalidError(f"`{what}` names {state!r}, which is no state; there are {known}")
 
     def admit_pairs(self, what: str, pairs: Iterable[object]) -> None:
         """Raises `InvalidError` for what is no (state, event) of the table."""
