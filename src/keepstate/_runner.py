@@ -25,8 +25,9 @@ from keepstate.errors import ClosedError, InvalidError
 T = TypeVar("T")
 Colour = Literal["async", "blocking"]
 Lock = threading.Lock
-Cancelled = asyncio.CancelledError
 """For state that threads share. Never held across an await."""
+Cancelled = asyncio.CancelledError
+"""What a task is ended by; callers' functions raise it too, where what they waited for was."""
 
 _STOP_TIMEOUT_S = 5.0
 _generation = 0
