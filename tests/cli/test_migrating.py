@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.conftest import Keepstate
+from tests.cli.conftest import Keepstate, Started
 
 OLD = """
 from dataclasses import dataclass
@@ -40,6 +40,16 @@ with sync.open("{1}") as ks:
     ks.space("{2}").documents.put("trip", {0}.Trip(7))
 """
 
+PUT_MANY = """
+import old_trips
+from keepstate import sync
+with sync.open("{0}") as ks:
+    for space in ("run/1", "run/2"):
+        with ks.space(space).transaction() as tx:
+            for number in range({1}):
+                tx.documents.put(f"trip {{number}}", old_trips.Trip(number))
+"""
+
 
 @pytest.fixture
 def modules(tmp_path: Path) -> Path:
@@ -50,9 +60,13 @@ def modules(tmp_path: Path) -> Path:
 
 def put(module: str, url: str, folder: Path, space: str) -> None:
     """Puts a document with the code of a module, in a process of its own."""
+    run(PUT.format(module, url, space), folder)
+
+
+def run(code: str, folder: Path) -> None:
+    """Runs code that finds the modules, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
-    command = [sys.executable, "-c", PUT.format(module, url, space)]
-    subprocess.run(command, env=environment, check=True)
+    subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 
 
 def test_older_versions_are_told_of_and_then_written_anew(shell: Keepstate, url: str, modules: Path) -> None:
@@ -81,6 +95,51 @@ def test_a_newer_version_is_refused_before_anything_is_written(
     assert refused.code == 2
     assert "document 'trip' of 'run/2': cli/trip@2 is stored here" in refused.err
     assert "knows cli/trip@1" in refused.err
+
+
+def test_progress_tells_how_many_are_written_of_each_space(shell: Keepstate, url: str, modules: Path) -> None:
+    run(PUT_MANY.format(url, 120), modules)
+
+    done = shell("migrate", "--app", "new_trips")
+
+    assert done.err.splitlines() == [
+        f"{place} of 2  run/{place}: written {written} of 120 documents"
+        for place in (1, 2)
+        for written in (50, 100, 120)
+    ]
+    assert done.out.splitlines()[0] == "run/1: 120 documents, cli/trip@1 in 120; 120 written"
+
+
+def test_a_killed_migration_goes_on_where_it_was(
+    shell: Keepstate, started: Started, url: str, modules: Path
+) -> None:
+    run(PUT_MANY.format(url, 900), modules)
+    process = started("migrate", "--app", "new_trips")
+    assert process.stderr is not None
+    first = process.stderr.readline()
+    process.kill()
+    process.wait()
+
+    left = shell("migrate", "--app", "new_trips", "--dry-run", "--json").lines()
+    again = shell("migrate", "--app", "new_trips", "--json").lines()
+
+    assert first == "1 of 2  run/1: written 50 of 900 documents\n"
+    due = [space["older"]["cli/trip@1"] for space in left]
+    assert due[-1] == 900
+    assert due[0] <= 850
+    assert [space["written"] for space in again] == due
+    assert shell("migrate", "--app", "new_trips").out == "1,800 documents, all of the newest versions\n"
+    trip = shell("get", "run/1", "trip 899", "--app", "new_trips").json()
+    assert trip == {"@type": "cli/trip@2", "cents": 89900}
+
+
+def test_a_space_that_is_not_there_is_no_success(shell: Keepstate, url: str, modules: Path) -> None:
+    put("old_trips", url, modules, "run/1")
+
+    refused = shell("migrate", "run", "--app", "new_trips")
+
+    assert (refused.code, refused.out) == (1, "")
+    assert "nothing is in space 'run'" in refused.err
 
 
 def test_without_a_module_nothing_can_be_migrated(keepstate: Keepstate) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -119,6 +121,61 @@ async def test_what_is_older_is_written_anew_and_then_nothing(space: Space) -> N
     assert await space.documents.get("trip 1") == Trip("NYC", 100)
     assert await space.documents.get("big") == [Trip("LA", 5), BIG]
     assert await space.documents.get("é" * 230 + "2") == {"trips": [Trip("SF", 2)]}
+
+
+async def test_many_are_written_some_at_a_time_and_told_of(space: Space) -> None:
+    register_write_version(NAME, 1)
+    async with space.transaction() as tx:
+        for number in range(120):
+            await tx.documents.put(f"trip {number}", Trip("NYC", number))
+    register_write_version(NAME, None)
+    before, told = await space.revision(), list[int]()
+
+    done = await migrate(space, tell=lambda so_far: told.append(so_far.written))
+
+    assert (done.due, done.written, told) == (120, 120, [50, 100])
+    assert await space.revision() == before + 3
+    assert [await space.documents.get(f"trip {n}") for n in (0, 119)] == [Trip("NYC", 0), Trip("NYC", 119)]
+
+
+async def test_a_batch_of_large_documents_is_a_small_one(space: Space) -> None:
+    dense = Random(1).randbytes(1_200_000)
+    register_write_version(NAME, 1)
+    for number in range(3):
+        await space.documents.put(f"big {number}", [Trip("LA", number), dense])
+    register_write_version(NAME, None)
+    told = list[int]()
+
+    await migrate(space, tell=lambda so_far: told.append(so_far.written))
+
+    assert told == [1, 2, 3]
+    assert await space.documents.get("big 2") == [Trip("LA", 2), dense]
+
+
+async def test_writers_beside_a_migration_lose_nothing(space: Space) -> None:
+    register_write_version(NAME, 1)
+    for number in range(60):
+        await space.documents.put(f"trip {number}", Trip("NYC", 0))
+    ended = asyncio.Event()
+
+    async def write() -> int:
+        count = 0
+        while not ended.is_set():
+            await space.documents.update("trip 7", lambda trip: Trip(trip.city, trip.cents + 1))
+            count += 1
+            await asyncio.sleep(0)
+        return count
+
+    writing = asyncio.create_task(write())
+    await asyncio.sleep(0)
+    register_write_version(NAME, None)
+    done = await migrate(space)
+    ended.set()
+
+    assert done.written >= 59
+    assert await writing > 0
+    assert await space.documents.get("trip 7") == Trip("NYC", writing.result())
+    assert (await migrate(space)).older == {}
 
 
 async def test_a_time_to_live_goes_on_and_a_recorded_space_records_it(ks: Keepstate) -> None:

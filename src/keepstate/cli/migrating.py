@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -11,7 +12,7 @@ from keepstate.cli.session import Session, plain, said, shown, write_json
 from keepstate.cli.showing import counted
 from keepstate.engine.migrating import Migration
 from keepstate.engine.migrating import migrate as migrated
-from keepstate.errors import InvalidError
+from keepstate.errors import InvalidError, NotFoundError
 
 _PLAIN = Session()
 
@@ -33,20 +34,37 @@ async def migrate(
     if session.app is None:
         raise InvalidError("migrating needs --app MODULE, the module that registers the classes")
     async with session.opened() as ks:
-        names = [name async for name in ks.spaces()] if space is None else [space]
-        found = {name: await migrated(ks.space(name), dry_run=True) for name in names}
+        names = [name async for name in ks.spaces(space or "") if space in (None, name)]
+        if space is not None and not names:
+            raise NotFoundError(f"nothing is in space {space!r} of {ks.url}; `keepstate spaces` lists them")
+        found = {
+            name: await migrated(ks.space(name), dry_run=True, tell=_progress(f"{name}: looked at"))
+            for name in names
+        }
         todo = [name for name, one in found.items() if one.older]
         for place, name in enumerate(todo, 1):
             if not dry_run:
-                found[name] = await migrated(ks.space(name))
-                done = f"{name}: {counted(found[name].written, 'document')} written"
-                said().print(plain(f"{place} of {len(todo)}  {done}"))
+                began = f"{place} of {len(todo)}  {name}: written"
+                tell = _progress(began, found[name].due)
+                found[name] = await migrated(ks.space(name), tell=tell)
+                tell(found[name])
     for name in todo:
         _tell(name, found[name], session)
     if not todo and not session.json:
         looked = sum(one.documents for one in found.values())
         shown().print(plain(f"{counted(looked, 'document')}, all of the newest versions"))
     return exits.FAILED if any(one.left for one in found.values()) else exits.OK
+
+
+def _progress(began: str, of: int | None = None) -> Callable[[Migration], None]:
+    """Returns what tells how far it has come: of what is to be written, or of what is there."""
+
+    def tell(done: Migration) -> None:
+        count = done.documents if of is None else done.written
+        whole = "" if of is None else f" of {of:,}"
+        said().print(plain(f"{began} {count:,}{whole} documents"))
+
+    return tell
 
 
 def _tell(name: str, done: Migration, session: Session) -> None:

@@ -1,27 +1,33 @@
 """Writes documents anew whose objects are stored in older versions of their classes.
 
-Reading brings them up to date anyway; this is for the day on which an upcaster is to go. Each document is
-written under a check of its version, so that nothing of anybody's is lost beside it, and what is there again
-is skipped: it can be ended at any time and called again. Events and commits never change, and are brought up
-to date whenever they are read.
+Reading brings them up to date anyway; this is for the day on which an upcaster is to go. Documents are
+written some at a time, each under a check of its version, so that nothing of anybody's is lost beside it, and
+what is up to date is skipped: it can be ended at any time and called again. Events and commits never change,
+and are brought up to date whenever they are read.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from keepstate.engine import layout
 from keepstate.engine.document_record import joined_record, name_and_value
 from keepstate.engine.scope import Scope
 from keepstate.engine.space import Space
 from keepstate.engine.unit import Unit
-from keepstate.errors import ConflictError, InvalidError, UnsupportedError
+from keepstate.errors import AttemptsExhaustedError, ConflictError, InvalidError, UnsupportedError
 from keepstate.stores.protocol import Entry
 from keepstate.values import codec
 from keepstate.values.nodes import classes_in
 from keepstate.values.schema import CLASSES
+
+AT_ONCE: Final = 50
+"""So many documents are written by one batch; more would be in the way of those who change one of them."""
+_AT_ONCE_BYTES: Final = 1 << 20
+_TOLD_EVERY: Final = 1_000
 
 
 @dataclass(slots=True)
@@ -31,33 +37,51 @@ class Migration:
     Attributes:
         documents: How many there are.
         older: In how many of them objects of an older version stand, by `name@version`.
-        written: How many were written anew.
+        due: How many of them are to be written anew, and can be.
+        written: How many were.
         left: Documents to be written that cannot be, with the reason.
     """
 
     documents: int = 0
     older: Counter[str] = field(default_factory=Counter[str])
+    due: int = 0
     written: int = 0
     left: dict[str, str] = field(default_factory=dict[str, str])
 
 
-async def migrate(space: Space, *, dry_run: bool = False) -> Migration:
+async def migrate(
+    space: Space, *, dry_run: bool = False, tell: Callable[[Migration], object] = lambda _: None
+) -> Migration:
     """Writes a space's documents anew in the versions that this process writes, and returns what it did.
+
+    Args:
+        space: The space.
+        dry_run: Whether only to look.
+        tell: Called with what was done so far, after each batch and each thousand documents.
 
     Raises:
         UnsupportedError: A document is of a newer version than this process knows; both are named.
     """
     scope, done = space._alone, Migration()  # pyright: ignore[reportPrivateUsage]
+    waiting, size_bytes = list[bytes](), 0
     async for entry in _documents(scope):
+        name, found_bytes, older, reason = await _looked_at(scope, entry)
         done.documents += 1
-        name, older, reason = await _looked_at(scope, entry)
         done.older.update(older)
-        if not older:
-            continue
         if reason:
             done.left[name] = reason
-        elif not dry_run:
-            done.written += await _written(scope, entry.key)
+        elif older:
+            done.due += 1
+            if not dry_run:
+                waiting.append(entry.key)
+                size_bytes += found_bytes
+        if len(waiting) == AT_ONCE or size_bytes > _AT_ONCE_BYTES:
+            done.written += await _written(scope, waiting)
+            waiting, size_bytes = [], 0
+            tell(done)
+        elif done.documents % _TOLD_EVERY == 0:
+            tell(done)
+    done.written += await _written(scope, waiting)
     return done
 
 
@@ -66,8 +90,8 @@ async def _documents(scope: Scope) -> AsyncIterator[Entry]:
         yield entry
 
 
-async def _looked_at(scope: Scope, entry: Entry) -> tuple[str, set[str], str]:
-    """Returns a document's name, the older versions in it, and why it cannot be written anew."""
+async def _looked_at(scope: Scope, entry: Entry) -> tuple[str, int, set[str], str]:
+    """Returns a document's name and bytes, the older versions in it, and why it cannot be written anew."""
 
     async def look(unit: Unit) -> tuple[str, bytes]:
         try:
@@ -83,7 +107,8 @@ async def _looked_at(scope: Scope, entry: Entry) -> tuple[str, set[str], str]:
     except UnsupportedError as error:
         raise UnsupportedError(f"document {name!r} of {scope.name!r}: {error}") from error
     unknown = sorted(each for each in classes if not CLASSES.knows(*_named(each)))
-    return name, older, f"nothing is registered for {', '.join(unknown)}" if unknown else ""
+    reason = f"nothing is registered for {', '.join(unknown)}" if older and unknown else ""
+    return name, len(encoded), older, reason
 
 
 def _classes(encoded: bytes) -> set[str]:
@@ -98,23 +123,38 @@ def _named(text: str) -> tuple[str, int]:
     return name, int(version)
 
 
-async def _written(scope: Scope, place: bytes) -> int:
-    """Writes a document anew unless somebody else has, and returns how many were written."""
+async def _written(scope: Scope, places: Sequence[bytes]) -> int:
+    """Writes documents anew unless somebody else has, and returns how many were written."""
 
     async def work(unit: Unit) -> int:
-        entry = await unit.get(place)
-        if entry is None:
-            return 0
-        name, encoded = name_and_value(place, await unit.value(entry))
-        older = sorted(each for each in _classes(encoded) if CLASSES.is_older(*_named(each)))
-        if not older:
-            return 0
+        versions, count = set[str](), 0
+        for place in places:
+            older = await _put(unit, place)
+            versions |= older
+            count += bool(older)
+        if versions:
+            unit.notes.append((scope.author, f"bring {', '.join(sorted(versions))} up to date"))
+        return count
+
+    try:
+        return (await scope.run(work))[0]
+    except (ConflictError, AttemptsExhaustedError):
+        if len(places) < 2:
+            raise
+        # One by one they are in fewer ways.
+        return sum([await _written(scope, [place]) for place in places])
+
+
+async def _put(unit: Unit, place: bytes) -> set[str]:
+    """Writes a document anew, and returns the older versions that were in it; none if it was left."""
+    entry = await unit.get(place)
+    if entry is None:
+        return set()
+    name, encoded = name_and_value(place, await unit.value(entry))
+    older = {each for each in _classes(encoded) if CLASSES.is_older(*_named(each))}
+    if older:
         ttl_ms = None
         if entry.expires_at_ms is not None:
             ttl_ms = max(1, entry.expires_at_ms - await unit.now_ms())
-        value = codec.decode(encoded)
-        unit.put(place, joined_record(place, name, codec.encode(value)), ttl_ms=ttl_ms)
-        unit.notes.append((scope.author, f"bring {', '.join(older)} up to date"))
-        return 1
-
-    return (await scope.run(work))[0]
+        unit.put(place, joined_record(place, name, codec.encode(codec.decode(encoded))), ttl_ms=ttl_ms)
+    return older
