@@ -22,9 +22,10 @@ from typing import NamedTuple
 
 from bench import sides
 from bench.conflicts import conflicts
-from bench.harness import KEYS, VALUES, Figure, Item, Side, Table, apart
+from bench.harness import Figure, Table, apart
+from bench.tiers import tiers
 from bench.ways import WAYS, InMemory, Persisted, Stateless, Way
-from keepstate import TieredStore, sync
+from keepstate import sync
 from keepstate._finish import finish
 from keepstate.stores.base import StoreBase
 from keepstate.stores.wrappers.measured import MeasuredStore, Measurement
@@ -66,7 +67,7 @@ def patterns(table: Table) -> None:
             cases = _cases(folder, server.url)
             _grow(table, cases)
             _same_at_any_length(table, f"sqlite:///{folder}/lengths.db?durability=normal")
-            _hot(table, server.url)
+            tiers(table, server.url)
         with Postgres(durable=True) as server:
             for case in _cases(f"{folder}/processes", server.url):
                 _complexity(table, case)
@@ -145,28 +146,6 @@ def _same_at_any_length(table: Table, place: str) -> None:
     table.add(f"patterns: a step at {2 * turns} turns", 1.3, pairs)
     short.close()
     long.close()
-
-
-def _hot(table: Table, server: str) -> None:
-    """Adds how much faster what is remembered is read than PostgreSQL's answer comes."""
-    cold = sides.opened(server)
-    hot = finish(TieredStore(cold=server, max_staleness_s=3600, colour="blocking").open())
-    items = list(zip(KEYS[: table.scaled(200, least=20)], VALUES * 50, strict=False))
-    try:
-        sides.puts(cold)(items)
-        remembered, asked = sides.gets(hot), sides.gets(cold)
-        remembered(items)
-        pairs = [(_spent(remembered, items), _spent(asked, items)) for _ in range(9)]
-        table.add_at_least("tiered: hot read, by PostgreSQL's", 20, pairs)
-    finally:
-        finish(hot.close())
-        finish(cold.close())
-
-
-def _spent(side: Side, items: Sequence[Item]) -> float:
-    begun = time.perf_counter()
-    side(items)
-    return (time.perf_counter() - begun) / len(items)
 
 
 # ---- complexity

@@ -93,15 +93,14 @@ def main() -> int:
 
 def write_patterns(results: Mapping[str, Any]) -> None:
     """Writes the tables and the plot of ways to keep state."""
-    page = patterns.PAGE.read_text("utf-8")
     told = f"{_measured(results)}: median times.\n\n"
-    for what, table in (
-        (patterns.DECISIONS, told + patterns.render_decisions(results)),
-        (patterns.SENT, patterns.render_sent(results)),
-        (patterns.CONFLICTS, patterns.render_conflicts(results)),
+    for path, what, table in (
+        (patterns.PAGE, patterns.DECISIONS, told + patterns.render_decisions(results)),
+        (patterns.PAGE, patterns.SENT, patterns.render_sent(results)),
+        (patterns.PAGE, patterns.CONFLICTS, patterns.render_conflicts(results)),
+        (patterns.TIERS_PAGE, patterns.TIERS, told + patterns.render_tiers(results)),
     ):
-        page = embed(page, table, what)
-    patterns.PAGE.write_text(page, "utf-8")
+        path.write_text(embed(path.read_text("utf-8"), table, what), "utf-8")
     patterns.PLOT.write_text(patterns.picture(results), "utf-8")
 
 

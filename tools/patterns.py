@@ -14,7 +14,9 @@ from bench.plot import drawn
 ROOT = Path(__file__).resolve().parent.parent
 PAGE = ROOT / "docs" / "explanation" / "patterns.md"
 PLOT = PAGE.with_suffix(".svg")
+TIERS_PAGE = ROOT / "docs" / "how-to" / "tiers.md"
 DECISIONS, SENT, CONFLICTS = "decisions' table", "table of what is sent", "conflicts' table"
+TIERS = "tiers' table"
 """What the marks around each table name."""
 
 FACTORS = {
@@ -84,6 +86,31 @@ def render_conflicts(results: Mapping[str, Any]) -> str:
         found = {(f["who"], f["what"]): f for f in figures if (f["store"], f["of"]) == (store, of)}
         lines.append(f"| {store} | {of} | " + " | ".join(_change(found, way) for way in ways) + " |")
     return "\n".join(lines)
+
+
+def render_tiers(results: Mapping[str, Any]) -> str:
+    """Returns the table of what reading through tiers takes."""
+    figures = _of("tiers", results)
+    ways = {
+        "straight": "straight from the server",
+        "verified": "remembered, verified by the server",
+        "fresh": "remembered, within `max_staleness_s`",
+    }
+    lines = ["| reading, in PostgreSQL | " + " | ".join(ways.values()) + " |", "|---|" + "--:|" * len(ways)]
+    for what, of in dict.fromkeys((figure["what"], figure["of"]) for figure in figures):
+        found = {f["who"]: f["value"] for f in figures if (f["what"], f["of"]) == (what, of)}
+        straight = found["straight"]
+        cells = (f"{found[way]:,.0f} us" + _part(straight / found[way]) for way in ways)
+        lines.append(f"| {what} of {_size(of)} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def _part(times: float) -> str:
+    return f", 1/{times:.0f}" if times >= 1.5 else ""
+
+
+def _size(size: int) -> str:
+    return f"{size:,} B" if size < 1_000 else f"{size / 1_000:,.0f} KB"
 
 
 def picture(results: Mapping[str, Any]) -> str:

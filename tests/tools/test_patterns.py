@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -69,6 +70,17 @@ def test_what_is_sent_is_told_with_its_length() -> None:
     assert row == "| all that was said | 139.8 KB |"
 
 
+def test_reading_through_tiers_is_told_beside_reading_straight() -> None:
+    read = {"group": "tiers", "store": "PostgreSQL", "what": "a document", "of": 100_000, "unit": "us"}
+    told = {"straight": 740.0, "verified": 790.0, "fresh": 110.0}
+
+    table = patterns.render_tiers(
+        {"figures": [{**read, "who": who, "value": us} for who, us in told.items()]}
+    )
+
+    assert table.splitlines()[-1] == "| a document of 100 KB | 740 us | 790 us | 110 us, 1/7 |"
+
+
 def test_the_plot_has_a_line_and_a_label_for_each_way() -> None:
     picture = ElementTree.fromstring(patterns.picture(RESULTS))
 
@@ -89,8 +101,14 @@ def test_labels_stand_apart_and_all_is_in_the_picture() -> None:
     assert heights[-1] < 400
 
 
-@pytest.mark.parametrize("what", [patterns.DECISIONS, patterns.SENT, patterns.CONFLICTS])
-def test_each_table_has_its_place_in_the_page(what: str) -> None:
-    page = costs.embed(patterns.PAGE.read_text("utf-8"), "TABLE", what)
+@pytest.mark.parametrize(
+    ("path", "what"),
+    [
+        *((patterns.PAGE, what) for what in (patterns.DECISIONS, patterns.SENT, patterns.CONFLICTS)),
+        (patterns.TIERS_PAGE, patterns.TIERS),
+    ],
+)
+def test_each_table_has_its_place_in_a_page(path: Path, what: str) -> None:
+    page = costs.embed(path.read_text("utf-8"), "TABLE", what)
 
     assert f"begins -->\n\nTABLE\n\n<!-- the {what} ends" in page

@@ -88,9 +88,16 @@ def test_what_a_url_cannot_say_is_refused(options: str, told: str) -> None:
 
 
 def test_wrong_arguments_are_refused() -> None:
-    for wrong in ({"hot_bytes": -1}, {"hot_bytes": 1.5}, {"max_staleness_s": -1}, {"max_staleness_s": True}):
-        with pytest.raises(InvalidError, match=next(iter(wrong))):
-            TieredStore(cold=MemoryStore(runner=ThreadRunner()), **wrong)  # type: ignore[arg-type]
+    cold = MemoryStore(runner=ThreadRunner())
+    for name, wrong in (
+        *(("hot_bytes", given) for given in (-1, 1.5, None, "1")),
+        *(("max_staleness_s", given) for given in (-1, True, float("inf"), None, "1")),
+        *(("warm", given) for given in (3, cold, TieredStore(cold=cold), object())),
+        *(("cold", given) for given in (None, 3, b"memory://", object())),
+        *(("colour", given) for given in (None, "red", 3)),
+    ):
+        with pytest.raises(InvalidError, match=name):
+            TieredStore(**{"cold": cold, name: wrong})  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="has tiers already"):
         TieredStore(cold="tiered+memory://x")
     with pytest.raises(InvalidError, match="known are"):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping, Sequence, Set
 from contextlib import contextmanager
+from types import NoneType
 from typing import Annotated, Final, Self
 
 import msgspec
@@ -89,6 +90,12 @@ class TieredStore(StoreWrapper):
         colour: Colour = "async",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
+        if colour not in ("async", "blocking"):
+            raise InvalidError(f"`colour` is {colour!r}; it is 'async' or 'blocking'")
+        if not isinstance(cold, (str, StoreBase, StoreWrapper)):
+            raise InvalidError(f"`cold` is {cold!r}; give a store or its URL")
+        if not isinstance(warm, (str, StoreBase, NoneType)):
+            raise InvalidError(f"`warm` is {warm!r}; give a store that is not wrapped, its URL, or None")
         store = _made(cold, colour) if isinstance(cold, str) else cold
         super().__init__(store)
         if type(hot_bytes) is not int or hot_bytes < 0:
