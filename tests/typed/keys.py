@@ -1,13 +1,10 @@
-"""Keys and plugins that the tests share: those of the contract, one of a dataclass, and a plugin."""
+"""A key whose values are objects of a class; all others stand in the contract."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from keepstate import KeyScope, MergeStrategy, PluginRegistrar, StateKey
-from keepstate.testing.typed_contract.keys import Draft, Evens, Notes, Plan, Steps, Visits
-
-__all__ = ["KEYS", "Diary", "Draft", "Evens", "Notes", "Person", "Plan", "Profile", "Steps", "Visits"]
+from keepstate import KeyScope, MergeStrategy, StateKey
 
 
 @dataclass
@@ -25,15 +22,3 @@ class Person(StateKey[Profile, str]):
     def apply(cls, value: Profile, update: str) -> Profile:
         value.tags.append(update)
         return value
-
-
-KEYS = (Visits, Steps, Notes, Plan, Draft, Person, Evens)
-
-
-class Diary:
-    """A plugin with one key."""
-
-    name = "diary"
-
-    def register(self, registrar: PluginRegistrar) -> None:
-        registrar.register_key(Notes)

@@ -26,8 +26,8 @@ from keepstate import (
     ToolOutput,
     sync,
 )
-from keepstate.testing.typed_contract.keys import Score
-from tests.typed.keys import Diary, Plan, Visits
+from keepstate.testing.typed_contract.keys import Plan, Score, Visits
+from keepstate.testing.typed_contract.plugins import Diary
 
 
 class Later:

@@ -13,17 +13,13 @@ from keepstate import (
     CommitEvent,
     InvalidError,
     MutationBatch,
-    ProfileKey,
     StateConflictError,
     StateScope,
     ToolOutput,
     sync,
 )
-from tests.typed.keys import KEYS, Diary, Draft, Notes, Plan, Steps, Visits
-
-
-class Score(ProfileKey[int]):
-    KEY = "score"
+from keepstate.testing.typed_contract.keys import KEYS, Draft, Notes, Plan, Score, Steps, Visits
+from keepstate.testing.typed_contract.plugins import Diary
 
 
 def test_a_state_is_made_read_and_changed_without_await(tmp_path: Path) -> None:

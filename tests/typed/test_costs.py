@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from keepstate import AgentRun, CounterKey, KeyedState, KeyScope, MutationBatch, ProfileAccess, ProfileKey
+from keepstate import AgentRun, KeyedState, KeyScope, MutationBatch, ProfileAccess, ProfileKey
 from keepstate._runner import TaskRunner
 from keepstate.engine.keepstate import Keepstate
 from keepstate.opening import PassedStore, source_of
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Reading
+from keepstate.testing.typed_contract.keys import many
 
 
 class Counting(MemoryStore):
@@ -49,14 +50,6 @@ class Counting(MemoryStore):
         return counts
 
 
-def keys(count: int) -> list[Any]:
-    def named(number: int) -> Any:
-        members = {"KEY": f"k{number}", "SCOPE": KeyScope.THREAD}
-        return new_class(f"Key{number}", (CounterKey,), {}, lambda names: names.update(members))
-
-    return [named(number) for number in range(count)]
-
-
 async def filled(store: Counting, registered: list[Any], **options: Any) -> KeyedState:
     await store.open()
     state = KeyedState(persistence=Keepstate(PassedStore(store, "async")), keys=registered, **options)
@@ -72,7 +65,7 @@ async def filled(store: Counting, registered: list[Any], **options: Any) -> Keye
 @pytest.mark.parametrize("count", [10, 1000])
 def test_a_commit_reads_and_writes_what_it_touches_however_many_keys_are_registered(count: int) -> None:
     async def main() -> None:
-        store, registered = Counting(), keys(count)
+        store, registered = Counting(), many(count)
         state = await filled(store, registered)
 
         await state.commit(state.begin_mutation().update(registered[0], 1).update(registered[5], 1))
@@ -85,7 +78,7 @@ def test_a_commit_reads_and_writes_what_it_touches_however_many_keys_are_registe
 
 def test_who_missed_some_commits_reads_what_they_changed() -> None:
     async def main() -> None:
-        store, registered = Counting(), keys(1000)
+        store, registered = Counting(), many(1000)
         state = await filled(store, registered)
         other = KeyedState(persistence=Keepstate(PassedStore(store, "async")), keys=registered)
         await other.refresh()
@@ -111,7 +104,7 @@ def test_two_who_commit_in_turn_read_what_both_touch_however_many_keys_there_are
     count: int, touched: int
 ) -> None:
     async def main() -> None:
-        store, registered = Counting(), keys(count)
+        store, registered = Counting(), many(count)
         one = await filled(store, registered)
         other = KeyedState(persistence=Keepstate(PassedStore(store, "async")), keys=registered)
         await other.refresh()
@@ -139,7 +132,7 @@ def test_two_who_commit_in_turn_read_what_both_touch_however_many_keys_there_are
 
 def test_who_missed_many_commits_reads_what_they_changed() -> None:
     async def main() -> None:
-        store, registered = Counting(), keys(1000)
+        store, registered = Counting(), many(1000)
         state = await filled(store, registered)
         other = KeyedState(persistence=Keepstate(PassedStore(store, "async")), keys=registered)
         await other.refresh()
@@ -158,7 +151,7 @@ def test_who_missed_many_commits_reads_what_they_changed() -> None:
 
 def test_who_missed_more_than_the_log_tells_reads_all_of_it_once() -> None:
     async def main() -> None:
-        store, registered = Counting(), keys(300)
+        store, registered = Counting(), many(300)
         state = await filled(store, registered)
         other = KeyedState(persistence=Keepstate(PassedStore(store, "async")), keys=registered)
         await other.refresh()
@@ -188,7 +181,7 @@ def test_a_moment_is_read_without_what_others_keep_in_the_space() -> None:
     async def main() -> dict[int, dict[str, int]]:
         told: dict[int, dict[str, int]] = {}
         for foreign in (10, 2_000):
-            store, registered = Counting(), keys(3)
+            store, registered = Counting(), many(3)
             await store.open()
             space = Keepstate(PassedStore(store, "async")).space("s", record=True)
             for begin in range(0, foreign, 500):
@@ -216,10 +209,7 @@ def test_a_moment_is_read_without_what_others_keep_in_the_space() -> None:
 
 def test_values_of_a_run_that_are_many_are_cleared_in_several_batches() -> None:
     async def main() -> None:
-        run_scoped: list[Any] = [
-            new_class(f"Own{number}", (CounterKey,), {}, partial(dict.update, KEY=f"own {number}"))
-            for number in range(1200)
-        ]
+        run_scoped = many(1200, KeyScope.RUN)
         ks = Keepstate(source_of("memory://", "async"))
         async with ks, AgentRun(persistence=ks, keys=run_scoped) as run:
             await run.start_run("t", "r1")
@@ -246,10 +236,7 @@ def test_however_many_values_there_are_a_run_begins_in_a_few_round_trips() -> No
     async def main() -> None:
         store = Counting()
         await store.open()
-        run_scoped: list[Any] = [
-            new_class(f"Own{number}", (CounterKey,), {}, partial(dict.update, KEY=f"own {number}"))
-            for number in range(100)
-        ]
+        run_scoped = many(100, KeyScope.RUN)
         async with AgentRun(persistence=Keepstate(PassedStore(store, "async")), keys=run_scoped) as run:
             await run.start_run("t", "r1")
             batch = MutationBatch()
@@ -289,7 +276,7 @@ def test_however_many_values_somebody_has_they_are_listed_and_cleared_in_a_few_r
 
 def test_a_state_is_read_whole_though_others_never_stop_writing_it() -> None:
     async def main() -> None:
-        store, registered = Counting(), keys(1000)
+        store, registered = Counting(), many(1000)
         state = await filled(store, registered)
         is_over = False
 
@@ -311,7 +298,7 @@ def test_a_state_is_read_whole_though_others_never_stop_writing_it() -> None:
 
 def test_a_class_that_is_defined_again_as_in_a_notebook_is_the_same_key() -> None:
     async def main() -> None:
-        first, second = keys(1)[0], keys(1)[0]
+        first, second = many(1)[0], many(1)[0]
         async with KeyedState(keys=[first]) as state:
             await state.commit(state.begin_mutation().update(first, 1))
             await state.commit(state.begin_mutation().update(second, 1))

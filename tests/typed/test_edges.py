@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
-from types import new_class
 from typing import Any
 
 import pytest
@@ -15,10 +14,8 @@ from keepstate import (
     CommitEvent,
     ConflictError,
     CorruptError,
-    CounterKey,
     InvalidError,
     KeyedState,
-    KeyScope,
     MaximumKey,
     MutationBatch,
     PersistedState,
@@ -31,8 +28,8 @@ from keepstate import (
     Store,
     sync,
 )
+from keepstate.testing.typed_contract.keys import KEYS, Evens, Notes, Plan, Visits, many
 from keepstate.typed.layout import Names, quoted
-from tests.typed.keys import KEYS, Evens, Notes, Plan, Visits
 
 
 async def test_a_value_over_a_mebibyte_is_kept(tmp_path: Path) -> None:
@@ -45,22 +42,18 @@ async def test_a_value_over_a_mebibyte_is_kept(tmp_path: Path) -> None:
 
 
 async def test_what_one_batch_cannot_hold_is_refused_whole() -> None:
-    def key(number: int) -> Any:
-        members = {"KEY": f"k{number}", "SCOPE": KeyScope.THREAD}
-        return new_class(f"Key{number}", (CounterKey,), {}, lambda names: names.update(members))
-
-    many = [key(number) for number in range(1100)]
+    keys = many(1100)
     batch = MutationBatch()
-    for each in many:
+    for each in keys:
         batch.update(each, 1)
-    async with KeyedState(keys=many) as state:
+    async with KeyedState(keys=keys) as state:
         with pytest.raises(InvalidError):
             await state.commit(batch)
         with pytest.raises(InvalidError):
-            await state.restore_persisted(PersistedState(1, {each.KEY: 1 for each in many}))
+            await state.restore_persisted(PersistedState(1, {each.KEY: 1 for each in keys}))
 
         assert (state.revision, state.export_persisted().extensions) == (0, {})
-        await state.restore_persisted(PersistedState(1, {each.KEY: 1 for each in many[:990]}))
+        await state.restore_persisted(PersistedState(1, {each.KEY: 1 for each in keys[:990]}))
         assert len(state.export_persisted().extensions) == 990
 
 

@@ -19,7 +19,8 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from keepstate import StateError
-from tests.typed.keys import Person, Profile, Visits
+from keepstate.testing.typed_contract.keys import Visits
+from tests.typed.keys import Person, Profile
 from tests.typed.test_declaring import key_of
 
 

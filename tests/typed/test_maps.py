@@ -21,7 +21,8 @@ from keepstate import (
     StateKeyOptions,
     StateMap,
 )
-from tests.typed.keys import Notes, Person, Plan, Profile, Visits
+from keepstate.testing.typed_contract.keys import Notes, Plan, Visits
+from tests.typed.keys import Person, Profile
 
 
 def filled() -> StateMap:

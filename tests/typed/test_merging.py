@@ -21,7 +21,7 @@ from keepstate import (
     SetKey,
     StateError,
 )
-from tests.typed.keys import Draft, Notes, Plan, Steps, Visits
+from keepstate.testing.typed_contract.keys import Draft, Notes, Plan, Steps, Visits
 
 
 class Total(CounterKey):

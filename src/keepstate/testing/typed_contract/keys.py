@@ -154,11 +154,11 @@ class Tags(ProfileKey[list[str]]):
     KEY = "tags"
 
 
-def many(count: int) -> list[Any]:
-    """Returns so many counters of the thread."""
+def many(count: int, scope: KeyScope = KeyScope.THREAD) -> list[Any]:
+    """Returns so many counters, of the thread or of a run."""
 
     def named(number: int) -> Any:
-        members = {"KEY": f"key {number}", "SCOPE": KeyScope.THREAD}
+        members = {"KEY": f"key {number}", "SCOPE": scope}
         return new_class(f"Key{number}", (CounterKey,), {}, lambda names: names.update(members))
 
     return [named(number) for number in range(count)]
