@@ -281,8 +281,9 @@ def test_a_run_may_still_go_back_in_time_where_conflicts_raise() -> None:
         with pytest.raises(ConflictError):
             put(saver, first, 2, messages=["a", "lost?"])
 
-        saver.get_tuple(first)
-        put(saver, first, 3, messages=["a", "c"])
+        found = saver.get_tuple(first)
+        assert found is not None
+        put(saver, found.config, 3, messages=["a", "c"])
 
         assert values(saver, config())["messages"] == ["a", "c"]
 

@@ -61,6 +61,7 @@ class Putting(msgspec.Struct, frozen=True):
         snapshots: Channels whose value is a snapshot of a delta channel.
         message: What the commit says.
         may_fork: Whether it may follow another checkpoint than the latest.
+        is_strict: Whether the thread must still be there if it follows any.
         made_ms: When it was made, if that was before now.
     """
 
@@ -72,6 +73,7 @@ class Putting(msgspec.Struct, frozen=True):
     snapshots: list[str]
     message: str
     may_fork: bool
+    is_strict: bool = False
     made_ms: int | None = None
 
 
@@ -102,7 +104,7 @@ async def put(keeper: Keeper, handle: Keepstate, putting: Putting) -> None:
         ledger = keeper.ledger(scope, unit)
         found = await _find(unit, putting)
         tries.append((unit, moment or Moment(await unit.now_ms(), begun_s)))
-        if not putting.may_fork and (error := _fork_refused(unit, found, putting)) is not None:
+        if putting.is_strict and (error := _refused(unit, found, putting)) is not None:
             return error  # to try again would not help
         base = found.parent.commit if found.parent else None
         before = putting.standing if _still_stands(putting.standing, found.standing) else None
@@ -258,14 +260,23 @@ def _end_fork(unit: Unit, key: bytes | None) -> None:
         unit.delete(key)
 
 
-def _fork_refused(unit: Unit, found: Found, putting: Putting) -> ConflictError | None:
-    is_own = found.own is not None and found.head is not None and found.own.commit == found.head.commit
-    if found.head is None or is_own or (found.parent and found.parent.commit == found.head.commit):
+def _refused(unit: Unit, found: Found, putting: Putting) -> ConflictError | None:
+    """Returns what tells that somebody has continued the thread since the run began, or deleted it."""
+    if found.head is None and putting.parent is None:
         return None
-    after = putting.parent or "the beginning"
+    follows = f"its checkpoint follows {putting.parent or 'the beginning'}"
+    if found.head is None:
+        what = f"was deleted since this run began: {follows}, which is gone; run again to begin it anew"
+    else:
+        heads = found.own and found.own.commit, found.parent and found.parent.commit
+        if putting.may_fork or found.head.commit in heads:
+            return None
+        what = (
+            f"has gone on since this run began: {follows}, which is no longer the latest; "
+            "load the state and run again, or name the checkpoint to go back to"
+        )
     return ConflictError(
-        f"thread {putting.names.thread!r} has gone on since this run began: its checkpoint follows {after}, "
-        "which is no longer the latest; load the state and run again, or name the checkpoint to go back to",
+        f"thread {putting.names.thread!r} {what}",
         space=unit.name,
         key=checkpoint_key(putting.names.line, putting.names.id),
     )

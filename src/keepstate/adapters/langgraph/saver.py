@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import copy
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
-from contextvars import ContextVar
 from os import PathLike
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
@@ -26,6 +25,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 from keepstate.adapters.langgraph import copying, letting_go, putting, reading
 from keepstate.adapters.langgraph.classes import Allowed, Classes
 from keepstate.adapters.langgraph.expiry import Expiry
+from keepstate.adapters.langgraph.going_back import Past, going_back
 from keepstate.adapters.langgraph.homes import Homes
 from keepstate.adapters.langgraph.keeping import Keeper
 from keepstate.adapters.langgraph.opened import Done, Opened
@@ -42,12 +42,6 @@ if TYPE_CHECKING:
     from keepstate.stores.wrappers.encrypted import KeyRing
 
 OnFork = Literal["fork", "raise"]
-
-_ASKED: Final[ContextVar[tuple[Homes, str, str | None] | None]] = ContextVar("asked", default=None)
-"""The checkpoint that was asked for last by an id that was not the latest, with its saver and thread.
-
-A run asks for where it begins and stores what follows in one context: what others look at is no matter of it.
-"""
 
 
 class KeepstateSaver(BaseCheckpointSaver[Any]):
@@ -223,7 +217,9 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         standing = self._keeper.standings.get(thread, line)
         told = get_serializable_checkpoint_metadata(config, metadata)
         fields = {key: value for key, value in checkpoint.items() if key not in ("channel_values", "id")}
-        may_fork = self._on_conflict == "fork" or line != "" or self._is_asked(thread, parent)
+        is_strict = self._on_conflict == "raise"
+        is_copy = parent is None and told.get("source") == "fork"  # of the first one: nothing comes before it
+        may_fork = not is_strict or line != "" or is_copy or isinstance(get_checkpoint_id(config), Past)
         message = f"{told.get('source', 'step')}, step {told.get('step', '?')}, {names.id}"
         return putting.Putting(
             names,
@@ -234,6 +230,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
             snapshots_in(channels),
             "" if values.is_encrypted else message,
             may_fork,
+            is_strict,
         )
 
     def put_writes(
@@ -277,37 +274,25 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Returns the checkpoint that a config names, or the latest of its thread; None if there is none."""
-        found, is_back = self._homes.finish(lambda handle: self._get(handle, config))
-        self._note_asked(config, is_back=is_back)
-        return found
+        return self._homes.finish(lambda handle: self._get(handle, config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
         """Returns the checkpoint that a config names, or the latest of its thread; None if there is none."""
-        found, is_back = await self._homes.wait(lambda handle: self._get(handle, config))
-        self._note_asked(config, is_back=is_back)
-        return found
+        return await self._homes.wait(lambda handle: self._get(handle, config))
 
-    async def _get(self, handle: Keepstate, config: RunnableConfig) -> tuple[CheckpointTuple | None, bool]:
-        """Returns a checkpoint, and whether it was asked for by an id that is not the latest."""
+    async def _get(self, handle: Keepstate, config: RunnableConfig) -> CheckpointTuple | None:
         thread, line, id = _place(config)
         if await self._expiry.is_over(handle, thread):
-            return None, False
+            return None
+        is_strict = line == "" and self._on_conflict == "raise"
         latest = None
-        if id is not None and line == "" and self._on_conflict == "raise":
+        if id is not None and is_strict:
             latest = await reading.Reading(self._keeper, handle, thread).latest(line)
         told = config if id is not None else None
         found = await reading.get(self._keeper, handle, thread, line, id, told)
-        return found, latest is not None and latest.names.id != id
-
-    def _note_asked(self, config: RunnableConfig, *, is_back: bool) -> None:
-        """Notes where the run was sent back to that goes on from here; then it looks at the latest, too."""
-        if is_back:
-            thread, _, id = _place(config)
-            _ASKED.set((self._homes, thread, id))
-
-    def _is_asked(self, thread: str, id: str | None) -> bool:
-        asked = _ASKED.get()
-        return asked is not None and asked[0] is self._homes and asked[1:] == (thread, id)
+        if found is None or not is_strict:
+            return found
+        return going_back(found, is_past=latest is not None and latest.names.id != id)
 
     def list(
         self,
@@ -471,7 +456,8 @@ def _place(config: RunnableConfig) -> tuple[str, str, str | None]:
     if "thread_id" not in configurable:
         raise InvalidError('the config names no thread; give {"configurable": {"thread_id": …}}')
     line = configurable.get("checkpoint_ns") or ""
-    return str(configurable["thread_id"]), line, get_checkpoint_id(config) or None
+    id = get_checkpoint_id(config)
+    return str(configurable["thread_id"]), line, str(id) if id else None
 
 
 def _wanted(

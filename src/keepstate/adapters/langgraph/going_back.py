@@ -1,0 +1,40 @@
+"""Going back in time where conflicts raise: what a run has asked for goes with the run, and with nobody else.
+
+LangGraph makes the config that a run stores with of the one that it got when it asked where to begin. So the
+id in there tells whether it was sent back. What is noted elsewhere, by the saver or by a context, would be
+true of others as well who look at old checkpoints meanwhile.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+from langchain_core.runnables import RunnableConfig
+from langgraph.checkpoint.base import CheckpointTuple
+
+
+class Past(str):
+    """The id of a checkpoint that others have followed already: who stores with it knows that it forks."""
+
+    __slots__ = ()
+
+    def __copy__(self) -> Self:
+        return self
+
+    def __deepcopy__(self, memo: object) -> Self:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return str, (str(self),)
+
+
+def going_back(found: CheckpointTuple, *, is_past: bool) -> CheckpointTuple:
+    """Returns a checkpoint to go on from: after it, if that goes back in time, and beside it, as a copy."""
+    config = _past(found.config) if is_past else found.config
+    parent = found.parent_config
+    return found._replace(config=config, parent_config=None if parent is None else _past(parent))
+
+
+def _past(config: RunnableConfig) -> RunnableConfig:
+    named = config["configurable"]
+    return {**config, "configurable": named | {"checkpoint_id": Past(named["checkpoint_id"])}}
