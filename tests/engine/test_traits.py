@@ -219,6 +219,27 @@ def test_what_refers_to_itself_comes_to_an_end(monkeypatch: pytest.MonkeyPatch) 
     assert Fold(by_class, 0).digest() == Fold(by_class, 0).digest()
 
 
+class Unbound:
+    """Stands for what is not there yet, as proxies of frameworks do."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("outside of a request")
+
+
+UNBOUND = Unbound()
+
+
+def by_proxy(state: int, event: Event) -> int:
+    return state + RATE if UNBOUND else state
+
+
+def test_what_cannot_be_looked_at_hides_nothing_else(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = Fold(by_proxy, 0).digest()
+    monkeypatch.setitem(globals(), "RATE", 2)
+
+    assert Fold(by_proxy, 0).digest() != before
+
+
 def test_an_installed_package_is_not_gone_through(monkeypatch: pytest.MonkeyPatch) -> None:
     installed = ModuleType("installed_one")
     installed.__file__ = "/lib/site-packages/installed_one.py"
