@@ -23,6 +23,17 @@ from langgraph.checkpoint.base import (
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from keepstate.adapters.langgraph import copying, letting_go, putting, reading
+from keepstate.adapters.langgraph.admitting import (
+    admit_checkpoint,
+    admit_serde,
+    admit_wanted,
+    admit_writes,
+    channels_named,
+    named_all,
+    place_in,
+    refuse,
+    thread_named,
+)
 from keepstate.adapters.langgraph.classes import Allowed, Classes
 from keepstate.adapters.langgraph.expiry import Expiry
 from keepstate.adapters.langgraph.going_back import Past, going_back
@@ -33,6 +44,7 @@ from keepstate.adapters.langgraph.records import Names, PendingRecord
 from keepstate.adapters.langgraph.retention import Retention, Strategy, milliseconds
 from keepstate.adapters.langgraph.serde import Values
 from keepstate.adapters.langgraph.taking import snapshots_in, take
+from keepstate.engine.admission import admit_flag
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.opening import DEFAULT_URL
@@ -85,6 +97,8 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         max_age_s: float | None = None,
         ttl_s: float | None = None,
     ) -> None:
+        if serde is not None:
+            admit_serde(serde)
         super().__init__(serde=serde)
         if on_conflict not in ("fork", "raise"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`on_conflict` is {on_conflict!r}; it is 'fork' or 'raise'")
@@ -211,8 +225,8 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
     ) -> putting.Putting:
         """Returns the checkpoint as it is now: what becomes of its values later changes nothing."""
         values = self._keeper.values
-        thread, line, parent = _place(config)
-        names = Names(thread, line, checkpoint["id"])
+        thread, line, parent = place_in(config)
+        names = Names(thread, line, admit_checkpoint(checkpoint, metadata))
         channels = checkpoint["channel_values"]
         standing = self._keeper.standings.get(thread, line)
         told = get_serializable_checkpoint_metadata(config, metadata)
@@ -220,13 +234,21 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         is_strict = self._on_conflict == "raise"
         is_copy = parent is None and told.get("source") == "fork"  # of the first one: nothing comes before it
         may_fork = not is_strict or line != "" or is_copy or isinstance(get_checkpoint_id(config), Past)
+        try:
+            taken = take(values, channels, standing)
+        except InvalidError as error:
+            refuse(error, names)
+        try:
+            body = values.dump([fields, told, list(channels)])
+        except InvalidError as error:
+            refuse(error, names, "metadata" if (error.path or "").startswith("[1]") else "checkpoint")
         message = f"{told.get('source', 'step')}, step {told.get('step', '?')}, {names.id}"
         return putting.Putting(
             names,
             parent,
-            take(values, channels, standing),
+            taken,
             standing,
-            values.dump([fields, told, list(channels)]),
+            body,
             snapshots_in(channels),
             "" if values.is_encrypted else message,
             may_fork,
@@ -241,7 +263,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         task_path: str = "",
     ) -> None:
         """Stores what a task has written on a checkpoint."""
-        names, record = self._writes(config, writes, task_path)
+        names, record = self._writes(config, writes, task_id, task_path)
         self._homes.finish(lambda handle: putting.put_writes(self._keeper, handle, names, task_id, record))
 
     async def aput_writes(
@@ -252,23 +274,26 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         task_path: str = "",
     ) -> None:
         """Stores what a task has written on a checkpoint."""
-        names, record = self._writes(config, writes, task_path)
+        names, record = self._writes(config, writes, task_id, task_path)
         await self._homes.wait(
             lambda handle: putting.put_writes(self._keeper, handle, names, task_id, record)
         )
 
     def _writes(
-        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task_path: str
+        self, config: RunnableConfig, writes: Sequence[tuple[str, Any]], task: str, path: str
     ) -> tuple[Names, PendingRecord]:
         dump = self._keeper.values.dump
-        thread, line, id = _place(config)
+        thread, line, id = place_in(config)
         if id is None:
             raise InvalidError("writes belong to a checkpoint; name it in the config")
-        told = {
-            WRITES_IDX_MAP.get(channel, place): dump([channel, value])
-            for place, (channel, value) in enumerate(writes)
-        }
-        return Names(thread, line, id), PendingRecord(dump(task_path), [*told.items()])
+        admit_writes(writes, task, path)
+        names, told = Names(thread, line, id), dict[int, bytes]()
+        for place, (channel, value) in enumerate(writes):
+            try:
+                told[WRITES_IDX_MAP.get(channel, place)] = dump([channel, value])
+            except InvalidError as error:
+                refuse(error, names, channel, by=task)
+        return names, PendingRecord(dump(path), [*told.items()])
 
     # ---- reading
 
@@ -281,7 +306,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         return await self._homes.wait(lambda handle: self._get(handle, config))
 
     async def _get(self, handle: Keepstate, config: RunnableConfig) -> CheckpointTuple | None:
-        thread, line, id = _place(config)
+        thread, line, id = place_in(config)
         if await self._expiry.is_over(handle, thread):
             return None
         is_strict = line == "" and self._on_conflict == "raise"
@@ -303,7 +328,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
         """Yields checkpoints, the latest first; see `alist`."""
-        wanted = _wanted(config, filter, before, limit)
+        wanted = admit_wanted(config, filter, before, limit)
         return self._homes.finish_each(lambda handle: self._list(handle, wanted))
 
     async def alist(
@@ -323,7 +348,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
             before: Only those before this one.
             limit: So many at most.
         """
-        wanted = _wanted(config, filter, before, limit)
+        wanted = admit_wanted(config, filter, before, limit)
         async for one in self._homes.wait_each(lambda handle: self._list(handle, wanted)):
             yield one
 
@@ -331,7 +356,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         if wanted.thread is not None and await self._expiry.is_over(handle, wanted.thread):
             return
         async for one in reading.listed(self._keeper, handle, wanted):
-            thread, _, _ = _place(one.config)
+            thread, _, _ = place_in(one.config)
             if wanted.thread is None and await self._expiry.is_over(handle, thread):
                 continue
             yield one
@@ -340,18 +365,16 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """Returns what was written to channels before a checkpoint, back to the nearest value of each."""
-        place = _place(config)
-        return self._homes.finish(
-            lambda handle: reading.delta_history(self._keeper, handle, *place, channels)
-        )
+        place, names = place_in(config), channels_named(channels)
+        return self._homes.finish(lambda handle: reading.delta_history(self._keeper, handle, *place, names))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """Returns what was written to channels before a checkpoint, back to the nearest value of each."""
-        place = _place(config)
+        place, names = place_in(config), channels_named(channels)
         return await self._homes.wait(
-            lambda handle: reading.delta_history(self._keeper, handle, *place, channels)
+            lambda handle: reading.delta_history(self._keeper, handle, *place, names)
         )
 
     def threads(self) -> Iterator[str]:
@@ -367,22 +390,26 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
 
     def delete_thread(self, thread_id: str) -> None:
         """Deletes all that is stored of a thread; an absent one stays absent."""
-        self._homes.finish(lambda handle: letting_go.delete(self._keeper, handle, str(thread_id)))
+        thread = thread_named(thread_id)
+        self._homes.finish(lambda handle: letting_go.delete(self._keeper, handle, thread))
 
     async def adelete_thread(self, thread_id: str) -> None:
         """Deletes all that is stored of a thread; an absent one stays absent."""
-        await self._homes.wait(lambda handle: letting_go.delete(self._keeper, handle, str(thread_id)))
+        thread = thread_named(thread_id)
+        await self._homes.wait(lambda handle: letting_go.delete(self._keeper, handle, thread))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Deletes the checkpoints of some runs and what was written on them; looks at all threads.
 
         What a delta channel of another run's checkpoint is made of stays.
         """
-        self._homes.finish(lambda handle: self._retention.delete_runs(handle, run_ids))
+        runs = named_all("run_ids", run_ids)
+        self._homes.finish(lambda handle: self._retention.delete_runs(handle, runs))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
         """Deletes the checkpoints of some runs and what was written on them; looks at all threads."""
-        await self._homes.wait(lambda handle: self._retention.delete_runs(handle, run_ids))
+        runs = named_all("run_ids", run_ids)
+        await self._homes.wait(lambda handle: self._retention.delete_runs(handle, runs))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copies all that is stored of a thread to another one.
@@ -390,15 +417,15 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         Raises:
             AlreadyExistsError: The other has a history already.
         """
-        self._homes.finish(
-            lambda handle: copying.copy(self._keeper, handle, str(source_thread_id), str(target_thread_id))
-        )
+        source = thread_named(source_thread_id, "source_thread_id")
+        target = thread_named(target_thread_id, "target_thread_id")
+        self._homes.finish(lambda handle: copying.copy(self._keeper, handle, source, target))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copies all that is stored of a thread to another one."""
-        await self._homes.wait(
-            lambda handle: copying.copy(self._keeper, handle, str(source_thread_id), str(target_thread_id))
-        )
+        source = thread_named(source_thread_id, "source_thread_id")
+        target = thread_named(target_thread_id, "target_thread_id")
+        await self._homes.wait(lambda handle: copying.copy(self._keeper, handle, source, target))
 
     def prune(  # type: ignore[override]  # it also says how many
         self,
@@ -421,10 +448,9 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
             max_age_s: Keeps those that are not older.
             dry_run: Only says how many there are.
         """
-        how = Strategy.of(strategy, keep_last, max_age_s)
-        return self._homes.finish(
-            lambda handle: self._retention.prune(handle, thread_ids, how, dry_run=dry_run)
-        )
+        threads, how = named_all("thread_ids", thread_ids), Strategy.of(strategy, keep_last, max_age_s)
+        admit_flag("dry_run", dry_run)
+        return self._homes.finish(lambda handle: self._retention.prune(handle, threads, how, dry_run=dry_run))
 
     async def aprune(  # type: ignore[override]
         self,
@@ -436,9 +462,10 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         dry_run: bool = False,
     ) -> int:
         """Lets go of old checkpoints of threads, and returns how many; as `prune`."""
-        how = Strategy.of(strategy, keep_last, max_age_s)
+        threads, how = named_all("thread_ids", thread_ids), Strategy.of(strategy, keep_last, max_age_s)
+        admit_flag("dry_run", dry_run)
         return await self._homes.wait(
-            lambda handle: self._retention.prune(handle, thread_ids, how, dry_run=dry_run)
+            lambda handle: self._retention.prune(handle, threads, how, dry_run=dry_run)
         )
 
     def sweep(self) -> int:
@@ -448,31 +475,3 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
     async def asweep(self) -> int:
         """Removes threads that have outlived their time to live, and returns how many."""
         return await self._homes.wait(self._expiry.sweep)
-
-
-def _place(config: RunnableConfig) -> tuple[str, str, str | None]:
-    """Returns thread, namespace and checkpoint of a config."""
-    configurable = config.get("configurable", {})
-    if "thread_id" not in configurable:
-        raise InvalidError('the config names no thread; give {"configurable": {"thread_id": …}}')
-    line = configurable.get("checkpoint_ns") or ""
-    id = get_checkpoint_id(config)
-    return str(configurable["thread_id"]), line, str(id) if id else None
-
-
-def _wanted(
-    config: RunnableConfig | None,
-    metadata: dict[str, Any] | None,
-    before: RunnableConfig | None,
-    limit: int | None,
-) -> reading.Wanted:
-    asked = (config or {}).get("configurable", {})
-    thread = asked.get("thread_id")
-    return reading.Wanted(
-        None if thread is None else str(thread),
-        asked.get("checkpoint_ns"),
-        asked.get("checkpoint_id"),
-        None if before is None else get_checkpoint_id(before),
-        metadata or {},
-        limit,
-    )

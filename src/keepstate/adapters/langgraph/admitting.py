@@ -1,0 +1,143 @@
+"""What a saver may be asked: what cannot work is refused in words, before anything is done.
+
+Nothing is made a text that is none: all whose id was lost would share a thread, and read one another's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final, NoReturn, cast
+from uuid import UUID
+
+from langgraph.checkpoint.base import get_checkpoint_id
+
+from keepstate.adapters.langgraph.reading import Wanted
+from keepstate.adapters.langgraph.records import Names
+from keepstate.engine.admission import admit_text
+from keepstate.errors import InvalidError
+
+_PICKLE: Final = "or allow it in pickle=SignedPickle(…)"
+_SERDE: Final = "or give serde=JsonPlusSerializer(pickle_fallback=True)"
+
+Place = tuple[str, str, str | None]
+"""Thread, namespace, and checkpoint if one is named."""
+
+
+def place_in(config: object) -> Place:
+    """Returns what a config names.
+
+    Raises:
+        InvalidError: It names no thread, or what it names is no name.
+    """
+    named = _named("config", config)
+    if "thread_id" not in named:
+        raise InvalidError('the config names no thread; give {"configurable": {"thread_id": …}}')
+    line, id = named.get("checkpoint_ns") or "", named.get("checkpoint_id") or None
+    thread = thread_named(named["thread_id"])
+    return thread, admit_text("checkpoint_ns", line), None if id is None else admit_text("checkpoint_id", id)
+
+
+def _named(what: str, config: object) -> Mapping[str, Any]:
+    named = config.get("configurable", {}) if isinstance(config, Mapping) else None
+    if not isinstance(named, Mapping):
+        raise InvalidError(f'`{what}` is {config!r}; give {{"configurable": {{"thread_id": …}}}}')
+    return cast("Mapping[str, Any]", named)
+
+
+def thread_named(given: object, what: str = "thread_id") -> str:
+    """Returns the id of a thread, which may be a number or a UUID, as text."""
+    if isinstance(given, int | UUID) and not isinstance(given, bool):
+        return str(given)
+    text = admit_text(what, given)
+    if not text:
+        raise InvalidError(f"`{what}` is empty; give the id of a thread")
+    return text
+
+
+def named_all(what: str, given: object) -> list[str]:
+    """Returns ids of threads or runs as texts."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidError(f"`{what}` is {given!r}; give a list of ids")
+    return [thread_named(one, what) for one in cast("Iterable[object]", given)]
+
+
+def channels_named(given: object) -> list[str]:
+    """Returns names of channels."""
+    if isinstance(given, str | bytes) or not isinstance(given, Iterable):
+        raise InvalidError(f"`channels` is {given!r}; give a list of names")
+    return [admit_text("channels", one) for one in cast("Iterable[object]", given)]
+
+
+def admit_wanted(config: object, metadata: object, before: object, limit: object) -> Wanted:
+    """Returns which checkpoints are asked for."""
+    named = {} if config is None else _named("config", config)
+    thread, line, id = (named.get(name) for name in ("thread_id", "checkpoint_ns", "checkpoint_id"))
+    if metadata is not None and not isinstance(metadata, Mapping):
+        raise InvalidError(f"`filter` is {metadata!r}; give a dict of what metadata must have")
+    if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
+        raise InvalidError(f"`limit` is {limit!r}; give how many at most, or None")
+    if before is not None:
+        _named("before", before)
+    return Wanted(
+        None if "thread_id" not in named else thread_named(thread),
+        None if line is None else admit_text("checkpoint_ns", line),
+        None if not id else admit_text("checkpoint_id", id),
+        None if before is None else get_checkpoint_id(cast("Any", before)),
+        cast("Mapping[str, Any]", metadata or {}),
+        limit,
+    )
+
+
+def admit_checkpoint(checkpoint: object, metadata: object) -> str:
+    """Returns the id of a checkpoint that can be stored."""
+    if not isinstance(checkpoint, Mapping):
+        raise InvalidError(f"`checkpoint` is {checkpoint!r}; give what a graph makes")
+    given = cast("Mapping[str, object]", checkpoint)
+    if not isinstance(given.get("channel_values"), Mapping):
+        raise InvalidError("`checkpoint` has no `channel_values`; give what a graph makes")
+    if not isinstance(metadata, Mapping):
+        raise InvalidError(f"`metadata` is {metadata!r}; give a dict")
+    id = admit_text("checkpoint[id]", given.get("id"))
+    if not id:
+        raise InvalidError("`checkpoint[id]` is empty; give what a graph makes")
+    return id
+
+
+def admit_writes(writes: object, task: object, path: object) -> None:
+    """Raises `InvalidError` unless these are writes of a task."""
+    admit_text("task_id", task)
+    admit_text("task_path", path)
+    if isinstance(writes, str | bytes) or not isinstance(writes, Sequence):
+        raise InvalidError(f"`writes` is {writes!r}; give pairs of a channel and a value")
+    for one in cast("Sequence[object]", writes):
+        pair = cast("tuple[object, ...]", one)
+        if not isinstance(one, tuple | list) or len(pair) != 2 or not isinstance(pair[0], str):
+            raise InvalidError(f"`writes` has {one!r}; give pairs of a channel and a value")
+
+
+def admit_serde(serde: object) -> None:
+    """Raises `InvalidError` for what is no serializer."""
+    pairs = (("dumps_typed", "loads_typed"), ("dumps", "loads"))
+    if not any(all(callable(getattr(serde, name, None)) for name in pair) for pair in pairs):
+        raise InvalidError(
+            f"`serde` is {serde!r}; give a serializer of LangGraph, with dumps_typed and loads_typed"
+        )
+
+
+def refuse(error: InvalidError, names: Names, part: str = "", *, by: str = "") -> NoReturn:
+    """Raises that something cannot be stored, by its own name and in words that help here.
+
+    Args:
+        error: The error of a value in a list of parts.
+        names: The checkpoint that it belongs to.
+        part: What the part is called; where nothing is said, the error names it already.
+        by: The task that has written it.
+    """
+    path, text = error.path or "", str(error).replace(_PICKLE, _SERDE)
+    if part:
+        place, path = f"{path}: ", part + path.partition("]")[2]
+        text = f"cannot be stored: {path}: {text.removeprefix(place)}"
+    what = f"checkpoint {names.id} of thread {names.thread!r}"
+    if by:
+        what = f"what task {by} has written on {what}"
+    raise InvalidError(f"{what}{' ' if part else ': '}{text}", path=path) from error
