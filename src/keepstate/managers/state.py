@@ -353,7 +353,7 @@ class StateManager(Manager):
         try:
             if self._staging.keys:
                 await self._flush()
-        except Exception as error:
+        except Exception as error:  # raised again, with what is lost by it
             keys = list(self._staging.keys)
             more = f" and {len(keys) - _NAMED} more" if len(keys) > _NAMED else ""
             names = ", ".join(repr(key) for key in keys[:_NAMED])
