@@ -121,6 +121,19 @@ def test_a_copy_of_a_checkpoint_whose_parent_was_let_go_of_begins_a_line() -> No
         assert values(saver, at) == {"n": 3}
 
 
+def test_what_comes_before_a_past_checkpoint_is_listed() -> None:
+    with KeepstateSaver("memory://", on_conflict="raise") as saver:
+        at = put(saver, config(), 0, n=0)
+        for step in (1, 2):
+            at = put(saver, at, step, n=step)
+        found = saver.get_tuple(config())
+        assert found is not None
+
+        (first,) = saver.list(config(), before=found.parent_config)
+
+        assert first.checkpoint["channel_values"] == {"n": 0}
+
+
 def test_the_id_of_a_past_checkpoint_is_a_text_like_any_other() -> None:
     id = Past("1f1e")
 

@@ -65,7 +65,7 @@ CALLS: dict[str, tuple[Make, tuple[Any, ...]]] = {
     "list(checkpoint_ns)": (lambda x: ("list", (line(x),), {}), (5, *NO_TEXT)),
     "list(checkpoint_id)": (lambda x: ("list", (id(x),), {}), (5, *NO_TEXT)),
     "list(filter)": (lambda x: ("list", (config(),), {"filter": x}), (1, "x", ["x"])),
-    "list(before)": (lambda x: ("list", (config(),), {"before": x}), (1, "t", {"configurable": None})),
+    "list(before)": (lambda x: ("list", (config(),), {"before": x}), (1, "t", {"configurable": None}, id(5))),
     "list(limit)": (lambda x: ("list", (config(),), {"limit": x}), ("3", -1, 1.5, True)),
     "delta history(config)": (
         lambda x: ("get_delta_channel_history", (), {"config": x, "channels": ["n"]}),

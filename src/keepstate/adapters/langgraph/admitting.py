@@ -9,8 +9,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, cast
 from uuid import UUID
 
-from langgraph.checkpoint.base import get_checkpoint_id
-
 from keepstate.adapters.langgraph.reading import Wanted
 from keepstate.adapters.langgraph.records import Names
 from keepstate.engine.admission import admit_text
@@ -76,13 +74,12 @@ def admit_wanted(config: object, metadata: object, before: object, limit: object
         raise InvalidError(f"`filter` is {metadata!r}; give a dict of what metadata must have")
     if limit is not None and (not isinstance(limit, int) or isinstance(limit, bool) or limit < 0):
         raise InvalidError(f"`limit` is {limit!r}; give how many at most, or None")
-    if before is not None:
-        _named("before", before)
+    before_id = None if before is None else _named("before", before).get("checkpoint_id")
     return Wanted(
         None if "thread_id" not in named else thread_named(thread),
         None if line is None else admit_text("checkpoint_ns", line),
         None if not id else admit_text("checkpoint_id", id),
-        None if before is None else get_checkpoint_id(cast("Any", before)),
+        None if not before_id else admit_text("before", before_id),
         cast("Mapping[str, Any]", metadata or {}),
         limit,
     )
