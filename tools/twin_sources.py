@@ -53,6 +53,8 @@ def read_all(modules: Iterable[str], folder: Path) -> dict[str, Source]:
         for name, cls in source.classes.items():
             if is_parent(name) and (node := own_maker(cls)) is not None:
                 MAKERS[name] = node, source.origins
+            elif is_parent(name):
+                MAKERS.update((name, MAKERS[base]) for base in bases_of(cls) if base in MAKERS)
     for source in sources.values():
         MADE.update(name for name, cls in source.classes.items() if is_made(cls))
     return sources

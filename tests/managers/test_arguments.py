@@ -17,6 +17,7 @@ import pytest
 
 from keepstate import (
     AgentCoordinationState,
+    AgentRecoveryManager,
     InvalidError,
     KeepstateError,
     KnowledgeStateManager,
@@ -31,6 +32,7 @@ from keepstate import (
     ToolStateManager,
     WorkflowState,
     WorkflowStateManager,
+    sync,
 )
 from keepstate.managers.manager import Manager
 from tests.managers.calls import MANAGERS, done, fits, methods, parts
@@ -149,6 +151,17 @@ def test_what_a_manager_cannot_be_made_of_is_refused(manager: type[Manager]) -> 
         for wrong in CANNOT_BE[argument] if argument != "_colour" else ():
             with pytest.raises(InvalidError):
                 manager(**{argument: wrong})
+
+
+@pytest.mark.parametrize("manager", [*MANAGERS, AgentRecoveryManager])
+def test_blocking_managers_are_made_of_the_same_arguments(manager: type[Any]) -> None:
+    twin = getattr(sync, manager.__name__)
+
+    taken = inspect.signature(manager).parameters.values()
+    same = inspect.signature(twin).parameters.values()
+    assert [(each.name, each.kind, each.default) for each in taken if each.name != "_colour"] == [
+        (each.name, each.kind, each.default) for each in same
+    ]
 
 
 @pytest.mark.parametrize("shards", [0, -1, 1_001, 1 << 40, 2.0, True])

@@ -6,16 +6,23 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from datetime import datetime, timedelta
+from os import PathLike
 
 from keepstate._finish import finish
 from keepstate.managers import knowledge as managers
+from keepstate.managers.backends import Backend
 from keepstate.managers.knowledge_records import (
     IndexingProgress,
     IndexingStatus,
     KnowledgeBaseState,
     SourceState,
 )
+from keepstate.stores.protocol import Store
+from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.managers.knowledge_documents import KnowledgeDocuments
+from keepstate.sync.space import Space
+from keepstate.sync.transaction import Transaction
+from keepstate.sync.twin import inner_of
 
 
 class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
@@ -31,6 +38,30 @@ class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
         file_path: The file of a journal or SQLite database.
         space: Instead: the space or transaction to keep it in.
     """
+
+    def __init__(
+        self,
+        *,
+        persistence: str | Backend | Store | Keepstate | None = None,
+        url: str | None = None,
+        redis_url: str | None = None,
+        file_path: str | PathLike[str] | None = None,
+        space: Space | Transaction | None = None,
+    ) -> None:
+        super().__init__(
+            managers.KnowledgeStateManager(
+                persistence=inner_of(persistence) if isinstance(persistence, Keepstate) else persistence,
+                url=url,
+                redis_url=redis_url,
+                file_path=file_path,
+                space=inner_of(space)
+                if isinstance(space, Space)
+                else inner_of(space)
+                if isinstance(space, Transaction)
+                else space,
+                _colour="blocking",
+            )
+        )
 
     def list_knowledge_bases(self) -> list[str]:
         """Returns the ids of all bases of which something is known."""
