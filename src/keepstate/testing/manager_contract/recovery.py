@@ -221,7 +221,7 @@ class RecoveryContract(ManagerStage):
     @only_async
     @pytest.mark.parametrize("by", ["recover", "run"])
     async def test_who_lost_the_agent_while_restoring_it_does_not_resume_it(self, by: str) -> None:
-        agents, recovery = self.recovery(claim_s=0.1)
+        agents, recovery = self.recovery(claim_s=0.4)
         await agents.save_checkpoint(checkpoint("c", 1))
         space = self.run_space() if self.in_passed_space else self.handle().space("agent/a")
         name = "agent/a/recovery" if self.in_passed_space else "recovery"
@@ -229,7 +229,7 @@ class RecoveryContract(ManagerStage):
         class Asleep(Agent):
             async def restore_from_checkpoint(self, state: Any) -> None:
                 super().restore_from_checkpoint(state)
-                time.sleep(0.3)  # holds up the loop, and with it who renews the claim
+                time.sleep(0.7)  # holds up the loop, and with it who renews the claim
                 await (await space.leases.acquire(name, 60, wait_s=5)).check()
 
         agent = Asleep(failures=1)

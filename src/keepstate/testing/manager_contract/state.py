@@ -372,10 +372,10 @@ class StateContract(ManagerStage):
         await state.save("old", 1)
         await state.save("again", 1)
         await state.cleanup(older_than=timedelta(hours=1))
-        await self.pass_time(300)
+        await self.pass_time(500)
         await state.save("new", 2)
         await state.save("again", 2)
-        removed = await state.cleanup(older_than=timedelta(milliseconds=200))
+        removed = await state.cleanup(older_than=timedelta(milliseconds=400))
 
         assert removed == 1 and await state.list_keys() == ["again", "new"]
 
