@@ -36,7 +36,9 @@ def place_in(config: object) -> Place:
 
 
 def _named(what: str, config: object) -> Mapping[str, Any]:
-    named = config.get("configurable", {}) if isinstance(config, Mapping) else None
+    named: object = None
+    if isinstance(config, Mapping):
+        named = cast("Mapping[str, object]", config).get("configurable", {})
     if not isinstance(named, Mapping):
         raise InvalidError(f'`{what}` is {config!r}; give {{"configurable": {{"thread_id": …}}}}')
     return cast("Mapping[str, Any]", named)
@@ -68,7 +70,7 @@ def channels_named(given: object) -> list[str]:
 
 def admit_wanted(config: object, metadata: object, before: object, limit: object) -> Wanted:
     """Returns which checkpoints are asked for."""
-    named = {} if config is None else _named("config", config)
+    named: Mapping[str, Any] = {} if config is None else _named("config", config)
     thread, line, id = (named.get(name) for name in ("thread_id", "checkpoint_ns", "checkpoint_id"))
     if metadata is not None and not isinstance(metadata, Mapping):
         raise InvalidError(f"`filter` is {metadata!r}; give a dict of what metadata must have")

@@ -36,5 +36,5 @@ def going_back(found: CheckpointTuple, *, is_past: bool) -> CheckpointTuple:
 
 
 def _past(config: RunnableConfig) -> RunnableConfig:
-    named = config["configurable"]
+    named = config.get("configurable", {})
     return {**config, "configurable": named | {"checkpoint_id": Past(named["checkpoint_id"])}}
