@@ -22,29 +22,59 @@ class _Note:
     is_told: bool = False
 
 
-_Versions = Mapping[tuple[str, str], _Note]
-_NONE: _Versions = MappingProxyType({})
+_Place = tuple[str, str]
 
-_known: ContextVar[Mapping[ref[Reads], _Versions]] = ContextVar(
-    "keepstate_reads", default=MappingProxyType({})
-)
+
+class _Notes:
+    """What one context knows: never changed, as others begin with it, and yet cheap to add to.
+
+    Layers, each at least twice as large as the one before: a note is copied as often as the number of notes
+    has doubled since. None in a layer is for what was forgotten.
+    """
+
+    __slots__ = ("_layers",)
+
+    def __init__(self, layers: tuple[Mapping[_Place, _Note | None], ...] = ()) -> None:
+        self._layers = layers
+
+    def get(self, place: _Place) -> _Note | None:
+        """Returns the note of a place, or None."""
+        return next((layer[place] for layer in self._layers if place in layer), None)
+
+    def places(self) -> set[_Place]:
+        """Returns the places that have, or had, a note."""
+        return {place for layer in self._layers for place in layer}
+
+    def including(self, notes: Mapping[_Place, _Note | None]) -> _Notes:
+        """Returns these notes and others, which come in their place."""
+        top, under = dict(notes), self._layers
+        while under and len(under[0]) < 2 * len(top):
+            top, under = {**under[0], **top}, under[1:]
+        if not under:
+            top = {place: note for place, note in top.items() if note is not None}
+        return _Notes((top, *under))
+
+
+_NONE = _Notes()
+
+_known: ContextVar[Mapping[ref[Reads], _Notes]] = ContextVar("keepstate_reads", default=MappingProxyType({}))
 
 
 class Reads:
     """The versions that are known of some values."""
 
     def __init__(self) -> None:
-        self._shared: dict[tuple[str, str], int] = {}  # for who reads in a task made for just that
+        self._shared: dict[_Place, int] = {}  # for who reads in a task made for just that
 
     def read(self, owner: str, key: str, version: int) -> None:
         """Notes what was read."""
-        own = self._own()
-        before = own.get((owner, key))
+        place = owner, key
+        before = self._own().get(place)
         if before is None:
-            self._shared[owner, key] = version
+            self._shared[place] = version
         elif before.is_told:
             before.version = version
-        self._note({**own, (owner, key): _Note(version)})
+        self._note({place: _Note(version)})
 
     def expected(self, owner: str, key: str) -> int | None:
         """Returns the version that was read here last, or None if none was."""
@@ -53,30 +83,31 @@ class Reads:
 
     def wrote(self, owner: str, key: str, version: int) -> None:
         """Notes what was written over what was read; others have not read that."""
-        place, own = (owner, key), self._own()
-        if place in own or place in self._shared:
-            is_told = own[place].is_told if place in own else True
-            self._note({**own, place: _Note(version, is_told)})
+        place = owner, key
+        noted = self._own().get(place)
+        if noted is not None or place in self._shared:
+            self._note({place: _Note(version, is_told=noted is None or noted.is_told)})
 
     def refused(self, owner: str, key: str) -> None:
         """Notes that what was read is not what is there: it is to be read again from here."""
-        place, own = (owner, key), self._own()
-        if place not in own and place in self._shared:
-            self._note({**own, place: _Note(self._shared[place], is_told=True)})
+        place = owner, key
+        if self._own().get(place) is None and place in self._shared:
+            self._note({place: _Note(self._shared[place], is_told=True)})
 
     def forget(self, owner: str, key: str | None = None) -> None:
         """Forgets one value, or all of an owner."""
-        own = self._own()
-        for place in {*own, *self._shared}:
-            if place[0] == owner and key in (None, place[1]):
-                self._shared.pop(place, None)
-        self._note(
-            {place: known for place, known in own.items() if place[0] != owner or key not in (None, place[1])}
-        )
+        places = {(owner, key)} if key is not None else self._places_of(owner)
+        for place in places:
+            self._shared.pop(place, None)
+        if known := [place for place in places if self._own().get(place) is not None]:
+            self._note(dict.fromkeys(known))
 
-    def _own(self) -> _Versions:
+    def _places_of(self, owner: str) -> set[_Place]:
+        return {place for place in {*self._own().places(), *self._shared} if place[0] == owner}
+
+    def _own(self) -> _Notes:
         return _known.get().get(ref(self), _NONE)
 
-    def _note(self, versions: _Versions) -> None:
+    def _note(self, notes: Mapping[_Place, _Note | None]) -> None:
         others = {who: known for who, known in _known.get().items() if who() is not None}
-        _known.set(MappingProxyType({**others, ref(self): versions}))
+        _known.set(MappingProxyType({**others, ref(self): self._own().including(notes)}))

@@ -1,0 +1,64 @@
+"""What is remembered of reads: by each context for itself, and at a cost that does not grow with it."""
+
+from __future__ import annotations
+
+from contextvars import copy_context
+from math import log2
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from keepstate.typed.reads import Reads, _known  # pyright: ignore[reportPrivateUsage]
+
+owners, keys = st.sampled_from("abc"), st.sampled_from("xyz")
+acts = st.one_of(
+    st.tuples(st.just("read"), owners, keys, st.integers(1, 9)),
+    st.tuples(st.just("forget"), owners, keys | st.none(), st.none()),
+)
+
+
+@given(st.lists(acts, max_size=40))
+def test_what_was_read_last_and_not_forgotten_since_is_expected(way: list[tuple[str, str, Any, Any]]) -> None:
+    reads, model = Reads(), dict[tuple[str, str], int]()
+
+    def walk() -> None:
+        for act, owner, key, version in way:
+            if act == "read":
+                reads.read(owner, key, version)
+                model[owner, key] = version
+            else:
+                reads.forget(owner, key)
+                for place in [each for each in model if each[0] == owner and key in (None, each[1])]:
+                    del model[place]
+            assert {
+                place: found
+                for place in [(owner, key) for owner in "abc" for key in "xyz"]
+                if (found := reads.expected(*place)) is not None
+            } == model
+
+    copy_context().run(walk)
+
+
+def test_a_context_that_begins_in_another_knows_what_that_knew_and_tells_it_nothing() -> None:
+    reads = Reads()
+
+    def main() -> None:
+        reads.read("a", "x", 1)
+        copy_context().run(reads.read, "a", "x", 2)
+        assert reads.expected("a", "x") == 1
+
+    copy_context().run(main)
+
+
+def test_however_much_was_read_few_layers_hold_it() -> None:
+    reads = Reads()
+
+    def main() -> int:
+        for number in range(5000):
+            reads.read(f"owner {number}", "x", number + 1)
+        assert all(reads.expected(f"owner {number}", "x") == number + 1 for number in range(5000))
+        (notes,) = [notes for who, notes in _known.get().items() if who() is reads]
+        return len(notes._layers)  # pyright: ignore[reportPrivateUsage]
+
+    assert 1 < copy_context().run(main) <= log2(5000)
