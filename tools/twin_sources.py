@@ -63,7 +63,16 @@ def read_all(modules: Iterable[str], folder: Path) -> dict[str, Source]:
 def is_parent(name: str) -> bool:
     """Says whether other twins inherit from it, and so hold an inner object of another class."""
     tools = {"ToolPlaces", "ToolRetries", "ToolEffects", "ToolExecutions", "ToolResults"}
-    others = {"KnowledgeDocuments", "Loaded", "Manager", "Parts", "TeamRosters", "Upkeep", "WorkflowSteps"}
+    others = {
+        "Kept",
+        "KnowledgeDocuments",
+        "Loaded",
+        "Manager",
+        "Parts",
+        "TeamRosters",
+        "Upkeep",
+        "WorkflowSteps",
+    }
     return name in tools | others
 
 

@@ -34,6 +34,7 @@ MODULES = {
     "managers.state": ("StateManager",),
     "managers.workflow_steps": ("WorkflowSteps",),
     "managers.workflows": ("WorkflowStateManager",),
+    "sessions.kept": ("Kept",),
     "sessions.bounded": ("BoundedState",),
     "sessions.conversation": ("Conversation",),
     "sessions.machine": ("AgentStateMachine",),

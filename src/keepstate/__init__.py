@@ -124,7 +124,8 @@ if TYPE_CHECKING:
     from keepstate.sessions.counting import TokenCounter
     from keepstate.sessions.machine import AgentStateMachine, Transition
     from keepstate.sessions.messages import estimate_tokens
-    from keepstate.sessions.records import SessionContext, SessionMoment, TaskState
+    from keepstate.sessions.moments import SessionMoment
+    from keepstate.sessions.records import SessionContext, TaskState
     from keepstate.sessions.session import Session
     from keepstate.sessions.sweeping import Sessions
     from keepstate.sessions.table import StepResult
@@ -257,7 +258,8 @@ _HOMES = {
     "sessions.bounded": ("BoundedState",),
     "sessions.conversation": ("Conversation",),
     "sessions.machine": ("AgentStateMachine", "Transition"),
-    "sessions.records": ("SessionContext", "SessionMoment", "TaskState"),
+    "sessions.moments": ("SessionMoment",),
+    "sessions.records": ("SessionContext", "TaskState"),
     "sessions.table": ("StepResult",),
     "sessions.session": ("Session",),
     "sessions.sweeping": ("Sessions",),

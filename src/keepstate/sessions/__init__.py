@@ -10,7 +10,8 @@ To add one: a class that takes `persistence=` or `space=` by `home.Home` and kee
 from keepstate.sessions.bounded import BoundedState
 from keepstate.sessions.conversation import Conversation
 from keepstate.sessions.machine import AgentStateMachine, Transition
-from keepstate.sessions.records import SessionContext, SessionMoment, TaskState
+from keepstate.sessions.moments import SessionMoment
+from keepstate.sessions.records import SessionContext, TaskState
 from keepstate.sessions.session import Session
 from keepstate.sessions.sweeping import Sessions
 from keepstate.sessions.table import StepResult

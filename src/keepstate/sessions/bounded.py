@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from os import PathLike
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from keepstate._runner import Colour
 from keepstate.engine.keepstate import Keepstate
@@ -13,13 +12,14 @@ from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
 from keepstate.sessions.fitting import ordered
 from keepstate.sessions.home import Home
+from keepstate.sessions.kept import Kept
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.sessions.site import Site
 from keepstate.sessions.talk import Talk, rules_of
 from keepstate.stores.protocol import Store
 
 
-class BoundedState:
+class BoundedState(Kept):
     """The messages of a conversation, of which the context holds as many as its budget allows.
 
     Over the budget the oldest messages leave the context: dropped, or summarised if `summarise` is given and
@@ -61,24 +61,12 @@ class BoundedState:
             max_tokens, counter, summarise, summarise_over, summarise_first, is_blocking=_colour == "blocking"
         )
         self.id, self.max_tokens = "default" if id is None else id, max_tokens
-        self._home = Home(persistence, space, colour=_colour, is_private=id is None)
+        self._home = self._closing = Home(persistence, space, colour=_colour, is_private=id is None)
         site = Site(self._home.place("context", self.id), self._home.prefix("context", self.id))
         self._talk = Talk(site, rules)
 
     def __repr__(self) -> str:
         return f"<BoundedState {self.id!r} of {self.max_tokens} tokens in {self._home!r}>"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
-        await self._home.close()
 
     async def add_message(self, message: Mapping[str, Any], *, pinned: bool = False) -> int:
         """Adds a message, and returns its number; summarises what left the context, if that is due.

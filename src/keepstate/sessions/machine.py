@@ -11,7 +11,6 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from datetime import datetime
 from os import PathLike
-from types import TracebackType
 from typing import Any, ClassVar, Self, TypeAlias
 
 from keepstate._finish import finish
@@ -27,6 +26,7 @@ from keepstate.engine.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, NotLoadedError, TransitionError
 from keepstate.sessions.holding import holding
 from keepstate.sessions.home import Home, short
+from keepstate.sessions.kept import Kept
 from keepstate.sessions.table import table_of
 from keepstate.stores.protocol import Store
 from keepstate.values.schema import register
@@ -67,7 +67,7 @@ class Transition:
     at: datetime
 
 
-class AgentStateMachine:
+class AgentStateMachine(Kept):
     """A task of an agent as a state machine, kept in the space `machine/<id>`.
 
     A subclass says what is done: it has `plan` and `execute_step` for the states of the default table, and
@@ -133,7 +133,7 @@ class AgentStateMachine:
         self._guards, self._on_enter, self._on_leave = guards or {}, on_enter or {}, on_leave or {}
         self._work = work or {}
         self._admit(kind, _colour)
-        self._home = Home(persistence, space, colour=_colour, is_private=id is None)
+        self._home = self._closing = Home(persistence, space, colour=_colour, is_private=id is None)
         id = "default" if id is None else id
         self._place = self._home.place("machine", id, record=True)
         self.id, self._name = id, f"{self._home.prefix('machine', id)}machine"
@@ -150,15 +150,6 @@ class AgentStateMachine:
     async def __aenter__(self) -> Self:
         await self.refresh()
         return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
-        await self._home.close()
 
     def _admit(self, kind: type, colour: Colour) -> None:
         """Raises `InvalidError` for what would never be asked, called or done."""

@@ -1,4 +1,4 @@
-"""What a session returns: a task, all that a model is told, and what the session was at a moment."""
+"""What a session returns: a task, and all that a model is told."""
 
 from __future__ import annotations
 
@@ -8,9 +8,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from keepstate.sessions.lives import HEAD, HeadRecord, life_prefix
 from keepstate.sessions.messages import Message
-from keepstate.sessions.talk import TalkRecord
 from keepstate.values.builtin import json_form
 
 TaskStatus = Literal["pending", "in_progress", "waiting", "completed", "failed", "cancelled"]
@@ -67,37 +65,3 @@ def told(session: Mapping[str, Any], user: Mapping[str, Any]) -> Message | None:
     if not known:
         return None
     return {"role": "system", "content": msgspec.json.encode(json_form(known)).decode()}
-
-
-@dataclass(frozen=True, slots=True)
-class SessionMoment:
-    """A session as it was at one moment.
-
-    Attributes:
-        life: Which of its lives it was, from 1; 0 if it was new, and nothing of it was there.
-        user_id: Whose it was, or None.
-        messages: The conversation.
-        states: The states by name, `task` among them, as they are stored.
-    """
-
-    life: int
-    user_id: str | None = None
-    messages: list[Message] = field(default_factory=list[Message])
-    states: dict[str, Any] = field(default_factory=dict[str, Any])
-
-
-def moment_in(documents: Mapping[str, Any], prefix: str) -> SessionMoment:
-    """Returns the session that documents were at a moment."""
-    head = documents.get(prefix + HEAD)
-    if not isinstance(head, HeadRecord):
-        return SessionMoment(0)
-    life = life_prefix(prefix, head.life)
-    record = documents.get(f"{life}talk", TalkRecord())
-    said = {int(number): message for number, message in _below(documents, f"{life}message/").items()}
-    edits = {int(number): message for number, message in _below(documents, f"{life}edit/").items()}
-    messages = [edits.get(number, said[number]) for number in sorted(said) if number >= record.begin]
-    return SessionMoment(head.life, head.user_id, messages, _below(documents, f"{life}state/"))
-
-
-def _below(documents: Mapping[str, Any], begin: str) -> dict[str, Any]:
-    return {name[len(begin) :]: documents[name] for name in documents if name.startswith(begin)}

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from os import PathLike
-from types import TracebackType
-from typing import Any, Final, Self, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_text
@@ -28,23 +27,25 @@ from keepstate.errors import InvalidError
 from keepstate.sessions.conversation import Conversation
 from keepstate.sessions.fitting import Budget, ordered
 from keepstate.sessions.home import Home
+from keepstate.sessions.kept import Kept
 from keepstate.sessions.lives import Lives
 from keepstate.sessions.models import Model, PlainModel, plain
-from keepstate.sessions.records import SessionContext, SessionMoment, TaskState, moment_in, told
+from keepstate.sessions.moments import SessionMoment, moment_in
+from keepstate.sessions.records import SessionContext, TaskState, told
 from keepstate.sessions.site import Elsewhere, Site
 from keepstate.sessions.talk import ContextRules, Talk
 from keepstate.sessions.user import UserState
-from keepstate.sessions.validated import ValidatedState, state_at
+from keepstate.sessions.validated import STATES, ValidatedState, state_at
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
 M = TypeVar("M")
 
 _MAX_TOKENS: Final = 8000
-_DATA: Final = "state/data"
+_DATA: Final = f"{STATES}data"
 
 
-class Session:
+class Session(Kept):
     """The state of one session, in the space `session/<session_id>`; of its user, in `user/<user_id>`.
 
     A session that nobody has used for `ttl_s`, by the store's clock, is new again: nothing of it is read any
@@ -96,7 +97,9 @@ class Session:
     def _begin(
         self, home: Home | None, session_id: str, user_id: str | None, lives: Lives, user: Site | None
     ) -> None:
-        self._home, self.session_id, self.user_id = home, session_id, user_id
+        self._home = self._closing = home
+        self.session_id, self.user_id = session_id, user_id
+        self._talk = Talk(lives, ContextRules(Budget(_MAX_TOKENS)))
         self._lives, self._user = lives, user
         self._lease: Lease | None = None
         self._shares = home is not None and home.passed is not None
@@ -106,25 +109,12 @@ class Session:
         whose = "" if self.user_id is None else f" of user {self.user_id!r}"
         return f"<Session {self.session_id!r}{whose} in {self._home or self._lives.place!r}>"
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
-        if self._home is not None:
-            await self._home.close()
-
     # ---- the three kinds of state
 
     @property
     def conversation(self) -> Conversation:
         """Returns what is said in the session, with a context of 8,000 tokens; see `Conversation.within`."""
-        return Conversation(Talk(self._lives, ContextRules(Budget(_MAX_TOKENS))))
+        return Conversation(self._talk)
 
     @property
     def task(self) -> ValidatedState[TaskState]:
@@ -205,7 +195,7 @@ class Session:
             InvalidError: What does not give way is more than the budget.
         """
         limits.admit_count("max_tokens", max_tokens)
-        count = self.conversation._talk.rules.budget.tokens_of  # pyright: ignore[reportPrivateUsage]
+        count = self._talk.rules.budget.tokens_of
         session, user, tokens = await self._states(), dict[str, Any](), 0
         while True:
             if self.user_id is not None:
@@ -216,7 +206,7 @@ class Session:
                 break
             history //= 2
         try:
-            window, found = await self.conversation._talk.context(max(1, max_tokens - tokens))  # pyright: ignore[reportPrivateUsage]
+            window, found = await self._talk.context(max(1, max_tokens - tokens))
         except InvalidError as error:
             raise _too_little(tokens, max_tokens, f": {error}") from error
         if tokens + window.tokens > max_tokens:
@@ -334,12 +324,12 @@ class Session:
 
     async def _states(self) -> dict[str, Any]:
         prefix = await self._lives.to_read()
-        return {} if prefix is None else await _below(self._lives.place, f"{prefix}state/")
+        return {} if prefix is None else await _below(self._lives.place, prefix + STATES)
 
     async def _known(self, history: int) -> dict[str, Any]:
         assert self._user is not None
         prefix = await self._user.to_read()
-        known = await _below(self._user.place, f"{prefix}state/")
+        known = await _below(self._user.place, f"{prefix}{STATES}")
         if history and (kinds := await self.user.histories(limit=history)):
             known["history"] = kinds
         return known

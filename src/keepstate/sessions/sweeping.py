@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from os import PathLike
-from types import TracebackType
-from typing import Self
 from urllib.parse import unquote
 
 from keepstate._runner import Colour
@@ -16,11 +14,12 @@ from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.errors import InvalidError
 from keepstate.sessions.home import Home
+from keepstate.sessions.kept import Kept
 from keepstate.sessions.lives import Lives
 from keepstate.stores.protocol import Store
 
 
-class Sessions:
+class Sessions(Kept):
     """The sessions of a store, or of a space that they share.
 
     Args:
@@ -36,23 +35,11 @@ class Sessions:
         space: Space | None = None,
         _colour: Colour = "async",
     ) -> None:
-        self._home = Home(persistence, space, colour=_colour)
+        self._home = self._closing = Home(persistence, space, colour=_colour)
         self._home.refuse_inside("looking after sessions")
 
     def __repr__(self) -> str:
         return f"<Sessions in {self._home!r}>"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
-        await self._home.close()
 
     async def ids(self, *, living: bool = True) -> AsyncIterator[str]:
         """Yields the ids of sessions, in the order of their names.

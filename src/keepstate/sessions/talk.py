@@ -38,6 +38,9 @@ _log = logging.getLogger("keepstate.sessions")
 
 T = TypeVar("T")
 Summarise: TypeAlias = Callable[[list[Message]], Awaitable[str | Message] | str | Message]
+MESSAGES: Final = "message/"
+EDITS: Final = "edit/"
+TALK: Final = "talk"
 _READ_AT_ONCE: Final = 100
 _SUMMARY_LEASE_S: Final = 120.0
 _DIGITS: Final = 12
@@ -360,11 +363,11 @@ class Talk:
 
     def message(self, prefix: str, number: int) -> str:
         """Returns the name of a message's document, if it is not one of another conversation."""
-        return f"{prefix}{self.tail}message/{number:0{_DIGITS}d}"
+        return f"{prefix}{self.tail}{MESSAGES}{number:0{_DIGITS}d}"
 
     def edit_name(self, prefix: str, number: int) -> str:
         """Returns the name of what stands in a message's place."""
-        return f"{prefix}{self.tail}edit/{number:0{_DIGITS}d}"
+        return f"{prefix}{self.tail}{EDITS}{number:0{_DIGITS}d}"
 
     def _context(self, prefix: str) -> str:
         return f"{prefix}{self.tail}context"
@@ -374,7 +377,7 @@ class Talk:
 
     def talk(self, prefix: str) -> str:
         """Returns the name of the document of what is known beside the context."""
-        return f"{prefix}{self.tail}talk"
+        return f"{prefix}{self.tail}{TALK}"
 
     async def standing(self, prefix: str) -> tuple[Window, TalkRecord]:
         """Returns the context and what is known beside it, in one round trip."""
@@ -469,7 +472,7 @@ class Talk:
             return self.edit_name(prefix, number)
         for tail, upto in record.spans:
             if number < upto:
-                return f"{prefix}{tail}message/{number:0{_DIGITS}d}"
+                return f"{prefix}{tail}{MESSAGES}{number:0{_DIGITS}d}"
         return self.message(prefix, number)
 
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from types import TracebackType
-from typing import Any, Final, Literal, Self, cast
+from typing import Any, Final, Literal, cast
 
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_text
@@ -20,6 +19,7 @@ from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.sessions.home import Home
+from keepstate.sessions.kept import Kept
 from keepstate.sessions.lives import removing
 from keepstate.sessions.thread_records import MessagePage, MessageRecord, Thread, ThreadMessage, ThreadRecord
 from keepstate.stores.protocol import Store
@@ -32,7 +32,7 @@ _AT_ONCE: Final = 300
 _PARTS: Final = frozenset({"role", "content", "metadata", "id"})
 
 
-class Threads:
+class Threads(Kept):
     """Threads of messages, kept in a store.
 
     A call that is given an id may be repeated: a thread or message that is there already stays as it is and
@@ -51,22 +51,10 @@ class Threads:
         space: Space | Transaction | None = None,
         _colour: Colour = "async",
     ) -> None:
-        self._home = Home(persistence, space, colour=_colour)
+        self._home = self._closing = Home(persistence, space, colour=_colour)
 
     def __repr__(self) -> str:
         return f"<Threads in {self._home!r}>"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
-        await self._home.close()
 
     @property
     def messages(self) -> ThreadMessages:

@@ -17,12 +17,12 @@ from keepstate.errors import InvalidError
 from keepstate.sessions.home import quoted
 from keepstate.sessions.models import Model
 from keepstate.sessions.site import Site
-from keepstate.sessions.validated import ValidatedState, state_at
+from keepstate.sessions.validated import STATES, ValidatedState, state_at
 from keepstate.values import limits
 
 M = TypeVar("M")
 
-_PREFERENCES: Final = "state/preferences"
+_PREFERENCES: Final = f"{STATES}preferences"
 _KINDS: Final = "history"
 _KIND_BYTES: Final = 100
 _MOST: Final = 500

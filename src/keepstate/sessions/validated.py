@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from os import PathLike
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_name
@@ -16,14 +15,18 @@ from keepstate.engine.times import milliseconds
 from keepstate.engine.together import computed
 from keepstate.engine.transaction import Transaction
 from keepstate.sessions.home import Home
+from keepstate.sessions.kept import Kept
 from keepstate.sessions.models import Model
 from keepstate.sessions.site import Site
 from keepstate.stores.protocol import Store
 
 M = TypeVar("M")
 
+STATES: Final = "state/"
+"""What the names of states begin with, behind what their place says."""
 
-class ValidatedState(Generic[M]):
+
+class ValidatedState(Kept, Generic[M]):
     """A value of a model, in the space `session/<session_id>`, for use without a `Session`.
 
     It does not end with that; `Session.state` is another state, which does, even under the same name.
@@ -60,6 +63,7 @@ class ValidatedState(Generic[M]):
         home = Home(persistence, space, colour=_colour)
         site = Site(home.place("session", session_id), home.prefix("session", session_id))
         self._home: Home | None = home
+        self._closing = home
         self._begin(site, session_id, f"state of session {session_id!r}", Model(model), name, ttl_s)
 
     def _begin(
@@ -76,23 +80,10 @@ class ValidatedState(Generic[M]):
         self._site, self.session_id = site, id
         self._model, self._ttl_s = model, ttl_s
         called_so = admit_name("name", model.name if name is None else name)
-        self._tail, self._what = f"state/{called_so}", f"{called_so} in {what}"
+        self._tail, self._what = f"{STATES}{called_so}", f"{called_so} in {what}"
 
     def __repr__(self) -> str:
         return f"<ValidatedState {self._what} in {self._home or self._site.place!r}>"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
-        if self._home is not None:
-            await self._home.close()
 
     async def get(self) -> M:
         """Returns the value; of an absent one that of the model's defaults.

@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from os import PathLike
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_name
@@ -21,6 +20,7 @@ from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keepstate.sessions.home import Home, quoted, short
+from keepstate.sessions.kept import Kept
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 from keepstate.values.schema import register
@@ -54,7 +54,7 @@ class VersionsRecord:
         self.current, self.count = self.count, self.count + 1
 
 
-class VersionedState:
+class VersionedState(Kept):
     """Versions of a state, in the space `versions/<id>`; each costs what it changes, and none is lost.
 
     Args:
@@ -83,7 +83,7 @@ class VersionedState:
 
     def _begin(self, home: Home, id: str, fork: str | None, *, closes: bool = True) -> None:
         self._home, self.id, self._fork = home, id, fork
-        self._closes = closes
+        self._closing = home if closes else None
         self._place = home.place("versions", id)
         fork = "" if fork is None else quoted(admit_name("fork", fork))
         self._name = f"{home.prefix('versions', id)}versions{'/' if fork else ''}{fork}"
@@ -93,19 +93,6 @@ class VersionedState:
     def __repr__(self) -> str:
         fork = "" if self._fork is None else f" fork {self._fork!r}"
         return f"<VersionedState {self.id!r}{fork} in {self._home!r}>"
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
-
-    async def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open, and so does that of a fork's origin."""
-        if self._closes:
-            await self._home.close()
 
     async def checkpoint(self, state: object, *, message: str = "") -> int:
         """Saves a version, which is the present one then, and returns its number; the first one has 0."""
@@ -160,7 +147,7 @@ class VersionedState:
     # ---- forks
 
     async def fork(self, name: str, *, at: int | None = None) -> VersionedState:
-        """Returns a state of its own that begins with a version of this one.
+        """Returns a state of its own that begins with a version of this one; closing it leaves this one open.
 
         Args:
             name: What the fork is called; `VersionedState(id, fork=name)` is the same again.

@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from os import PathLike
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from keepstate._finish import finish, finish_each
 from keepstate.sessions import bounded as sessions
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.sessions.kept import Kept
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import Twin, inner_of
+from keepstate.sync.twin import inner_of
 
 
-class BoundedState(Twin[sessions.BoundedState]):
+class BoundedState(Kept[sessions.BoundedState]):
     """The messages of a conversation, of which the context holds as many as its budget allows.
 
     Over the budget the oldest messages leave the context: dropped, or summarised if `summarise` is given and
@@ -81,19 +81,6 @@ class BoundedState(Twin[sessions.BoundedState]):
     def max_tokens(self) -> int:
         """The budget."""
         return self._inner.max_tokens
-
-    def __enter__(self) -> Self:
-        finish(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        finish(self._inner.__aexit__(kind, error, trace))
-
-    def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
-        finish(self._inner.close())
 
     def add_message(self, message: Mapping[str, Any], *, pinned: bool = False) -> int:
         """Adds a message, and returns its number; summarises what left the context, if that is due.

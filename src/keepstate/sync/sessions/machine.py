@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from os import PathLike
-from types import TracebackType
 from typing import Any, ClassVar, Self
 
 from keepstate._finish import finish
@@ -15,12 +14,13 @@ from keepstate.sessions import machine as sessions
 from keepstate.sessions.machine import Action, Data, Transition
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.sessions.kept import Kept
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import Twin, inner_of
+from keepstate.sync.twin import inner_of
 
 
-class AgentStateMachine(Twin[sessions.AgentStateMachine]):
+class AgentStateMachine(Kept[sessions.AgentStateMachine]):
     """A task of an agent as a state machine, kept in the space `machine/<id>`.
 
     A subclass says what is done: it has `plan` and `execute_step` for the states of the default table, and
@@ -94,15 +94,6 @@ class AgentStateMachine(Twin[sessions.AgentStateMachine]):
     def __enter__(self) -> Self:
         finish(self._inner.__aenter__())
         return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        finish(self._inner.__aexit__(kind, error, trace))
-
-    def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
-        finish(self._inner.close())
 
     @property
     def current_state(self) -> str:

@@ -7,27 +7,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
 from os import PathLike
-from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, TypeVar
 
 from keepstate._finish import entered, finish
 from keepstate.engine.history.heads import MAIN
 from keepstate.engine.history.revisions import Revision
 from keepstate.sessions import session as sessions
-from keepstate.sessions.records import SessionContext, SessionMoment, TaskState
+from keepstate.sessions.moments import SessionMoment
+from keepstate.sessions.records import SessionContext, TaskState
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.sessions.conversation import Conversation
+from keepstate.sync.sessions.kept import Kept
 from keepstate.sync.sessions.user import UserState
 from keepstate.sync.sessions.validated import ValidatedState
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import Twin, around, around_generic, entered_once, inner_of
+from keepstate.sync.twin import around, around_generic, entered_once, inner_of
 
 M = TypeVar("M")
 
 
-class Session(Twin[sessions.Session]):
+class Session(Kept[sessions.Session]):
     """The state of one session, in the space `session/<session_id>`; of its user, in `user/<user_id>`.
 
     A session that nobody has used for `ttl_s`, by the store's clock, is new again: nothing of it is read any
@@ -81,19 +82,6 @@ class Session(Twin[sessions.Session]):
     def user_id(self) -> str | None:
         """Whose it is, or None."""
         return self._inner.user_id
-
-    def __enter__(self) -> Self:
-        finish(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        finish(self._inner.__aexit__(kind, error, trace))
-
-    def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
-        finish(self._inner.close())
 
     @property
     def conversation(self) -> Conversation:

@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from os import PathLike
-from types import TracebackType
-from typing import Self
 
 from keepstate._finish import finish, finish_each
 from keepstate.sessions import sweeping as sessions
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.sessions.kept import Kept
 from keepstate.sync.space import Space
-from keepstate.sync.twin import Twin, inner_of
+from keepstate.sync.twin import inner_of
 
 
-class Sessions(Twin[sessions.Sessions]):
+class Sessions(Kept[sessions.Sessions]):
     """The sessions of a store, or of a space that they share.
 
     Args:
@@ -41,19 +40,6 @@ class Sessions(Twin[sessions.Sessions]):
                 _colour="blocking",
             )
         )
-
-    def __enter__(self) -> Self:
-        finish(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        finish(self._inner.__aexit__(kind, error, trace))
-
-    def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
-        finish(self._inner.close())
 
     def ids(self, *, living: bool = True) -> Iterator[str]:
         """Yields the ids of sessions, in the order of their names.

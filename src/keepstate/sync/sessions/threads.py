@@ -7,20 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from os import PathLike
-from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 from keepstate._finish import finish
 from keepstate.sessions import threads as sessions
 from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.sessions.kept import Kept
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import Twin, inner_of
 
 
-class Threads(Twin[sessions.Threads]):
+class Threads(Kept[sessions.Threads]):
     """Threads of messages, kept in a store.
 
     A call that is given an id may be repeated: a thread or message that is there already stays as it is and
@@ -49,19 +49,6 @@ class Threads(Twin[sessions.Threads]):
                 _colour="blocking",
             )
         )
-
-    def __enter__(self) -> Self:
-        finish(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        finish(self._inner.__aexit__(kind, error, trace))
-
-    def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
-        finish(self._inner.close())
 
     @property
     def messages(self) -> ThreadMessages:

@@ -7,21 +7,21 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from os import PathLike
-from types import TracebackType
-from typing import Any, Generic, Self, TypeVar
+from typing import Any, Generic, TypeVar
 
 from keepstate._finish import finish
 from keepstate.sessions import validated as sessions
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.sessions.kept import Kept
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import Twin, inner_of
+from keepstate.sync.twin import inner_of
 
 M = TypeVar("M")
 
 
-class ValidatedState(Twin[sessions.ValidatedState[M]], Generic[M]):
+class ValidatedState(Kept[sessions.ValidatedState[M]], Generic[M]):
     """A value of a model, in the space `session/<session_id>`, for use without a `Session`.
 
     It does not end with that; `Session.state` is another state, which does, even under the same name.
@@ -72,19 +72,6 @@ class ValidatedState(Twin[sessions.ValidatedState[M]], Generic[M]):
     def session_id(self) -> str:
         """Whose state it is."""
         return self._inner.session_id
-
-    def __enter__(self) -> Self:
-        finish(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        finish(self._inner.__aexit__(kind, error, trace))
-
-    def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open."""
-        finish(self._inner.close())
 
     def get(self) -> M:
         """Returns the value; of an absent one that of the model's defaults.

@@ -6,20 +6,20 @@ Written by tools/generate_sync.py; change the source and run it again.
 from __future__ import annotations
 
 from os import PathLike
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from keepstate._finish import finish
 from keepstate.engine.history.merging import MergeRules
 from keepstate.sessions import versioned as sessions
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
+from keepstate.sync.sessions.kept import Kept
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import Twin, around, inner_of
+from keepstate.sync.twin import around, inner_of
 
 
-class VersionedState(Twin[sessions.VersionedState]):
+class VersionedState(Kept[sessions.VersionedState]):
     """Versions of a state, in the space `versions/<id>`; each costs what it changes, and none is lost.
 
     Args:
@@ -59,19 +59,6 @@ class VersionedState(Twin[sessions.VersionedState]):
         """Which state."""
         return self._inner.id
 
-    def __enter__(self) -> Self:
-        finish(self._inner.__aenter__())
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        finish(self._inner.__aexit__(kind, error, trace))
-
-    def close(self) -> None:
-        """Lets go of the store; what was passed in open stays open, and so does that of a fork's origin."""
-        finish(self._inner.close())
-
     def checkpoint(self, state: object, *, message: str = "") -> int:
         """Saves a version, which is the present one then, and returns its number; the first one has 0."""
         return finish(self._inner.checkpoint(state, message=message))
@@ -105,7 +92,7 @@ class VersionedState(Twin[sessions.VersionedState]):
         return finish(self._inner.state_at(version))
 
     def fork(self, name: str, *, at: int | None = None) -> VersionedState:
-        """Returns a state of its own that begins with a version of this one.
+        """Returns a state of its own that begins with a version of this one; closing it leaves this one open.
 
         Args:
             name: What the fork is called; `VersionedState(id, fork=name)` is the same again.

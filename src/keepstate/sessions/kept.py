@@ -1,0 +1,27 @@
+"""What the parts of sessions have in common that users make: each is a block, and lets go of its store."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+from keepstate.sessions.home import Home
+
+
+class Kept:
+    """Lets go of its home at the end; one that stands in another's home has nothing to let go of."""
+
+    _closing: Home | None = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Lets go of the store; what was passed in open stays open."""
+        if self._closing is not None:
+            await self._closing.close()
