@@ -3,8 +3,8 @@
 Each part is small, usable alone, and the same on every backend. Invariant: nothing here has a storage of its
 own; all of it is documents, events and leases of a space, so that it joins a transaction like anything else.
 
-To add one: a class that takes `persistence=` or `space=` by `home.Home` and keeps it at a
-`site.Site`; a row in `tools/twins.py`.
+To add one: a `kept.Kept` that takes `persistence=` or `space=` by `home.Home` and keeps it at a
+`site.Site`; a row in `tools/twins.py`; a module in `tests/sessions/patterns`.
 """
 
 from keepstate.sessions.bounded import BoundedState
