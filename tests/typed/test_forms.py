@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, datetime, time, timedelta, timezone
 from enum import Enum, IntEnum
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -22,6 +22,8 @@ from keepstate import StateError
 from keepstate.testing.typed_contract.keys import Visits
 from tests.typed.keys import Person, Profile
 from tests.typed.test_declaring import key_of
+
+EAST = timezone(timedelta(hours=2))
 
 
 class Mood(Enum):
@@ -77,6 +79,11 @@ def out_of_bounds() -> Checked:
     return checked
 
 
+class Dated(BaseModel):
+    at: datetime
+    until: time | None = None
+
+
 class Inner(BaseModel):
     sizes: list[Model] = []
 
@@ -107,6 +114,8 @@ VALUES = [
     (dict[str, Mood], {"a": Mood.CALM}),
     (list[Level], [Level.LOW]),
     (Inner, Inner(sizes=[Model(size=2)])),
+    (list[Dated], [Dated(at=datetime(2026, 5, 1, tzinfo=UTC), until=time(1, tzinfo=EAST))]),
+    (list[Dated], [Dated(at=datetime(2026, 5, 1, tzinfo=EAST)), Dated(at=datetime(2026, 5, 1))]),
 ]
 
 
@@ -144,6 +153,7 @@ def test_nan_is_kept() -> None:
         (list[float], [1.0, 1], "[1]"),
         (Report, Report(at=datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Berlin"))), "at"),
         (list[datetime], [datetime(2026, 10, 25, 2, 30, fold=1)], "[0]"),
+        (list[Dated], [Dated(at=datetime(2026, 1, 1, tzinfo=ZoneInfo("Europe/Berlin")))], "[0].at"),
         (Cached, Cached(1, {"k": (1,)}), "cache['k']"),
         (Cached, Heir(1), ""),
         (Checked, out_of_bounds(), "size"),

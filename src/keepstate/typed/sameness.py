@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterator, Mapping
-from datetime import datetime, time
+from datetime import datetime, time, timezone, tzinfo
 from functools import cache
 from typing import Any, Final
 
@@ -80,7 +80,7 @@ def _is_same_other(kind: Any, old: Any, new: Any) -> bool:
             member in there and is_same(member, there[member]) for member in old
         )
     if issubclass(kind, datetime | time):
-        has_zone = type(old.tzinfo) is type(new.tzinfo) and old.tzinfo == new.tzinfo
+        has_zone = _is_same_zone(old, new)
         return has_zone and old == new and (old.tzinfo is not None or old.fold == new.fold)
     if hasattr(kind, "__pydantic_fields__"):
         return is_same(_held(old), _held(new))
@@ -88,6 +88,17 @@ def _is_same_other(kind: Any, old: Any, new: Any) -> bool:
         return is_same(dict(old.items()), dict(new.items()))
     has_equality = kind.__eq__ is not object.__eq__
     return not has_equality or bool(old == new)
+
+
+def _is_same_zone(old: datetime | time, new: datetime | time) -> bool:
+    if _is_offset(old.tzinfo) and _is_offset(new.tzinfo):
+        return old.utcoffset() == new.utcoffset()
+    return type(old.tzinfo) is type(new.tzinfo) and old.tzinfo == new.tzinfo
+
+
+def _is_offset(zone: tzinfo | None) -> bool:
+    """Whether a zone is nothing but its offset; pydantic reads times with a class of its own for that."""
+    return type(zone) is timezone or type(zone).__module__.startswith("pydantic_core")
 
 
 @cache
@@ -113,7 +124,7 @@ def _held(model: Any) -> dict[str, Any]:
 def _reason(old: Any, new: Any) -> str:
     if type(old) is not type(new):
         return f"{_kind(old).__qualname__} would come back as {_kind(new).__qualname__}"
-    if isinstance(old, datetime | time) and type(old.tzinfo) is not type(new.tzinfo):
+    if isinstance(old, datetime | time) and not _is_same_zone(old, new):
         return f"its time zone {old.tzinfo!r} would come back as {new.tzinfo!r}"
     return "it would come back different"
 
