@@ -18,7 +18,7 @@ from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.stores.postgres import PostgresStore
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.proof import load, read_end, settle, witness
+from keepstate.testing.proof import Findings, load, read_end, settle, witness
 from keepstate.testing.servers import Valkey
 from tests.crashes.tiered_worker import SPACES
 from tests.server_fixtures import running
@@ -33,15 +33,15 @@ def cache() -> Iterator[Valkey]:
     yield from running(Valkey())
 
 
-@pytest.mark.parametrize(("operations", "kills"), [SHORT, WHOLE])
-def test_no_read_is_stale_and_no_write_lost_while_the_cache_is_killed(
-    postgres_url: str, cache: Valkey, tmp_path: Path, operations: int, kills: int
-) -> None:
+def findings(
+    tiers: str, url: str, cache: Valkey, folder: Path, operations: int, kills: int
+) -> tuple[int, list[Findings]]:
+    """Lets two processes work while the cache is killed; returns what they did, and what is wrong with it."""
     worker = Path(__file__).with_name("tiered_worker.py")
-    files = [tmp_path / f"{number}.records" for number in (1, 2)]
+    files = [folder / f"{number}.records" for number in (1, 2)]
     processes = [
         subprocess.Popen(
-            [sys.executable, str(worker), postgres_url, cache.url, str(file), str(launch),
+            [sys.executable, str(worker), tiers, url, cache.url, str(file), str(launch),
              str(first_seed() + launch), str(operations)],
             stderr=subprocess.PIPE,
             text=True,
@@ -62,10 +62,29 @@ def test_no_read_is_stale_and_no_write_lost_while_the_cache_is_killed(
 
     histories = load(files)
     assert killed == kills
-    assert sum(history.operations for history in histories.values()) >= 2 * operations
-    store = finish(PostgresStore.from_url(StoreUrl.parse(postgres_url), runner=ThreadRunner()).open())
+    store = finish(PostgresStore.from_url(StoreUrl.parse(url), runner=ThreadRunner()).open())
+    found: list[Findings] = []
     for space in SPACES:
         finish(settle(store, histories[space].attempts))
-        findings = witness(histories[space], finish(read_end(store, space)))
-        assert not findings.found, findings
+        found.append(witness(histories[space], finish(read_end(store, space))))
     finish(store.close())
+    return sum(history.operations for history in histories.values()), found
+
+
+@pytest.mark.parametrize(("operations", "kills"), [SHORT, WHOLE])
+def test_no_read_is_stale_and_no_write_lost_while_the_cache_is_killed(
+    postgres_url: str, cache: Valkey, tmp_path: Path, operations: int, kills: int
+) -> None:
+    done, found = findings("right", postgres_url, cache, tmp_path, operations, kills)
+
+    assert done >= 2 * operations
+    assert [each for each in found if each.found] == []
+
+
+@pytest.mark.parametrize("tiers", ["deaf", "late"])
+def test_tiers_that_read_what_is_stale_are_caught(
+    tiers: str, postgres_url: str, cache: Valkey, tmp_path: Path
+) -> None:
+    _, found = findings(tiers, postgres_url, cache, tmp_path, operations=400, kills=0)
+
+    assert any(each.found for each in found)

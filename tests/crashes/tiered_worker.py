@@ -1,13 +1,19 @@
-"""A process that reads and writes at random through tiers: `COLD WARM FILE LAUNCH SEED OPERATIONS`."""
+"""A process that reads and writes at random through tiers: `TIERS COLD WARM FILE LAUNCH SEED OPERATIONS`.
+
+TIERS is `right`, or names a way in which they are wrong and must be caught.
+"""
 
 from __future__ import annotations
 
 import sys
+from collections.abc import Set
 from pathlib import Path
 from random import Random
+from typing import Any
 
 from keepstate import TieredStore
 from keepstate._finish import finish
+from keepstate.stores.marks import Mark
 from keepstate.stores.protocol import Batch, Check, Delete, Put, Store
 from keepstate.testing.proof import RecordedStore, Recorder
 
@@ -31,10 +37,29 @@ async def work(store: Store, random: Random, operations: int) -> None:
             await store.apply([Batch(space, [Put(key, b"checked %d" % number)], [check])])
 
 
-async def main(cold: str, warm: str, file: str, launch: int, seed: int, operations: int) -> None:
+class Deaf(TieredStore):
+    """Believes that nothing has changed since what is remembered or claimed."""
+
+    async def _changed(
+        self, space: str, after: int, upto: int, mark: Mark | None = None
+    ) -> Set[bytes] | None:
+        return set()
+
+
+class Late(TieredStore):
+    """Reads for ten milliseconds what it has verified, and says that it verifies each time."""
+
+    def __init__(self, **told: Any) -> None:
+        super().__init__(**told, max_staleness_s=0.01)
+
+
+TIERS: dict[str, type[TieredStore]] = {"right": TieredStore, "deaf": Deaf, "late": Late}
+
+
+async def main(tiers: str, cold: str, warm: str, file: str, launch: int, seed: int, operations: int) -> None:
     recorder = Recorder(Path(file))
-    tiers = TieredStore(cold=cold, warm=warm, hot_bytes=6000, colour="blocking")
-    store = RecordedStore(tiers, recorder, launch)
+    wrapped = TIERS[tiers](cold=cold, warm=warm, hot_bytes=6000, colour="blocking")
+    store = RecordedStore(wrapped, recorder, launch)
     await store.open()
     await work(store, Random(seed), operations)
     await store.close()
@@ -42,5 +67,5 @@ async def main(cold: str, warm: str, file: str, launch: int, seed: int, operatio
 
 
 if __name__ == "__main__":
-    cold, warm, file, *numbers = sys.argv[1:]
-    finish(main(cold, warm, file, *map(int, numbers)))
+    tiers, cold, warm, file, *numbers = sys.argv[1:]
+    finish(main(tiers, cold, warm, file, *map(int, numbers)))

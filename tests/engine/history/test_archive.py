@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 import keepstate
-from keepstate import AlreadyExistsError, NotFoundError, PrunedError, Space, sync
+from keepstate import AlreadyExistsError, InvalidError, NotFoundError, PrunedError, Space, sync
 from keepstate.engine.history.history import History
 from keepstate.engine.keepstate import Keepstate
 from tests.engine.history.conftest import history_of
@@ -123,8 +123,10 @@ async def test_another_history_s_file_is_left_alone(ks: Keepstate, tmp_path: Pat
 async def test_a_file_that_cannot_be_written_costs_nothing(space: Space, tmp_path: Path) -> None:
     history, _ = await filled(space)
 
-    with pytest.raises(OSError, match="No such file"):
+    with pytest.raises(InvalidError, match=r"the folder of .* is not there"):
         await history.archive(tmp_path / "no folder" / "old.archive", keep_last=1)
+    with pytest.raises(InvalidError, match="cannot be read"):
+        await history.archive(tmp_path, keep_last=1)
 
     assert (await history.stats()).commits == 12
 

@@ -150,7 +150,7 @@ class Upkeep:
         Raises:
             AlreadyExistsError: Another file is there.
             PrunedError: An earlier archive of the space is not here.
-            InvalidError: Neither `keep_last` nor `older_than` is given.
+            InvalidError: Neither `keep_last` nor `older_than` is given, or the file's folder is not there.
         """
         self._scope.refuse_inside("archiving a history")
         keeping = await self._keeping(keep_last, older_than, keep_tagged)
