@@ -10,14 +10,19 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import ormsgpack
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
+from langgraph.channels import DeltaChannel
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from langgraph.graph import START, MessagesState, StateGraph
+from langgraph.graph.message import (
+    _messages_delta_reducer,  # pyright: ignore[reportPrivateUsage]
+)
+from typing_extensions import TypedDict
 
 import keepstate
 from keepstate.adapters.langgraph import KeepstateSaver
@@ -201,6 +206,21 @@ def test_with_encryption_nothing_readable_is_stored(sealed: KeepstateSaver, tmp_
     assert len(stored) > 4_096
     assert b"secret" not in stored
     assert b"messages" not in stored
+
+
+def test_with_encryption_not_even_a_delta_channel_is_named(sealed: KeepstateSaver, tmp_path: Path) -> None:
+    channel = DeltaChannel(_messages_delta_reducer, snapshot_frequency=2)
+    schema: Any = TypedDict("schema", {"secretchannel": Annotated[list, channel]})
+    graph = StateGraph(schema)
+    graph.add_node("say", lambda _: {"secretchannel": [AIMessage("said")]})
+    graph.add_edge(START, "say")
+    app = graph.compile(checkpointer=sealed)
+    for _ in range(6):
+        app.invoke({"secretchannel": [HumanMessage("hi")]}, config())
+    assert len(app.get_state(config()).values["secretchannel"]) == 12
+    sealed.close()
+
+    assert b"secret" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
 
 def test_under_encryption_a_growing_list_still_costs_what_was_added(

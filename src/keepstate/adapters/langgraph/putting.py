@@ -124,8 +124,9 @@ async def put(keeper: Keeper, handle: Keepstate, putting: Putting) -> None:
         )
         head = Head(commit, found.parent.number + 1 if found.parent else 1)
         await _stand(unit, found, putting, head)
+        snapshots = [*map(keeper.values.called, putting.snapshots)]
         told = CheckpointRecord(
-            *(commit, head.number, putting.parent, record.created_ms, putting.body, putting.snapshots),
+            *(commit, head.number, putting.parent, record.created_ms, putting.body, snapshots),
             names=cut_names(names),
         )
         unit.put(checkpoint_key(names.line, names.id), packed(told))

@@ -210,9 +210,9 @@ class Reading:
         objects = await ledger.serve(gather(found.values()))
         with uncollected():
             loaded = {name: values.assemble(encoding, objects, copies) for name, encoding in found.items()}
-        for name in stored.record.snapshots:
-            if name in loaded:
-                loaded[name] = Snapshot(loaded[name])
+        snapshots = stored.record.snapshots
+        for name in [name for name in loaded if values.called(name) in snapshots] if snapshots else ():
+            loaded[name] = Snapshot(loaded[name])
         return loaded
 
     async def pending(self, names: Names) -> list[PendingWrite]:

@@ -38,7 +38,7 @@ class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
         parent: The id of the checkpoint before it.
         created_ms: When it was stored.
         body: The encoding of its other fields and its metadata.
-        snapshots: Channels whose value stands for a snapshot of a delta channel.
+        snapshots: What the channels are called whose value stands for a snapshot of a delta channel.
         names: Thread, namespace and id, if one of them is cut in its key.
     """
 
