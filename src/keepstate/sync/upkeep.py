@@ -100,7 +100,7 @@ class Upkeep(Twin[Inner]):
         Raises:
             AlreadyExistsError: Another file is there.
             PrunedError: An earlier archive of the space is not here.
-            InvalidError: Neither `keep_last` nor `older_than` is given.
+            InvalidError: Neither `keep_last` nor `older_than` is given, or the file's folder is not there.
         """
         return finish(
             self._inner.archive(path, keep_last=keep_last, older_than=older_than, keep_tagged=keep_tagged)
