@@ -134,10 +134,24 @@ def test_what_comes_before_a_past_checkpoint_is_listed() -> None:
         assert first.checkpoint["channel_values"] == {"n": 0}
 
 
+class Wild(str):
+    """A text that equals all others, as tests use it."""
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, str)
+
+    __hash__ = str.__hash__
+
+
 def test_the_id_of_a_past_checkpoint_is_a_text_like_any_other() -> None:
     id = Past("1f1e")
 
-    assert id == "1f1e"
+    assert id == "1f1e" == Past("1f1e") == id
+    assert id != "1f1f"
+    assert id != Past("1f1f")
+    assert id != 5
+    assert hash(id) == hash("1f1e")
+    assert id == Wild("")
     assert json.dumps({"id": id}) == '{"id": "1f1e"}'
     assert type(pickle.loads(pickle.dumps(id))) is str
     assert copy.deepcopy({"id": id})["id"] is copy.copy(id) is id

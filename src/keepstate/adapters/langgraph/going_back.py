@@ -18,6 +18,15 @@ class Past(str):
 
     __slots__ = ()
 
+    def __eq__(self, other: object) -> bool:
+        # As with a plain text, what is derived from it compares by its own rule.
+        return str.__eq__(self, other) if type(other) in (str, Past) else NotImplemented
+
+    def __ne__(self, other: object) -> bool:
+        return str.__ne__(self, other) if type(other) in (str, Past) else NotImplemented
+
+    __hash__ = str.__hash__
+
     def __copy__(self) -> Self:
         return self
 
