@@ -89,7 +89,9 @@ EDITS: dict[str, Callable[[list[Any], Any, Any], object]] = {
         or one.response_metadata.setdefault("scores", [0]).__setitem__(-1, value)
     ),
     "args": lambda all, one, value: (
-        one.tool_calls[0]["args"]["at"][1].update(deep=value) if getattr(one, "tool_calls", None) else None
+        one.tool_calls[0]["args"].get("at", [0, {}])[1].update(deep=value)
+        if getattr(one, "tool_calls", None)
+        else None
     ),
     "calls": lambda all, one, value: getattr(one, "tool_calls", []).append(
         {"name": "x", "args": {"n": value}}
