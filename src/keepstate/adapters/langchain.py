@@ -179,9 +179,6 @@ def _converted(message: Message) -> BaseMessage:
         return convert_to_messages([said])[0]
     except (ValueError, TypeError, KeyError, NotImplementedError):  # a message for each kind that it refuses
         rest = {name: part for name, part in message.items() if name not in ("role", "content")}
-        text = (
-            said["content"]
-            if isinstance(said["content"], str)
-            else msgspec.json.encode(said["content"]).decode()
-        )
-        return ChatMessage(text, role=message["role"], additional_kwargs=rest)
+        content = said["content"]
+        text = content if isinstance(content, str) else msgspec.json.encode(content).decode()
+        return ChatMessage(content=text, role=message["role"], additional_kwargs=rest)

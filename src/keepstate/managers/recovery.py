@@ -95,8 +95,7 @@ class AgentRecoveryManager:
     Attributes:
         auto_recover: Whether `run` recovers an agent that fails.
         max_recovery_attempts: How often, before it is given up.
-        backoff_s: How long the pause before the second attempt is, also of an agent that has got further
-            since; before each later one it is twice as long.
+        backoff_s: How long the pause before the second attempt is; each later one is twice as long.
         claim_s: For how long a process that dies while it recovers an agent keeps others from it.
     """
 

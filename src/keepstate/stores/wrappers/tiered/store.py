@@ -92,10 +92,10 @@ class TieredStore(StoreWrapper):
     ) -> None:
         if colour not in ("async", "blocking"):
             raise InvalidError(f"`colour` is {colour!r}; it is 'async' or 'blocking'")
-        if not isinstance(cold, (str, StoreBase, StoreWrapper)):
-            raise InvalidError(f"`cold` is {cold!r}; give a store or its URL")
-        if not isinstance(warm, (str, StoreBase, NoneType)):
-            raise InvalidError(f"`warm` is {warm!r}; give a store that is not wrapped, its URL, or None")
+        _refuse_unless(cold, (str, StoreBase, StoreWrapper), "cold", "a store or its URL")
+        _refuse_unless(
+            warm, (str, StoreBase, NoneType), "warm", "a store that is not wrapped, its URL, or None"
+        )
         store = _made(cold, colour) if isinstance(cold, str) else cold
         super().__init__(store)
         if type(hot_bytes) is not int or hot_bytes < 0:
@@ -333,6 +333,11 @@ class TieredStore(StoreWrapper):
         except HistoryLostError:
             self._hot.lose(space)
             raise
+
+
+def _refuse_unless(given: object, kinds: tuple[type, ...], what: str, wanted: str) -> None:
+    if not isinstance(given, kinds):
+        raise InvalidError(f"`{what}` is {given!r}; give {wanted}")
 
 
 def _made(url: str, colour: Colour, options: dict[str, str] | None = None) -> StoreBase:
