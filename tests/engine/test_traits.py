@@ -167,7 +167,6 @@ HERE = sys.modules[__name__]
         (by_nested, NESTED, "form", re.compile("b")),
         (by_nested, NESTED, "more", Slotted(1)),
     ],
-    ids=repr,
 )
 def test_what_a_reducer_uses_is_seen_when_it_changes(
     reducer: Callable[..., Any], where: Any, name: str, new: object, monkeypatch: pytest.MonkeyPatch
