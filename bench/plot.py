@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from math import log10
 
-WIDTH, HEIGHT = 720, 400
-LEFT, RIGHT, TOP, BOTTOM = 70, 210, 40, 50
+WIDTH, HEIGHT = 760, 400
+LEFT, RIGHT, TOP, BOTTOM = 70, 250, 40, 50
 COLOURS = ("#0b7285", "#c92a2a", "#5f3dc4", "#868e96", "#e67700")
 LABEL_HEIGHT = 16
 
