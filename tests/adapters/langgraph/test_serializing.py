@@ -223,6 +223,28 @@ def test_with_encryption_not_even_a_delta_channel_is_named(sealed: KeepstateSave
     assert b"secret" not in b"".join(path.read_bytes() for path in tmp_path.iterdir())
 
 
+def test_who_has_no_key_prunes_what_is_encrypted_and_keeps_what_is_needed(
+    sealed: KeepstateSaver, tmp_path: Path
+) -> None:
+    channel = DeltaChannel(_messages_delta_reducer, snapshot_frequency=7)
+    schema: Any = TypedDict("schema", {"told": Annotated[list, channel]})
+    graph = StateGraph(schema)
+    graph.add_node("say", lambda _: {"told": [AIMessage("said")]})
+    graph.add_edge(START, "say")
+    app = graph.compile(checkpointer=sealed)
+    for turn in range(12):
+        app.invoke({"told": [HumanMessage(f"hi {turn}")]}, config())
+    before = app.get_state(config()).values
+    count = len([*sealed.list(config())])
+
+    with KeepstateSaver(f"sqlite:///{tmp_path}/a.db") as keyless:
+        gone = keyless.prune(["t"])
+
+    assert 10 < gone < count - 1
+    assert len([*sealed.list(config())]) == count - gone
+    assert app.get_state(config()).values == before and len(before["told"]) == 24
+
+
 def test_under_encryption_a_growing_list_still_costs_what_was_added(
     sealed: KeepstateSaver, tmp_path: Path
 ) -> None:

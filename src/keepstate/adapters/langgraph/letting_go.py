@@ -8,7 +8,7 @@ something next finishes what was interrupted.
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Sequence, Set
-from typing import Any, Final
+from typing import Final
 from uuid import UUID
 
 import msgspec
@@ -83,31 +83,24 @@ async def to_go(reading: Reading, choose: Choose) -> tuple[list[Stored], set[Nam
     """Returns a thread's checkpoints, the latest first, and which of them are to be let go of."""
     found = [stored async for stored in reading.records(None)]
     chosen = choose(found, await (await reading.unit()).now_ms())
-    return found, chosen - _needed(reading, found, chosen)
+    return found, chosen - _needed(found, chosen)
 
 
-def _needed(reading: Reading, found: Sequence[Stored], gone: set[Names]) -> set[Names]:
+def _needed(found: Sequence[Stored], gone: set[Names]) -> set[Names]:
     """Returns which of the checkpoints to be let go of the others need, for their delta channels."""
     by_names = {stored.names: stored for stored in found}
     needed: set[Names] = set()
     for stored in found:
         if stored.names in gone:
             continue
-        left = _without_value(reading, stored)
+        lacks = set(stored.record.lacks)
         at: Stored | None = stored
-        while left and at is not None and at.record.parent is not None:
+        while lacks and at is not None and at.record.parent is not None:
             at = by_names.get(at.names._replace(id=at.record.parent))
             if at is not None:
                 needed.add(at.names)
-                left -= set(reading.body(at).channels)
+                lacks.difference_update(at.record.snapshots)
     return needed & gone
-
-
-def _without_value(reading: Reading, stored: Stored) -> set[str]:
-    """Returns the delta channels that a checkpoint has no value of."""
-    body = reading.body(stored)
-    counted: dict[str, Any] = body.metadata.get("counters_since_delta_snapshot") or {}
-    return counted.keys() - set(body.channels)
 
 
 # ---- writes and records

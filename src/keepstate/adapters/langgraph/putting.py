@@ -59,6 +59,7 @@ class Putting(msgspec.Struct, frozen=True):
         standing: What was stored last of the namespace.
         body: All else, encoded.
         snapshots: Channels whose value is a snapshot of a delta channel.
+        lacks: Delta channels that have no value here, but one in a checkpoint before.
         message: What the commit says.
         may_fork: Whether it may follow another checkpoint than the latest.
         is_strict: Whether the thread must still be there if it follows any.
@@ -71,6 +72,7 @@ class Putting(msgspec.Struct, frozen=True):
     standing: Standing | None
     body: bytes
     snapshots: list[str]
+    lacks: list[str]
     message: str
     may_fork: bool
     is_strict: bool = False
@@ -124,10 +126,11 @@ async def put(keeper: Keeper, handle: Keepstate, putting: Putting) -> None:
         )
         head = Head(commit, found.parent.number + 1 if found.parent else 1)
         await _stand(unit, found, putting, head)
-        snapshots = [*map(keeper.values.called, putting.snapshots)]
         told = CheckpointRecord(
-            *(commit, head.number, putting.parent, record.created_ms, putting.body, snapshots),
+            *(commit, head.number, putting.parent, record.created_ms, putting.body),
+            snapshots=[*map(keeper.values.called, putting.snapshots)],
             names=cut_names(names),
+            lacks=[*map(keeper.values.called, putting.lacks)],
         )
         unit.put(checkpoint_key(names.line, names.id), packed(told))
         return Standing(names.id, commit, state.channels)

@@ -40,6 +40,7 @@ class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
         body: The encoding of its other fields and its metadata.
         snapshots: What the channels are called whose value stands for a snapshot of a delta channel.
         names: Thread, namespace and id, if one of them is cut in its key.
+        lacks: What the delta channels are called of which it has no value, but what was written since one.
     """
 
     commit: _Name
@@ -49,6 +50,7 @@ class CheckpointRecord(msgspec.Struct, array_like=True, frozen=True):
     body: bytes
     snapshots: list[str] = []
     names: tuple[str, str, str] | None = None
+    lacks: list[str] = []
 
 
 class PendingRecord(msgspec.Struct, array_like=True, frozen=True):

@@ -43,7 +43,7 @@ from keepstate.adapters.langgraph.opened import Done, Opened
 from keepstate.adapters.langgraph.records import Names, PendingRecord
 from keepstate.adapters.langgraph.retention import Retention, Strategy, milliseconds
 from keepstate.adapters.langgraph.serde import Values
-from keepstate.adapters.langgraph.taking import snapshots_in, take
+from keepstate.adapters.langgraph.taking import lacking, snapshots_in, take
 from keepstate.engine.admission import admit_flag
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import InvalidError
@@ -250,6 +250,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
             standing,
             body,
             snapshots_in(channels),
+            lacking(told, channels),
             "" if values.is_encrypted else message,
             may_fork,
             is_strict,

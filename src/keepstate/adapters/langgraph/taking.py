@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 import msgspec
 
@@ -173,6 +173,14 @@ class Taken(msgspec.Struct, frozen=True):
 def snapshots_in(channels: Mapping[str, Any]) -> list[str]:
     """Returns the channels whose value is a snapshot of a delta channel."""
     return [name for name, value in channels.items() if type(value) is Snapshot]
+
+
+def lacking(metadata: Mapping[str, Any], channels: Mapping[str, Any]) -> list[str]:
+    """Returns the delta channels that have no value, but writes since an earlier checkpoint's."""
+    counted: object = metadata.get("counters_since_delta_snapshot")
+    if not isinstance(counted, Mapping):
+        return []
+    return [name for name in cast("Mapping[str, object]", counted) if name not in channels]
 
 
 def take(values: Values, channels: Mapping[str, Any], before: Standing | None) -> dict[str, Taken]:
