@@ -83,6 +83,8 @@ def source_of(
     url: str | PathLike[str] | Store, colour: Colour, encryption: KeyRing | None = None
 ) -> OpenStore | PassedStore:
     """Returns where a handle of this colour gets its store from."""
+    if encryption is not None:
+        _admit_keys(encryption)
     if isinstance(url, str):
         return OpenStore(admit_text("url", url), colour, encryption=encryption)
     if isinstance(url, PathLike):
@@ -103,6 +105,13 @@ def source_of(
         store = url if url.colour == colour else url.twin(runner_of(colour))
         return _owned(store, colour)
     return PassedStore(url, colour)
+
+
+def _admit_keys(encryption: object) -> None:
+    from keepstate.stores.wrappers.encrypted import KeyRing
+
+    if not isinstance(encryption, KeyRing):  # it is not shown: it may be a key
+        raise InvalidError(f"`encryption` is a {type(encryption).__name__}; give a KeyRing")
 
 
 def _owned(store: AnyStore, colour: Colour) -> PassedStore:

@@ -195,3 +195,9 @@ def test_a_saver_of_a_connection_string_closes_itself_with_await(any_url: str) -
 
     with pytest.raises(Exception, match="closed"):
         asyncio.run(talk()).get_tuple(config())
+
+
+@pytest.mark.parametrize("allow", [5, "ab", ["ab"], [5], [None], [("a",)], [("a", 1)], [("a", "b", "c")]])
+def test_what_allows_no_class_is_refused(allow: Any) -> None:
+    with pytest.raises(InvalidError, match=r"classes|allows nothing"):
+        KeepstateSaver("memory://", allow=allow)

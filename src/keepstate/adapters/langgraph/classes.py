@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, TypeAlias, cast
 
 from keepstate.adapters.langgraph.shapes import BUILDERS, MESSAGES, framework, shape_of_class, stand_in_of
 from keepstate.errors import InvalidError
@@ -49,15 +49,15 @@ class Classes(Registry):
         Raises:
             InvalidError: One is neither a class nor a module and a name.
         """
-        for one in more:
-            if isinstance(one, type):
-                self._allowed[_name(one)] = one.__module__, one.__qualname__
-                self.of(one)
-            elif len(one) == 2 and all(isinstance(part, str) for part in one):  # pyright: ignore[reportUnnecessaryIsInstance]
-                module, name = one
-                self._allowed[f"{module}.{name}"] = module, name
-            else:
-                raise InvalidError(f"{one!r} allows nothing; give a class, or its module and name")
+        for one in _each(more):
+            match one:
+                case type():
+                    self._allowed[_name(one)] = one.__module__, one.__qualname__
+                    self.of(one)
+                case (str() as module, str() as name):
+                    self._allowed[f"{module}.{name}"] = module, name
+                case _:
+                    raise InvalidError(f"{one!r} allows nothing; give a class, or its module and name")
 
     def allowing(self, more: Collection[Allowed]) -> Classes:
         """Returns these classes and more; what one of both has met, the other knows too."""
@@ -157,3 +157,9 @@ class Classes(Registry):
 
 def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"[-limits.TYPE_NAME_BYTES :]
+
+
+def _each(more: object) -> list[object]:
+    if isinstance(more, str | bytes) or not isinstance(more, Iterable):
+        raise InvalidError(f"`allow` is {more!r}; give a list of classes, or of their modules and names")
+    return [*cast("Iterable[object]", more)]

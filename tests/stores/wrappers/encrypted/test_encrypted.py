@@ -177,3 +177,11 @@ def test_a_lost_record_is_told_and_not_replaced(tmp_path: Path) -> None:
 def test_keys_for_a_store_that_is_open_are_refused(plain: MemoryStore) -> None:
     with pytest.raises(InvalidError, match="EncryptedStore"):
         sync.open(plain, encryption=KeyRing(bytes(32)))
+
+
+@pytest.mark.parametrize("encryption", [5, "a secret", b"a secret", bytes(32)])
+def test_what_is_no_key_ring_is_refused_and_not_shown(encryption: Any) -> None:
+    with pytest.raises(InvalidError, match=r"`encryption` is a (int|str|bytes); give a KeyRing") as refused:
+        sync.open("memory://", encryption=encryption)
+
+    assert "secret" not in str(refused.value)
