@@ -8,11 +8,14 @@ import inspect
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from types import FunctionType
+from typing import Any
 
 import pytest
 
+from keepstate.values.schema import CLASSES
 from tests.docs.pages import PAGES, ROOT, Block, blocks, shown
 
 WITH_EXAMPLES = [
@@ -20,6 +23,24 @@ WITH_EXAMPLES = [
 ]
 
 
+@pytest.fixture
+def own_classes() -> Iterator[None]:
+    """Forgets what a page registered: its upcaster of a "message" is none of the next test's."""
+    tables: list[dict[Any, Any]] = [
+        CLASSES._by_name,
+        CLASSES._by_class,
+        CLASSES._upcasters,
+        CLASSES._downcasters,
+    ]
+    before = [set(table) for table in tables]
+    yield
+    for table, known in zip(tables, before, strict=True):
+        for key in set(table) - known:
+            if not getattr(table[key], "kind", table[key]).__module__.startswith("keepstate."):
+                del table[key]
+
+
+@pytest.mark.usefixtures("own_classes")
 @pytest.mark.parametrize("page", WITH_EXAMPLES, ids=shown)
 def test_a_page_s_examples_run_in_order(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)

