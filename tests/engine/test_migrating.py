@@ -21,49 +21,21 @@ from keepstate import (
     register,
     register_write_version,
     sync,
-    upcast,
 )
 from keepstate.engine import layout
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.migrating import migrate
 from keepstate.values.schema import CLASSES
+from tests.engine.trips import NAME, Trip, know_trips
 
-WORKER = Path(__file__).with_name("versioned_worker.py")
-NAME = "tests/trip"
+ROOT = Path(__file__).parents[2]
 BIG = "x" * 1_500_000
-
-
-@dataclass
-class Trip:
-    city: str
-    cents: int
-    currency: str = "USD"
-
-
-@upcast(NAME, 1)
-def _in_cents(fields: dict[str, Any]) -> dict[str, Any]:
-    return {"city": fields["city"], "cents": round(fields["price"] * 100)}
-
-
-@upcast(NAME, 2)
-def _in_a_currency(fields: dict[str, Any]) -> dict[str, Any]:
-    return {**fields, "currency": "USD"}
-
-
-@downcast(NAME, 3)
-def _without_a_currency(fields: dict[str, Any]) -> dict[str, Any]:
-    return {"city": fields["city"], "cents": fields["cents"]}
-
-
-@downcast(NAME, 2)
-def _in_dollars(fields: dict[str, Any]) -> dict[str, Any]:
-    return {"city": fields["city"], "price": fields["cents"] / 100}
 
 
 @pytest.fixture(autouse=True)
 def versions() -> Iterator[None]:
     """Knows the class in its third version, and writes that again in the end."""
-    register(Trip, NAME, version=3)
+    know_trips()
     yield
     register_write_version(NAME, None)
 
@@ -247,7 +219,12 @@ def test_two_processes_of_old_and_new_code_work_on_one_store(tmp_path: Path) -> 
     with sync.open(url) as ks:
         ks.space("run/1").documents.put("start", 0)
     processes = [
-        subprocess.Popen([sys.executable, str(WORKER), url, code, "60"], stderr=subprocess.PIPE, text=True)
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.engine.versioned_worker", url, code, "60"],
+            cwd=ROOT,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
         for code in ("old", "new", "migrating")
     ]
     for process in processes:

@@ -8,70 +8,45 @@ from __future__ import annotations
 import asyncio
 import sys
 from dataclasses import dataclass
-from typing import Any
 
 import keepstate
-from keepstate import downcast, register, register_write_version, sync, upcast
+from keepstate import register, register_write_version, sync
 from keepstate.engine.migrating import migrate
-
-NAME = "tests/trip"
+from tests.engine.trips import NAME, Trip, know_trips
 
 
 def old_code(url: str, times: int) -> None:
     @register(NAME)
     @dataclass
-    class Trip:
+    class OldTrip:
         city: str
         price: float
 
     with sync.open(url) as ks:
         for _ in range(times):
             ks.space("run/1").documents.update(
-                "counter", lambda trip: Trip(trip.city, trip.price + 0.01), default=Trip("NYC", 0.0)
+                "counter", lambda trip: OldTrip(trip.city, trip.price + 0.01), default=OldTrip("NYC", 0.0)
             )
 
 
-def knows_version_3() -> Any:
-    @register(NAME, version=3)
-    @dataclass
-    class Trip:
-        city: str
-        cents: int
-        currency: str = "USD"
-
-    @upcast(NAME, 1)
-    def in_cents(fields: dict[str, Any]) -> dict[str, Any]:
-        return {"city": fields["city"], "cents": round(fields["price"] * 100)}
-
-    @upcast(NAME, 2)
-    def in_a_currency(fields: dict[str, Any]) -> dict[str, Any]:
-        return {**fields, "currency": "USD"}
-
-    @downcast(NAME, 3)
-    def without_a_currency(fields: dict[str, Any]) -> dict[str, Any]:
-        return {"city": fields["city"], "cents": fields["cents"]}
-
-    @downcast(NAME, 2)
-    def in_dollars(fields: dict[str, Any]) -> dict[str, Any]:
-        return {"city": fields["city"], "price": fields["cents"] / 100}
-
+def write_version_1() -> None:
+    know_trips()
     register_write_version(NAME, 1)
-    return Trip
 
 
 def new_code(url: str, times: int) -> None:
-    trip_class = knows_version_3()
+    write_version_1()
     with sync.open(url) as ks:
         for _ in range(times):
             ks.space("run/1").documents.update(
                 "counter",
-                lambda trip: trip_class(trip.city, trip.cents + 1),
-                default=trip_class("NYC", 0),
+                lambda trip: Trip(trip.city, trip.cents + 1),
+                default=Trip("NYC", 0),
             )
 
 
 async def migrating(url: str, times: int) -> None:
-    knows_version_3()
+    write_version_1()
     async with keepstate.open(url) as ks:
         for _ in range(times):
             await migrate(ks.space("run/1"))
