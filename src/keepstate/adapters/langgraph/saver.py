@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping, Sequence
 from os import PathLike
-from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self, cast
 
 from langchain_core.runnables import RunnableConfig
@@ -39,7 +38,7 @@ from keepstate.adapters.langgraph.expiry import Expiry
 from keepstate.adapters.langgraph.going_back import Past, going_back
 from keepstate.adapters.langgraph.homes import Homes
 from keepstate.adapters.langgraph.keeping import Keeper
-from keepstate.adapters.langgraph.opened import Done, Opened
+from keepstate.adapters.langgraph.opened import OnStore
 from keepstate.adapters.langgraph.records import Names, PendingRecord
 from keepstate.adapters.langgraph.retention import Retention, Strategy, milliseconds
 from keepstate.adapters.langgraph.serde import Values
@@ -56,7 +55,7 @@ if TYPE_CHECKING:
 OnFork = Literal["fork", "raise"]
 
 
-class KeepstateSaver(BaseCheckpointSaver[Any]):
+class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
     """LangGraph's checkpointer on a keepstate store: for `compile(checkpointer=…)`, with and without `await`.
 
     A checkpoint is a commit in the history of its thread, `thread/<thread_id>`: it costs what has changed,
@@ -114,36 +113,6 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         return f"<KeepstateSaver on {self._homes!r}>"
 
     # ---- opening and closing
-
-    @classmethod
-    def from_conn_string(cls, conn_string: str, **options: Any) -> Opened[Self]:
-        """Returns a block, for `with` and `async with`, that gives a saver and closes it.
-
-        Args:
-            conn_string: A store URL.
-            options: As for the class.
-        """
-        return Opened(lambda: cls(conn_string, **options))
-
-    def setup(self) -> Done:
-        """Does nothing, since nothing is to be set up; may be awaited."""
-        return Done()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
 
     def close(self) -> None:
         """Lets go of the store as far as it is used without `await`; twice is once."""
@@ -453,7 +422,7 @@ class KeepstateSaver(BaseCheckpointSaver[Any]):
         admit_flag("dry_run", dry_run)
         return self._homes.finish(lambda handle: self._retention.prune(handle, threads, how, dry_run=dry_run))
 
-    async def aprune(  # type: ignore[override]
+    async def aprune(  # type: ignore[override]  # it also says how many
         self,
         thread_ids: Sequence[str],
         *,

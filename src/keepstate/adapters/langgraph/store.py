@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self, TypeVar, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from langgraph.store.base import (
@@ -26,7 +25,7 @@ from keepstate._finish import finish
 from keepstate._runner import Signal, Work
 from keepstate.adapters.langgraph.homes import Homes
 from keepstate.adapters.langgraph.items import lifetime_ms
-from keepstate.adapters.langgraph.opened import Done, Opened
+from keepstate.adapters.langgraph.opened import Done, OnStore
 from keepstate.adapters.langgraph.operations import admitted
 from keepstate.adapters.langgraph.shelf import Kept, Shelf
 from keepstate.adapters.langgraph.vectors import Index, Vectors
@@ -49,7 +48,7 @@ _TTL_KEYS = frozenset(("default_ttl", "refresh_on_read", "sweep_interval_minutes
 """The last is how LangGraph's store on PostgreSQL is told not to give what has expired; ours never does."""
 
 
-class KeepstateStore(BaseStore):
+class KeepstateStore(OnStore, BaseStore):
     """LangGraph's `BaseStore` on a keepstate store: for `compile(store=…)`, in blocking and asynchronous use.
 
     All items are in one space. The puts of a `batch` apply together, up to 400 of them, and its other
@@ -105,38 +104,6 @@ class KeepstateStore(BaseStore):
         return None if self._vectors is None else self._vectors.embeddings
 
     # ---- opening and closing
-
-    @classmethod
-    def from_conn_string(
-        cls, conn_string: str | PathLike[str] | Store | Keepstate, **options: Any
-    ) -> Opened[Self]:
-        """Returns a block, for `with` and `async with`, that gives a store and closes it.
-
-        Args:
-            conn_string: A store URL.
-            options: As for the class.
-        """
-        return Opened(lambda: cls(conn_string, **options))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.aclose()
-
-    def setup(self) -> Done:
-        """Does nothing, where LangGraph's stores make their tables; may be awaited."""
-        return Done()
 
     def close(self) -> None:
         """Lets go of the store; twice is once. What was passed in open stays open."""
