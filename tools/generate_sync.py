@@ -391,6 +391,7 @@ def recoloured(annotation: ast.expr) -> str:
 
 def parameters(arguments: ast.arguments) -> str:
     """Returns a signature's parameters as they are written in blocking use."""
+    # a function, as it was just written
     return ast.unparse(Recolour().visit(ast.parse(f"def f({ast.unparse(arguments)}): ...").body[0].args))  # type: ignore[attr-defined]
 
 

@@ -72,6 +72,7 @@ class KeepstateChatMessageHistory(BaseChatMessageHistory):
     # ---- blocking
 
     @property
+    # a field in the base, which may be a property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]
         """Returns the messages: all, or those that fit the budget."""
         return finish(self._read(self._own_blocking()))

@@ -227,6 +227,6 @@ def _merging(key: str, patch: Mapping[Any, Any]) -> Change:
             raise InvalidError(
                 f"{key!r} holds {type(value).__name__}, and no dict merges into that; give a function"
             )
-        return {**cast("dict[Any, Any]", value), **new}  # type: ignore[redundant-cast]
+        return {**cast("dict[Any, Any]", value), **new}  # type: ignore[redundant-cast]  # pyright needs it
 
     return merged

@@ -54,7 +54,7 @@ class TaskList(Sequence[TeamTask]):
         others = cast("Sequence[object]", other)
         return len(self) == len(others) and all(a == b for a, b in zip(self, others, strict=True))
 
-    __hash__ = None  # type: ignore[assignment]
+    __hash__ = None  # type: ignore[assignment]  # a list has none
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TaskList:
         return type(self)(self._count, deepcopy(self._loaded, memo), self._loading)

@@ -62,6 +62,7 @@ class ToolPlaces(Manager):
         folders = [self._folder(str(number)) for number in range(SPACES)]
         if self._place.transaction is not None or self._runner.colour == "blocking":
             return [await read(folder) for folder in folders]  # threads would cost more than they save
+        # mypy infers no type for it
         answers = await self._runner.gather([lambda folder=folder: read(folder) for folder in folders])  # type: ignore[misc]
         read_all: list[T] = []
         for answer in answers:

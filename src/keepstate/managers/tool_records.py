@@ -238,4 +238,4 @@ def step_counted(
         change[_COUNTED[after]] += 1
     if after is _S.COMPLETED and duration_ms is not None:
         change["timed"], change["duration_ms"] = 1, duration_ms
-    return ToolStats(tool_name, **change)  # type: ignore[arg-type]
+    return ToolStats(tool_name, **change)  # type: ignore[arg-type]  # the counts are its fields

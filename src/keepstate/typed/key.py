@@ -90,6 +90,7 @@ class TypedKey(Generic[Value]):
             cls._type = value_type(cls, TypedKey)
         if makes_default:
             maker = default_maker(cls, cls._type)
+            # each class has its own maker
             cls.default = classmethod(lambda _: maker())  # type: ignore[assignment,method-assign]
             if cls._is_plain:
                 forms.read(forms.written(maker(), cls._type, name), cls._type, name)

@@ -29,7 +29,7 @@ _SCALARS: Final = frozenset({str, bytes, int, float, bool, UUID, datetime, date,
 class Record(dict[str, Any]):
     """The builtin form of an object: a type of its own, for which no dict of the application is taken."""
 
-    def __hash__(self) -> int:  # type: ignore[override]
+    def __hash__(self) -> int:  # type: ignore[override]  # a dict has none
         # Equal forms have equal scalars; without them all objects of a class in a set would have one hash.
         return hash(frozenset((name, value) for name, value in self.items() if type(value) in _SCALARS))
 

@@ -191,8 +191,9 @@ class Reading:
         pending = await self.pending(names)
         return CheckpointTuple(
             config or config_of(names),
+            # as they were put
             {**body.fields, "id": names.id, "channel_values": values},  # type: ignore[typeddict-item]
-            body.metadata,  # type: ignore[arg-type]
+            body.metadata,  # type: ignore[arg-type]  # as it was put
             config_of(names._replace(id=record.parent)) if record.parent is not None else None,
             pending,
         )

@@ -49,7 +49,7 @@ _installed: list[_System] = []
 def beneath_sqlite(disk: Disk) -> Generator[None]:
     """Puts a disk below every store that is opened while this lasts; afterwards it does nothing to them."""
     system = _install()
-    before, pages.file_system = pages.file_system, _file_system  # type: ignore[assignment]
+    before, pages.file_system = pages.file_system, _file_system  # type: ignore[assignment]  # a hook
     system.disk = disk
     try:
         yield

@@ -98,7 +98,7 @@ class KnowledgeContract(ManagerStage):
         bases = self.bases()
         for wrong in (
             IndexingProgress("kb", total_documents=-1),
-            IndexingProgress("kb", processed_documents=1.5),  # type: ignore[arg-type]
+            IndexingProgress("kb", processed_documents=1.5),  # type: ignore[arg-type]  # wrong on purpose
             IndexingProgress("kb", embeddings=-2),
         ):
             with pytest.raises(InvalidError):
@@ -108,6 +108,7 @@ class KnowledgeContract(ManagerStage):
                 await bases.update_indexing_progress(done)
         for wrong_count in (-1, 1.5):
             with pytest.raises(InvalidError, match="embeddings"):
+                # wrong on purpose
                 await bases.complete_document("kb", "d", embeddings=wrong_count)  # type: ignore[arg-type]
         with pytest.raises(InvalidError, match="documents_synced"):
             await bases.update_source_state(SourceState("s", "kb", documents_synced=-1))

@@ -133,6 +133,7 @@ class RosterContract(ManagerStage):
         await teams.complete_task("t", "done", 1)
         for _ in range(5):
             await teams.fail_task("t", "dead", "no")
+            # it is there
             if (await teams.get_task("t", "dead")).status != "dead":  # type: ignore[union-attr]
                 await teams.assign_task("t", "dead", "b")
         deleted = [await teams.delete_team("t") for _ in range(2)]

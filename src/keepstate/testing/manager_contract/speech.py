@@ -128,7 +128,7 @@ class SpeechContract(ManagerStage):
             with pytest.raises(InvalidError):
                 await speech.update_stt_state(wrong)
         with pytest.raises(InvalidError):
-            await speech.update_tts_state(heard)  # type: ignore[arg-type]
+            await speech.update_tts_state(heard)  # type: ignore[arg-type]  # wrong on purpose
 
     async def test_utterances_follow_the_table(self) -> None:
         speech = self.speech()

@@ -56,7 +56,7 @@ class ConversationContract(SessionStage):
         assert await conversation.original(1) == said("b")
         for absent in (-1, 3, True, "1"):
             with pytest.raises(NotFoundError):
-                await conversation.edit(absent, "x")  # type: ignore[arg-type]
+                await conversation.edit(absent, "x")  # type: ignore[arg-type]  # wrong on purpose
         await conversation.append(CALL, RESULT)
         with pytest.raises(InvalidError, match="tool calls"):
             await conversation.edit(3, said("no call"))
@@ -183,7 +183,7 @@ class ConversationContract(SessionStage):
             await conversation.get_fork("g/1").count()
         for wrong in ("", "n" * 101, 7):
             with pytest.raises(InvalidError):
-                conversation.get_fork(wrong)  # type: ignore[arg-type]
+                conversation.get_fork(wrong)  # type: ignore[arg-type]  # wrong on purpose
         assert await texts(inner) == ["a"]
 
     async def test_what_both_have_answered_is_answered_once_in_the_context(self) -> None:
@@ -216,11 +216,13 @@ class ConversationContract(SessionStage):
     async def test_what_is_no_argument_of_a_conversation_is_refused(self) -> None:
         conversation = self.session().conversation
         await conversation.append(said("a"))
+        # wrong on purpose
         for wrong in (conversation.search(3), conversation.search("a", role=4), conversation.edit(0, 7)):  # type: ignore[arg-type]
             with pytest.raises(InvalidError):
                 await wrong
         for after in ("x", -1, True):
             with pytest.raises(InvalidError):
+                # wrong on purpose
                 [each async for each in conversation.items(after=after)]  # type: ignore[arg-type]
         assert await texts(conversation) == ["a"]
 

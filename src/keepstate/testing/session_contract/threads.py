@@ -131,18 +131,19 @@ class ThreadContract(SessionStage):
             threads.create(""),
             threads.create("x", messages=[{"content": "nobody"}]),
             threads.create("x", messages=[{"role": "user", "text": "?"}]),
-            threads.create("x", messages=["hi"]),  # type: ignore[list-item]
-            threads.create("x", messages=3),  # type: ignore[arg-type]
-            threads.create("x", messages="hi"),  # type: ignore[arg-type]
+            threads.create("x", messages=["hi"]),  # type: ignore[list-item]  # wrong on purpose
+            threads.create("x", messages=3),  # type: ignore[arg-type]  # wrong on purpose
+            threads.create("x", messages="hi"),  # type: ignore[arg-type]  # wrong on purpose
             threads.create("x", messages=[{"role": "user", "content": n, "id": "m"} for n in range(2)]),
-            threads.create("x", metadata=3),  # type: ignore[arg-type]
-            threads.update("t", metadata=None),  # type: ignore[arg-type]
+            threads.create("x", metadata=3),  # type: ignore[arg-type]  # wrong on purpose
+            threads.update("t", metadata=None),  # type: ignore[arg-type]  # wrong on purpose
+            # wrong on purpose
             threads.messages.create("t", role="user", content="x", metadata=[1]),  # type: ignore[arg-type]
             threads.messages.create("t", role="", content="x"),
             threads.messages.create("t", role="user", content="x", id=""),
             threads.messages.list("t", limit=0),
             threads.messages.list("t", limit=101),
-            threads.messages.list("t", order="up"),  # type: ignore[arg-type]
+            threads.messages.list("t", order="up"),  # type: ignore[arg-type]  # wrong on purpose
         ):
             with pytest.raises(InvalidError):
                 await wrong
