@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from threading import local
 from typing import Final, cast
 
 from keepstate.errors import CorruptError, InvalidError
@@ -14,6 +15,18 @@ else:
     from backports import zstd
 
 _LEVEL: Final = 3
+_SMALL_BYTES: Final = 1 << 17
+"""Up to so many are compressed with what is at hand; to make that takes longer than to compress 4 KB."""
+
+
+class _AtHand(local):
+    """A compressor of each thread, which keeps as much memory as the largest value given to it has needed."""
+
+    def __init__(self) -> None:
+        self.compressor = zstd.ZstdCompressor(_LEVEL)
+
+
+_at_hand: Final = _AtHand()
 
 
 def compress(data: bytes) -> bytes | None:
@@ -26,7 +39,10 @@ def compress(data: bytes) -> bytes | None:
         raise InvalidError(
             f"a value of {len(data)} bytes; at most {limits.DECODED_BYTES} fit: store it in parts"
         )
-    packed = zstd.compress(data, _LEVEL)
+    if len(data) <= _SMALL_BYTES:
+        packed = _at_hand.compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
+    else:
+        packed = zstd.compress(data, _LEVEL)
     return packed if len(packed) <= len(data) * 9 // 10 else None
 
 
