@@ -7,7 +7,7 @@ BIN := .venv/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench deep docs lock clean
+.PHONY: help setup demo test check bench deep theirs docs lock clean
 
 help: ## say what each word does
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
@@ -33,6 +33,9 @@ bench: setup ## measure each budget against the raw driver and others, and write
 deep: setup ## run the long proof, under 30 minutes, and write what it did into docs/reliability.json
 	@$(PYTEST) -q -n $(JOBS) --dist loadfile -m "deep or searched" --record \
 		--hypothesis-profile=deep --hypothesis-seed=$${KEEPSTATE_SEED:-0} --timeout=900 -o faulthandler_timeout=1800 $(ARGS)
+
+theirs: setup ## run LangGraph's own tests on our saver and store, in 15 minutes
+	@$(PYTEST) -q -m theirs --timeout=1200 -o faulthandler_timeout=1800 $(ARGS)
 
 docs: setup ## run every example and command in the documents
 	@$(PYTEST) -q tests/docs $(ARGS)

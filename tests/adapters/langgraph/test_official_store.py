@@ -78,7 +78,7 @@ def test_langgraphs_tests_of_its_store_in_memory_pass(tmp_path: Path) -> None:
     assert_as_told(SUITES["InMemoryStore"], "memory://", tmp_path)
 
 
-@pytest.mark.deep
+@pytest.mark.theirs
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["sqlite", "redis", "postgres"])
 @pytest.mark.parametrize("suite", SUITES)

@@ -44,7 +44,7 @@ def test_going_back_in_time_passes_where_conflicts_raise(their_folder: Path) -> 
     assert tally["passed"] > 10
 
 
-@pytest.mark.deep
+@pytest.mark.theirs
 @pytest.mark.timeout(1_200)
 @pytest.mark.parametrize(
     ("kind", "on_conflict"),
