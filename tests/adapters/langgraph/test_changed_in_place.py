@@ -63,7 +63,10 @@ def messages(count: int) -> list[Any]:
 
 
 SAME = st.sampled_from(
-    [1, True, 1.0, "1", "a", Look.A, None, 0, False, 0.0, -0.0, float("nan"), b"a", (1,), [1]]
+    (
+        *(1, True, 1.0, "1", "a", Look.A, None, 0, False, 0.0, -0.0, float("nan"), (1,), [1]),
+        *("ąĄ", b"a", bytearray(b"a"), [b"a"], [bytearray(b"a")]),
+    )
 )
 """Values of which some equal others."""
 
