@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import string
+import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from datetime import UTC, datetime
@@ -103,9 +104,12 @@ class Conversation:
         }
         return self.config, checkpoint, {"source": "loop", "step": step, "parents": {}}, versions
 
-    def put(self, text: str) -> None:
-        """Stores the next checkpoint."""
-        self.config = self.saver.put(*self.turn(text))
+    def put(self, text: str) -> float:
+        """Stores the next checkpoint, and returns how many seconds that took."""
+        turn = self.turn(text)
+        begun = time.perf_counter()
+        self.config = self.saver.put(*turn)
+        return time.perf_counter() - begun
 
     async def aput(self, text: str) -> None:
         """Stores the next checkpoint."""
