@@ -38,30 +38,27 @@ def findings(
 ) -> tuple[int, list[Findings]]:
     """Lets two processes work while the cache is killed; returns what they did, and what is wrong with it."""
     worker = Path(__file__).with_name("tiered_worker.py")
-    files = [folder / f"{number}.records" for number in (1, 2)]
+    files, enough = [folder / f"{number}.records" for number in (1, 2)], folder / "enough"
     processes = [
         subprocess.Popen(
-            [sys.executable, str(worker), tiers, url, cache.url, str(file), str(launch),
+            [sys.executable, str(worker), tiers, url, cache.url, str(file), str(enough), str(launch),
              str(first_seed() + launch), str(operations)],
             stderr=subprocess.PIPE,
             text=True,
         )
         for launch, file in enumerate(files, 1)
     ]  # fmt: skip
-    killed = 0
-    while any(process.poll() is None for process in processes):
+    for _ in range(kills):
         time.sleep(0.3)
-        if killed < kills:
-            cache.kill()
-            killed += 1
-            time.sleep(0.1)
-            cache.start()
+        cache.kill()
+        time.sleep(0.1)
+        cache.start()
+    enough.touch()
     for process in processes:
-        _, complaint = process.communicate(timeout=60)
+        _, complaint = process.communicate(timeout=120)
         assert process.returncode == 0, complaint
 
     histories = load(files)
-    assert killed == kills
     store = finish(PostgresStore.from_url(StoreUrl.parse(url), runner=ThreadRunner()).open())
     found: list[Findings] = []
     for space in SPACES:

@@ -1,12 +1,14 @@
-"""A process that reads and writes at random through tiers: `TIERS COLD WARM FILE LAUNCH SEED OPERATIONS`.
+"""A process that works at random through tiers: `TIERS COLD WARM FILE ENOUGH LAUNCH SEED OPERATIONS`.
 
-TIERS is `right`, or names a way in which they are wrong and must be caught.
+TIERS is `right`, or names a way in which they are wrong and must be caught. After so many operations it goes
+on until the file ENOUGH is there.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Set
+from itertools import count
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -21,8 +23,10 @@ SPACES = ("tiers/1", "tiers/2", "tiers/3")
 KEYS = [b"\x01%d" % i for i in range(5)] + [b"\x02%d" % i for i in range(5)] + [b"\x00object"]
 
 
-async def work(store: Store, random: Random, operations: int) -> None:
-    for number in range(operations):
+async def work(store: Store, random: Random, operations: int, enough: Path) -> None:
+    for number in count():
+        if number >= operations and enough.exists():
+            return
         space, key = random.choice(SPACES), random.choice(KEYS)
         dice = random.random()
         if dice < 0.65:
@@ -56,16 +60,18 @@ class Late(TieredStore):
 TIERS: dict[str, type[TieredStore]] = {"right": TieredStore, "deaf": Deaf, "late": Late}
 
 
-async def main(tiers: str, cold: str, warm: str, file: str, launch: int, seed: int, operations: int) -> None:
+async def main(
+    tiers: str, cold: str, warm: str, file: str, enough: str, launch: int, seed: int, operations: int
+) -> None:
     recorder = Recorder(Path(file))
     wrapped = TIERS[tiers](cold=cold, warm=warm, hot_bytes=6000, colour="blocking")
     store = RecordedStore(wrapped, recorder, launch)
     await store.open()
-    await work(store, Random(seed), operations)
+    await work(store, Random(seed), operations, Path(enough))
     await store.close()
     recorder.close()
 
 
 if __name__ == "__main__":
-    tiers, cold, warm, file, *numbers = sys.argv[1:]
-    finish(main(tiers, cold, warm, file, *map(int, numbers)))
+    tiers, cold, warm, file, enough, *numbers = sys.argv[1:]
+    finish(main(tiers, cold, warm, file, enough, *map(int, numbers)))
