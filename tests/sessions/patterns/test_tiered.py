@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 import keepstate
 from keepstate import Session, TieredStore
 from keepstate.engine.keepstate import Keepstate
+from tests.engine.conftest import EVERYWHERE, url_of
 from tests.sessions.patterns.agent import Agent
+
+
+@pytest.fixture(params=EVERYWHERE)
+def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    return url_of(request.param, request, tmp_path)
 
 
 @pytest.fixture
 def tiered(url: str, opened: list[Keepstate]) -> Keepstate:
     """A handle that remembers what it has read and written last, over the store of the test."""
-    if url.startswith("tiered+"):
-        pytest.skip("tiers over tiers")
     opened.append(keepstate.open(f"tiered+{url}{'&' if '?' in url else '?'}hot_bytes=1000000"))
     return opened[-1]
 
