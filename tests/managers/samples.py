@@ -1,4 +1,4 @@
-"""The blocks of code of spec 001, as they stand on its page, and the names that they leave free."""
+"""The blocks of code that agenticaiframework published, as on its page, and the names they leave free."""
 
 from __future__ import annotations
 

@@ -22,7 +22,7 @@ class Charge:
 
 
 async def test_a_task_is_never_everybody_s(ks: Keepstate) -> None:
-    """The global state of the specification: `CURRENT_TASK` of one process, shared across all users."""
+    """The global state that guides warn of: `CURRENT_TASK` of one process, shared across all users."""
 
     async def process(user: str) -> None:
         session = Session(f"chat-{user}", user_id=user, persistence=ks)

@@ -15,7 +15,7 @@ from keepstate.errors import InvalidError, TransitionError
 
 
 class Booking(sync.AgentStateMachine):
-    """The agent of the specification, with something of its own beside its state."""
+    """The published agent, with something of its own beside its state."""
 
     def __init__(self, id: str, ks: sync.Keepstate | str, *, prices: list[int]) -> None:
         super().__init__(id, persistence=ks)

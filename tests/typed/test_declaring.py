@@ -65,7 +65,7 @@ class Counter(StateKey[int, int]):
         return value + update
 
 
-def test_the_counter_of_the_specification_needs_a_key_and_apply() -> None:
+def test_the_published_counter_needs_a_key_and_apply() -> None:
     assert Counter.default() == 0
     assert Counter.apply(1, 2) == 3
 

@@ -149,7 +149,7 @@ def test_export_then_restore_is_identity_through_older_versions_and_plugins_that
 
 @settings(max_examples=30, deadline=None)
 @given(written, loaded)
-def test_the_two_fields_of_the_specification_alone_restore_what_no_upgrade_concerns(
+def test_the_two_published_fields_alone_restore_what_no_upgrade_concerns(
     given_at_first: tuple[str, dict[str, Any]], present: list[str]
 ) -> None:
     async def main() -> None:

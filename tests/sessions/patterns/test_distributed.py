@@ -15,7 +15,7 @@ from tests.engine.conftest import Turned
 
 
 class DistributedAgent:
-    """The agent of the specification: `get_state` and `update_state`, on any server."""
+    """The published agent: `get_state` and `update_state`, on any server."""
 
     def __init__(self, session_id: str, ks: Keepstate) -> None:
         self.session = Session(session_id, persistence=ks, ttl_s=3600)

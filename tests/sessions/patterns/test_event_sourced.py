@@ -15,7 +15,7 @@ def apply_event(state: dict[str, Any], event: Event) -> dict[str, Any]:
 
 
 class EventSourcedAgent(Agent):
-    """The agent of the specification: `load_events`, `rebuild_state`, `append_event`."""
+    """The published agent: `load_events`, `rebuild_state`, `append_event`."""
 
     def __init__(self, session_id: str, ks: Keepstate) -> None:
         super().__init__(self)

@@ -12,7 +12,7 @@ from tests.sessions.patterns.agent import Agent
 
 
 class StatefulAgent(Agent):
-    """The agent of the specification, whose `self.state` is a session of this process."""
+    """The published agent, whose `self.state` is a session of this process."""
 
     def __init__(self, session: Session) -> None:
         super().__init__(session.conversation)

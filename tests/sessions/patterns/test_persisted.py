@@ -11,7 +11,7 @@ from tests.sessions.patterns.agent import Agent
 
 
 class PersistentAgent:
-    """The agent of the specification: `load_state`, `process`, `save_state`; it keeps nothing itself."""
+    """The published agent: `load_state`, `process`, `save_state`; it keeps nothing itself."""
 
     def __init__(self, session_id: str, ks: Keepstate) -> None:
         self.session = Session(session_id, persistence=ks)

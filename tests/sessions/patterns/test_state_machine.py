@@ -1,4 +1,4 @@
-"""A state machine: the lifecycle of a task as the specification draws it. More: test_machine.py."""
+"""A state machine: the lifecycle of a task as it was published. More: test_machine.py."""
 
 from __future__ import annotations
 

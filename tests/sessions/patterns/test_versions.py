@@ -10,7 +10,7 @@ async def test_a_rollback_returns_what_was_saved_and_stops_at_the_first(ks: Keep
     versions = VersionedState("s", persistence=ks)
     state = {"plan": ["search"]}
     await versions.checkpoint(state)
-    state["plan"].append("book")  # the deep copy of the specification
+    state["plan"].append("book")  # the deep copy that was published
     await versions.checkpoint(state)
     await versions.checkpoint({"plan": []})
 

@@ -27,7 +27,7 @@ async def fill_log(store: StoreBase, space: str, revisions: int) -> None:
 
 
 class Logs(Stage):
-    """One test a sentence of DESIGN's "Changes"."""
+    """What the protocol promises of changes, a test each."""
 
     async def test_section_00_is_not_logged(self, store: StoreBase, space: str) -> None:
         await applied(store, space, Put(OBJECT, b"1"))

@@ -22,7 +22,7 @@ LOG = b"\x01log/"
 
 
 class Stamps(Stage):
-    """One test a sentence of DESIGN's "Stamps"."""
+    """What the protocol promises of stamps, a test each."""
 
     async def test_a_stamped_key_ends_with_revision_and_place_in_the_batch(
         self, store: StoreBase, space: str

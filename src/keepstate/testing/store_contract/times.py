@@ -23,7 +23,7 @@ DOC = b"\x02doc"
 
 
 class Times(Stage):
-    """One test a sentence of DESIGN's "Time"."""
+    """What the protocol promises of time, a test each."""
 
     async def test_a_ttl_counts_from_the_batch_s_now(self, store: StoreBase, space: str) -> None:
         done = await applied(store, space, Put(A, b"1", ttl_ms=LONG_MS), Put(B, b"2"))

@@ -22,7 +22,7 @@ LOG = b"\x01log/"
 
 
 class Tokens(Stage):
-    """One test a sentence of DESIGN's "Tokens"."""
+    """What the protocol promises of tokens, a test each."""
 
     async def test_a_token_found_gives_the_first_answer(self, store: StoreBase, space: str) -> None:
         first = await applied(store, space, Put(LOG, b"1", stamp=True), token=b"t")

@@ -1,4 +1,4 @@
-"""The names of the specification, each as this package has it."""
+"""The names of the published interface, each as this package has it."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Locale(ProfileKey[str]):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_each_name_of_the_specification_is_importable_and_has_its_members(name: str) -> None:
+def test_each_published_name_is_importable_and_has_its_members(name: str) -> None:
     thing = getattr(keepstate, name)
     declared = {
         member for base in thing.__mro__ for member in (*vars(base), *vars(base).get("__annotations__", ()))
@@ -86,7 +86,7 @@ def test_what_a_hook_is_told_and_what_a_hook_is_can_be_imported() -> None:
     assert [event.new_revision for event in told] == [1]
 
 
-def test_defaults_are_those_of_the_specification() -> None:
+def test_defaults_are_those_that_were_published() -> None:
     async def main() -> None:
         class Plain:
             def register(self, registrar: PluginRegistrar) -> None:
@@ -109,7 +109,7 @@ def test_defaults_are_those_of_the_specification() -> None:
     assert Counter.default() == 0
 
 
-def test_the_state_map_of_the_specification() -> None:
+def test_the_published_state_map() -> None:
     values = StateMap()
     values.insert(Counter, 1)
     snapshot = Snapshot.new(3, values)
@@ -137,7 +137,7 @@ def test_a_tool_receives_a_snapshot_its_run_its_thread_and_profiles() -> None:
         (StateScope.thread("a::b%"), "thread::a%3A%3Ab%25"),
     ],
 )
-def test_a_scope_is_the_string_of_the_specification(scope: StateScope, text: str) -> None:
+def test_a_scope_is_the_string_that_was_published(scope: StateScope, text: str) -> None:
     assert scope.as_str() == text
     assert scope == StateScope.new(text)
 
