@@ -29,6 +29,20 @@ def test_quoted_signs_are_part_of_the_file_s_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("url", "wanted"),
     [
+        ("postgres://ann@h/db", "postgresql://ann@h/db"),
+        ("Postgres://h/db?schema=a", "postgresql://h/db?schema=a"),
+        ("tiered+postgres://h/db", "tiered+postgresql://h/db"),
+        ("valkey://h:6379/1", "redis://h:6379/1"),
+        ("valkeys://h:6379/1", "rediss://h:6379/1"),
+    ],
+)
+def test_schemes_of_other_programs_are_taken_for_ours(url: str, wanted: str) -> None:
+    assert str(StoreUrl.parse(url)) == wanted
+
+
+@pytest.mark.parametrize(
+    ("url", "wanted"),
+    [
         ("sqlite:///x.db?durability=ful", "durability=ful: it is full or normal"),
         ("file:///x.journal?format=xml", "format=xml: it is json or msgpack"),
         ("sqlite:///x.db?unsafe_fs=maybe", "unsafe_fs=maybe: it is 1 or 0, true or false"),

@@ -14,6 +14,7 @@ from urllib.parse import quote, urlencode
 
 from keepstate.engine.admission import admit_path, admit_text
 from keepstate.errors import InvalidError
+from keepstate.stores.urls import scheme_of
 from keepstate.values import limits
 
 SHARED_MEMORY: Final = "memory://default"
@@ -246,6 +247,6 @@ def _refuse_beside(given: Mapping[str, object], beside: str, *, allowed: tuple[s
 
 def _admit_scheme(what: str, url: object, schemes: tuple[str, ...]) -> str:
     text = admit_text(what, url)
-    if text.partition("://")[0].lower() not in schemes:
+    if scheme_of(text) not in schemes:
         raise InvalidError(f"`{what}` is no URL of {' or '.join(schemes)}: {text.partition('://')[0]!r}")
     return text

@@ -36,6 +36,9 @@ BACKENDS: Final[Mapping[str, tuple[str, str]]] = {
     "postgresql": ("keepstate.stores.postgres", "PostgresStore"),
 }
 
+_ALIASES: Final[Mapping[str, str]] = {"postgres": "postgresql", "valkey": "redis", "valkeys": "rediss"}
+"""Schemes that other programs and hosts give for the same."""
+
 TIERED: Final = "tiered+"
 """Stands before the scheme of a store that has memory in front of it."""
 
@@ -83,7 +86,7 @@ class StoreUrl(msgspec.Struct, frozen=True):
                 raise InvalidError(f"option {name!r} stands twice in {shown}")
             options[name] = value
         return cls(
-            scheme.lower(),
+            scheme_of(text),
             unquote(user) if at else None,
             unquote(password) if colon else None,
             host,
@@ -159,6 +162,14 @@ def _wanted(kind: Any) -> str | None:
     if get_origin(kind) is Literal:
         return f"it is {' or '.join(get_args(kind))}"
     return next((wanted for part in get_args(kind) if (wanted := _wanted(part))), None)
+
+
+def scheme_of(text: str) -> str:
+    """Returns the scheme that a URL begins with, by the name that a store has here."""
+    scheme = text.partition("://")[0].lower()
+    tier = TIERED if scheme.startswith(TIERED) else ""
+    backend = scheme.removeprefix(TIERED)
+    return tier + _ALIASES.get(backend, backend)
 
 
 def _redacted(text: str) -> str:
