@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from threading import local
 from typing import Final, cast
 
 from keepstate.errors import CorruptError, InvalidError
@@ -16,17 +15,10 @@ else:
 
 _LEVEL: Final = 3
 _SMALL_BYTES: Final = 1 << 17
-"""Up to so many are compressed with what is at hand; to make that takes longer than to compress 4 KB."""
+"""Up to so many are compressed by one that is at hand: to make one takes longer than to compress 4 KB."""
 
-
-class _AtHand(local):
-    """A compressor of each thread, which keeps as much memory as the largest value given to it has needed."""
-
-    def __init__(self) -> None:
-        self.compressor = zstd.ZstdCompressor(_LEVEL)
-
-
-_at_hand: Final = _AtHand()
+_idle: Final[list[zstd.ZstdCompressor]] = []
+"""Compressors that nobody uses just now; each keeps the memory that its largest value has needed."""
 
 
 def compress(data: bytes) -> bytes | None:
@@ -39,11 +31,18 @@ def compress(data: bytes) -> bytes | None:
         raise InvalidError(
             f"a value of {len(data)} bytes; at most {limits.DECODED_BYTES} fit: store it in parts"
         )
-    if len(data) <= _SMALL_BYTES:
-        packed = _at_hand.compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
-    else:
-        packed = zstd.compress(data, _LEVEL)
+    packed = _compressed(data) if len(data) <= _SMALL_BYTES else zstd.compress(data, _LEVEL)
     return packed if len(packed) <= len(data) * 9 // 10 else None
+
+
+def _compressed(data: bytes) -> bytes:
+    try:
+        compressor = _idle.pop()  # one for each thread that is here at once
+    except IndexError:
+        compressor = zstd.ZstdCompressor(_LEVEL)
+    packed = compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)
+    _idle.append(compressor)
+    return packed
 
 
 def decompress(packed: bytes, *, at_most: int = limits.DECODED_BYTES) -> bytes:
