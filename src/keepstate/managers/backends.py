@@ -14,7 +14,6 @@ from urllib.parse import quote, urlencode
 
 from keepstate.engine.admission import admit_path, admit_text
 from keepstate.errors import InvalidError
-from keepstate.stores.urls import scheme_of
 from keepstate.values import limits
 
 SHARED_MEMORY: Final = "memory://default"
@@ -107,7 +106,7 @@ class RedisBackend:
     connection_pool_size: int = 16
 
     def __post_init__(self) -> None:
-        _admit_scheme("url", self.url, ("redis", "rediss", "redis+cluster"))
+        _admit_scheme("url", self.url, ("redis", "rediss", "redis+cluster", "valkey", "valkeys"))
         admit_text("key_prefix", self.key_prefix)
         limits.admit_count("connection_pool_size", self.connection_pool_size)
         if type(self.db) is not int or self.db < 0:
@@ -140,7 +139,7 @@ class PostgresBackend:
     connection_pool_size: int = 8
 
     def __post_init__(self) -> None:
-        _admit_scheme("url", self.url, ("postgresql",))
+        _admit_scheme("url", self.url, ("postgresql", "postgres"))
         admit_text("schema", self.schema)
         limits.admit_count("connection_pool_size", self.connection_pool_size)
 
@@ -210,11 +209,11 @@ def _of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
     if name == "redis":
         _refuse_beside(given, beside, allowed=("redis_url", "url"))
         server = given.get("redis_url", given.get("url", REDIS))
-        return _admit_scheme("redis_url", server, ("redis", "rediss", "redis+cluster"))
+        return _admit_scheme("redis_url", server, ("redis", "rediss", "redis+cluster", "valkey", "valkeys"))
     _refuse_beside(given, beside, allowed=("url",))
     if "url" not in given:
         raise InvalidError(f"{beside} needs `url`, such as postgresql://user@host:5432/database")
-    return _admit_scheme("url", given["url"], ("postgresql",))
+    return _admit_scheme("url", given["url"], ("postgresql", "postgres"))
 
 
 def _of_journal(path: str | PathLike[str]) -> str:
@@ -247,6 +246,6 @@ def _refuse_beside(given: Mapping[str, object], beside: str, *, allowed: tuple[s
 
 def _admit_scheme(what: str, url: object, schemes: tuple[str, ...]) -> str:
     text = admit_text(what, url)
-    if scheme_of(text) not in schemes:
+    if text.partition("://")[0].lower() not in schemes:
         raise InvalidError(f"`{what}` is no URL of {' or '.join(schemes)}: {text.partition('://')[0]!r}")
     return text

@@ -86,7 +86,7 @@ class StoreUrl(msgspec.Struct, frozen=True):
                 raise InvalidError(f"option {name!r} stands twice in {shown}")
             options[name] = value
         return cls(
-            scheme_of(text),
+            _scheme_of(text),
             unquote(user) if at else None,
             unquote(password) if colon else None,
             host,
@@ -164,7 +164,7 @@ def _wanted(kind: Any) -> str | None:
     return next((wanted for part in get_args(kind) if (wanted := _wanted(part))), None)
 
 
-def scheme_of(text: str) -> str:
+def _scheme_of(text: str) -> str:
     """Returns the scheme that a URL begins with, by the name that a store has here."""
     scheme = text.partition("://")[0].lower()
     tier = TIERED if scheme.startswith(TIERED) else ""
