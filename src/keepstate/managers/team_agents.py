@@ -89,7 +89,7 @@ async def let_go(team: Folder, agent_id: str | None, task_id: str) -> None:
         return
     held = await _others(team, agent, task_id)
     is_over = agent.current_task == task_id
-    await put_agent(team, _gone_on(agent, held) if is_over else replace(agent, tasks=held))
+    await put_agent(team, _gone_on(agent, held) if is_over else _standing(agent, held))
 
 
 async def _others(team: Folder, agent: AgentCoordinationState, task_id: str) -> list[str]:

@@ -264,6 +264,16 @@ class RosterContract(ManagerStage):
 
         assert seen == [("working", "2"), ("working", "2"), ("idle", None)]
 
+    async def test_who_completes_one_task_and_has_lost_the_other_is_idle(self) -> None:
+        teams = await self.formed({"id": "long"}, {"id": "short"})
+        await teams.claim_task("t", "a", lease_s=600)
+        await teams.claim_task("t", "a", lease_s=0.03)
+        await self.pass_time(40)
+        await teams.complete_task("t", "long", agent_id="a")
+
+        assert (await self.statuses(teams))["a"] == ("idle", None)
+        assert [agent.agent_id for agent in await teams.get_available_agents("t")] == ["a", "b"]
+
     async def test_what_the_application_says_of_an_agent_no_lease_changes(self) -> None:
         teams = await self.formed({"id": "1"}, lease_s=0.03)
         await teams.claim_task("t", "a")
