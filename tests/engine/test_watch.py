@@ -4,13 +4,35 @@ from __future__ import annotations
 
 import asyncio
 import random
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
 
 import pytest
 
 from keepstate.engine.space import Space
-from keepstate.engine.watch import DocumentChange
-from keepstate.errors import CompactedError
+from keepstate.engine.watch import DocumentChange, Watch
+from keepstate.errors import CompactedError, InvalidError, KeepstateError, UnsupportedError
+from keepstate.values.schema import CLASSES, register
+
+
+@register("tests.watch.Plan", version=2)
+@dataclass(frozen=True)
+class Plan:
+    """What an application of older code does not know, or knows in version 1."""
+
+    goal: str
+
+
+@contextmanager
+def older_code(*, knows_version: int | None) -> Iterator[None]:
+    known = CLASSES._by_name.pop("tests.watch.Plan")
+    try:
+        if knows_version is not None:
+            CLASSES._by_name["tests.watch.Plan"] = replace(known, version=knows_version)
+        yield
+    finally:
+        CLASSES._by_name["tests.watch.Plan"] = known
 
 
 def told(change: DocumentChange) -> tuple[str, str, object, object]:
@@ -103,3 +125,53 @@ async def test_a_watch_gives_again_what_was_being_read_when_who_asked_was_cancel
             found.append((await anext(changes)).revision)
 
     assert found == [1, 2, 3, 4]
+
+
+async def taken(changes: Watch, times: int) -> list[object]:
+    """Returns what so many calls have told: documents' names, and classes of errors."""
+    found: list[object] = []
+    for _ in range(times):
+        try:
+            found += [change.key for change in await changes.take(0)]
+        except KeepstateError as error:
+            found.append(type(error))
+    return found
+
+
+@pytest.mark.parametrize(("version", "raised"), [(None, InvalidError), (1, UnsupportedError)])
+async def test_a_change_that_cannot_be_read_is_told_in_its_place_and_holds_up_no_other(
+    space: Space, version: int | None, raised: type[KeepstateError]
+) -> None:
+    async with space.documents.watch() as changes:
+        for key, value in (("a", 1), ("b", 2), ("new", Plan("sing")), ("c", 3)):
+            await space.documents.put(key, value)
+        with older_code(knows_version=version):
+            found = await taken(changes, 4)
+        reached = changes.revision
+
+    assert found == ["a", "b", raised, "c"]
+    assert reached == await space.revision()
+
+
+async def test_until_it_has_told_of_what_it_cannot_read_a_watch_has_not_passed_it(space: Space) -> None:
+    await space.documents.put("a", 1)
+    await space.documents.put("new", Plan("sing"))
+    with older_code(knows_version=1):
+        async with space.documents.watch(after=0) as changes:
+            told_first = await taken(changes, 1)
+
+    async with space.documents.watch(after=changes.revision) as later:
+        assert (told_first, await taken(later, 1)) == (["a"], ["new"])
+
+
+async def test_an_iterator_over_changes_goes_on_after_what_it_cannot_read(space: Space) -> None:
+    async with space.documents.watch(timeout_s=0) as changes:
+        for key, value in (("a", 1), ("new", Plan("sing")), ("b", 2)):
+            await space.documents.put(key, value)
+        with older_code(knows_version=1):
+            found = [(await anext(changes)).key]
+            with pytest.raises(UnsupportedError):
+                await anext(changes)
+            found += [change.key async for change in changes]
+
+    assert found == ["a", "b"]

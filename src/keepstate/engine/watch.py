@@ -12,11 +12,20 @@ from keepstate.engine.document_record import decoded, name_and_value
 from keepstate.engine.glob import Glob
 from keepstate.engine.losses import Losses
 from keepstate.engine.scope import Scope
-from keepstate.errors import CompactedError, CorruptError, StoreUnavailableError
+from keepstate.errors import (
+    CompactedError,
+    CorruptError,
+    InvalidError,
+    KeepstateError,
+    MissingExtraError,
+    UnsupportedError,
+)
 from keepstate.stores.protocol import Change, Listener, Store
 
 _LONGEST_WAIT_S = 5.0
 """How long to trust that no hint was lost."""
+_UNREADABLE = CompactedError, CorruptError, InvalidError, MissingExtraError, UnsupportedError
+"""What a change raises again however often it is read: its class is of newer code, or nobody knows it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +63,6 @@ class Watch:
         self._timeout_s, self._losses = timeout_s, Losses(store, scope.stored_name, scope.name)
         self._ready: deque[Change] = deque()
         self._asked_to = self.revision = after
-        self._failed: CompactedError | CorruptError | StoreUnavailableError | None = None
 
     def __repr__(self) -> str:
         return f"<Watch {self._glob.text!r} of {self._scope.name!r} after {self.revision}>"
@@ -87,24 +95,27 @@ class Watch:
     async def take(self, timeout_s: float) -> list[DocumentChange]:
         """Returns what comes next, as much as there is; nothing if nothing comes in time, or it is woken.
 
-        Then `revision` says how far that is complete, also where no document has changed.
+        Then `revision` says how far that is complete, also where no document has changed. A change that
+        cannot be read raises once those before it are told, and is passed over: the next call goes on.
+
+        Raises:
+            CompactedError: Its large value is collected; or the log no longer reaches back to where this is.
+            CorruptError: It is damaged.
+            InvalidError: It holds an object of a class, or of a version of one, that is not registered.
+            UnsupportedError: It was written in a format that this release does not know.
         """
-        if self._failed is not None:
-            failed, self._failed = self._failed, None
-            raise failed
         if not self._ready and not await self._ask():
             await self._hints.wait(min(timeout_s, _LONGEST_WAIT_S))
             await self._ask()
         taken: list[DocumentChange] = []
         while self._ready:
             try:
-                if (told := await self._next()) is not None:
+                if (told := await self._next(passes=not taken)) is not None:
                     taken.append(told)
-            except (CompactedError, CorruptError, StoreUnavailableError) as error:
+            except KeepstateError:
                 if not taken:
                     raise
-                self._failed = error  # those before it are told first
-                return taken
+                return taken  # those before it are told first
         self.revision = self._asked_to
         return taken
 
@@ -114,13 +125,18 @@ class Watch:
         if hear is not None:  # else it waits for a moment only
             hear()
 
-    async def _next(self) -> DocumentChange | None:
-        """Takes the first change that is ready; it stays if the caller is cancelled, or the store away."""
+    async def _next(self, *, passes: bool = True) -> DocumentChange | None:
+        """Takes the first change that is ready; it stays if the caller is cancelled, or the store away.
+
+        Args:
+            passes: Takes what cannot be read too; else nothing behind it would ever be told.
+        """
         change = self._ready[0]
         try:
             told = await self._told(change)
-        except (CompactedError, CorruptError):
-            self._take()
+        except _UNREADABLE:
+            if passes:
+                self._take()
             raise
         self._take()
         return told

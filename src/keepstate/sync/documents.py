@@ -131,6 +131,9 @@ class Documents(Twin[engine.Documents]):
     ) -> Generator[Watch]:
         """Yields an iterator over changes of documents that fit a pattern: in order, exact, none missing.
 
+        A change that cannot be read, of a class that is not registered here, raises from the iterator in its
+        place, and asking again goes on after it.
+
         Args:
             pattern: As for `keys`.
             after: Starts after this revision; without it, where the space stands on entering.
