@@ -6,6 +6,7 @@ import ast
 import asyncio
 import inspect
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,6 +19,11 @@ import pytest
 from keepstate.values.schema import CLASSES
 from tests.docs.pages import PAGES, ROOT, Block, blocks, shown
 
+_VARYING = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f-]*|\b[0-9a-f]{10,16}\b"
+    r"|\d{4}-\d\d-\d\dT[\d:]{8}Z|\b\d+\.\d s\b|\b\d+ bytes\b"
+)
+"""Names of messages and commits, times, durations and sizes of files."""
 WITH_EXAMPLES = [
     page for page in PAGES if any(block.language == "python" or block.mark == "run" for block in blocks(page))
 ]
@@ -86,10 +92,11 @@ def run_python(block: Block, namespace: dict[str, object], loop: asyncio.Runner)
 
 
 def run_commands(block: Block, folder: Path) -> None:
-    """Runs each line after a `$`; the other lines are what it prints, `…` for what differs each time."""
+    """Runs each line after a `$`; lines behind it are what it prints, `…` for what differs each time."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     modules = os.pathsep.join([str(folder), str(ROOT / "src")])
-    for command in (line[2:] for line in block.text.splitlines() if line.startswith("$ ")):
+    for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
+        command, _, told = part.partition("\n")
         done = subprocess.run(
             ["sh", "-c", command],
             cwd=folder,
@@ -100,3 +107,12 @@ def run_commands(block: Block, folder: Path) -> None:
             check=False,
         )
         assert done.returncode == 0, f"{shown(block.page)}: {command}\n{done.stdout}\n{done.stderr}"
+        if told.strip():
+            assert_prints(told, done.stdout)
+
+
+def assert_prints(told: str, printed: str) -> None:
+    """Compares what a page tells of a command with what that printed, but for times and random names."""
+    wanted, got = (_VARYING.sub("…", text).strip() for text in (told, printed))
+    if not re.fullmatch(".*?".join(map(re.escape, wanted.split("…"))), got, re.DOTALL):
+        assert got == wanted
