@@ -12,7 +12,7 @@ from keepstate._runner import Lock, Runner
 from keepstate.engine.documents import MISSING, Documents
 from keepstate.engine.scope import refuse_coroutine_function
 from keepstate.engine.turns import Turns
-from keepstate.errors import ClosedError, InvalidError, StorageError
+from keepstate.errors import AttemptsExhaustedError, ClosedError, InvalidError, StorageError
 from keepstate.managers.place import Folder, Together
 from keepstate.values import codec
 
@@ -20,6 +20,7 @@ Change: TypeAlias = Callable[[Any], Any]
 Patch: TypeAlias = Mapping[str, Any] | Change
 
 _FLUSHED_AT_ONCE: Final = 300
+_ATTEMPTS: Final = 100
 
 
 class Staged(msgspec.Struct, frozen=True):
@@ -125,15 +126,19 @@ class Staging:
     async def _change(
         self, folder: Folder, key: str, change: Change, first: object, ttl_s: float | None
     ) -> Any:
-        value = await _computed(folder, key, self._with_change(key, change, first, ttl_s))
-        with self._lock:
-            self.keys[key] = self._with_change(key, change, first, ttl_s)
-        return value
-
-    def _with_change(self, key: str, change: Change, first: object, ttl_s: float | None) -> Staged:
-        staged = self.keys.get(key, Staged(STORED, ttl_s=ttl_s))
-        first_bytes = staged.first if staged.changes else codec.encode(first)
-        return Staged(staged.value, (*staged.changes, change), first_bytes, staged.ttl_s)
+        for _ in range(_ATTEMPTS):
+            before = self.keys.get(key)
+            staged = _with_change(before, change, first, ttl_s)
+            value = await _computed(folder, key, staged)
+            with self._lock:
+                if self.keys.get(key) is before:  # else the change might not fit what was saved meanwhile
+                    self.keys[key] = staged
+                    return value
+        raise AttemptsExhaustedError(
+            f"the staged key {key!r} was saved or deleted {_ATTEMPTS} times while its change was computed; "
+            "let fewer write it at once, and let the change not write it",
+            attempts=_ATTEMPTS,
+        )
 
     # ---- storing what waits
 
@@ -191,6 +196,14 @@ def admit_patch(patch: object) -> None:
     """Raises `InvalidError` for what changes nothing."""
     if not isinstance(patch, Mapping) and not callable(patch):
         raise InvalidError(f"`patch` is {patch!r}; give a dict or a function")
+
+
+def _with_change(before: Staged | None, change: Change, first: object, ttl_s: float | None) -> Staged:
+    """Returns what is to become of a key that one more change is done to."""
+    if before is None or before.is_deleted:
+        return Staged(STORED if before is None else MISSING, (change,), codec.encode(first), ttl_s)
+    first_bytes = before.first if before.changes else codec.encode(first)
+    return Staged(before.value, (*before.changes, change), first_bytes, before.ttl_s)
 
 
 async def _computed(folder: Folder, key: str, staged: Staged) -> Any:

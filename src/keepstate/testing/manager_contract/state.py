@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Generator
-from contextlib import contextmanager
 from datetime import date, datetime, timedelta
 from hashlib import sha512
 from typing import Any
@@ -15,7 +12,7 @@ from keepstate.errors import ConflictError, InvalidError, StoreUnavailableError
 from keepstate.managers.config import StateConfig
 from keepstate.managers.sizes import SizeAlert
 from keepstate.managers.state import StateManager
-from keepstate.testing.manager_contract.stage import ManagerStage
+from keepstate.testing.manager_contract.staging import StagingContract
 
 AWKWARD_KEYS = [
     "agent:researcher", "a/b", "a__b", "a_b", "a:b", "a%2Fb", "with spaces", "x:state:y", "~", "#", "@", "*",
@@ -23,22 +20,8 @@ AWKWARD_KEYS = [
 ]  # fmt: skip
 
 
-@contextmanager
-def switching_often() -> Generator[None]:
-    """Lets threads take turns so often that what they share shows it."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-
-
-class StateContract(ManagerStage):
+class StateContract(StagingContract):
     """What a `StateManager` does, whatever it is kept in."""
-
-    def state(self, **config: Any) -> StateManager:
-        return self.made(StateManager, StateConfig(**config))
 
     # ---- one key
 
@@ -208,142 +191,6 @@ class StateContract(ManagerStage):
                     await refused
             with pytest.raises(InvalidError, match="transaction"):
                 tx.subscribe("*", print)
-
-    # ---- staged
-
-    async def test_staged_writes_are_seen_here_and_stored_by_flush(self) -> None:
-        state, other = self.state(auto_save=False), self.state()
-        await other.save("old", {"a": 1})
-        await state.save("new", 1)
-        await state.update("old", {"b": 2})
-        await state.delete("absent")
-        before = [await other.get("new"), await other.get("old")]
-
-        assert [await state.get("new"), await state.get("old")] == [1, {"a": 1, "b": 2}]
-        assert before == [None, {"a": 1}] and await state.list_keys() == ["new", "old"]
-        assert await state.flush() == 3
-        assert [await other.get("new"), await other.get("old")] == [1, {"a": 1, "b": 2}]
-
-    async def test_a_staged_update_changes_what_is_stored_when_it_is_flushed(self) -> None:
-        state, other = self.state(auto_save=False), self.state()
-        await state.update("n", lambda old: old + 1, default=0)
-        await other.save("n", 10)
-        await state.flush()
-
-        assert await other.get("n") == 11
-
-    async def test_what_cannot_be_stored_holds_nothing_else_back(self) -> None:
-        state, other = self.state(auto_save=False), self.state()
-        await state.update("bad", {"a": 1})
-        await state.save("good", 1)
-        await other.save("bad", "no dict")
-
-        with pytest.raises(InvalidError):
-            await state.flush()
-        assert await other.get("good") == 1 and await other.get("bad") == "no dict"
-        await other.delete("bad")
-        assert await state.flush() == 1 and await other.get("bad") == {"a": 1}
-
-    async def test_a_staged_key_that_cannot_be_stored_can_be_deleted(self) -> None:
-        state, other = self.state(auto_save=False), self.state()
-        await state.update("bad", {"a": 1})
-        await other.save("bad", "no dict")
-
-        assert [await state.delete("bad"), await state.delete("bad")] == [True, False]
-        assert await state.flush() == 1 and await other.get("bad") is None
-
-    async def test_a_staged_change_that_raises_is_not_staged(self) -> None:
-        state = self.state(auto_save=False)
-        with pytest.raises(ZeroDivisionError):
-            await state.update("k", lambda old: 1 // 0)
-
-        assert await state.flush() == 0
-
-    async def test_staged_updates_are_applied_once_however_many_flush(self) -> None:
-        state, other = self.state(auto_save=False), self.state()
-        seen: list[int] = []
-
-        async def count() -> None:
-            seen.extend([await state.update("n", lambda old: old + 1, default=0) for _ in range(10)])
-
-        async def flush() -> None:
-            for _ in range(10):
-                await state.flush()
-
-        async def read() -> None:
-            for _ in range(10):
-                assert await state.get("n", 0) <= 20
-
-        await self.together(count(), flush(), count(), flush(), read())
-        await state.flush()
-
-        assert sorted(seen) == list(range(1, 21)) and await other.get("n") == 20
-
-    async def test_a_transaction_sees_what_is_staged(self) -> None:
-        state = self.state(auto_save=False)
-        await state.save("k", 1)
-        async with state.transaction() as tx:
-            seen = await tx.get("k")
-            await tx.save("k", 2)
-
-        assert seen == 1 and await state.get("k") == 2
-
-    async def test_a_staged_update_is_applied_once_by_transactions_that_begin_at_once(self) -> None:
-        state, other = self.state(auto_save=False), self.state()
-        await state.update("n", lambda old: old + 1, default=0)
-
-        async def begin() -> None:
-            async with state.transaction() as inside:
-                await inside.get("other")
-
-        await self.together(begin(), begin(), state.flush())
-
-        assert await other.get("n") == 1
-
-    async def test_who_compares_does_so_over_what_is_staged(self) -> None:
-        state, other = self.state(auto_save=False), self.state()
-        await state.save("k", "staged")
-        with pytest.raises(ConflictError):
-            await state.compare_and_set("k", "compared", expected_version=0)
-        entry = await other.entry("k")
-        assert entry is not None and entry.value == "staged"
-        await state.compare_and_set("k", "compared", expected_version=entry.version)
-        await state.flush()
-
-        assert await other.get("k") == "compared"
-
-    async def test_what_is_saved_while_a_flush_is_at_work_is_stored_by_the_next(self) -> None:
-        state, other = self.state(auto_save=False), self.state()
-        await state.save("k", 0)
-
-        async def save() -> None:
-            for number in range(1, 11):
-                await state.save("k", number)
-
-        await self.together(*(state.flush() for _ in range(5)), save())
-        await state.flush()
-
-        assert await other.get("k") == 10
-
-    async def test_staged_updates_of_threads_or_tasks_are_all_kept(self) -> None:
-        state, other = self.state(auto_save=False), self.state()
-
-        async def count() -> None:
-            for _ in range(40):
-                await state.update("n", lambda old: old + 1, default=0)
-
-        with switching_often():
-            await self.together(*(count() for _ in range(6)))
-        await state.flush()
-
-        assert await other.get("n") == 240
-
-    async def test_close_flushes(self) -> None:
-        state, other = self.state(auto_save=False), self.state()
-        await state.save("k", 1)
-        await state.close()
-
-        assert await other.get("k") == 1
 
     # ---- time and size
 
