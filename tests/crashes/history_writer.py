@@ -17,7 +17,7 @@ import msgspec
 import keepstate
 from tests.crashes.history_company import Writer
 
-LEAST: Final = 60
+LEAST: Final = 150
 """So many turns leave something to be collected."""
 
 
