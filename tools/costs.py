@@ -19,7 +19,8 @@ from tools import patterns  # noqa: E402
 
 RESULTS = ROOT / "bench" / "results.json"
 PAGE = ROOT / "docs" / "explanation" / "cost.md"
-COMMITS, MANAGERS = "bench's table", "managers' table"
+LANGGRAPH_PAGE = ROOT / "docs" / "tutorial" / "langgraph.md"
+COMMITS, MANAGERS, SAVERS = "bench's table", "managers' table", "savers' table"
 """What the marks around each table name."""
 STORE = "SQLite normal"
 LANGGRAPH = "LangGraph"
@@ -63,6 +64,29 @@ def render_managers(results: Mapping[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def render_savers(results: Mapping[str, Any]) -> str:
+    """Returns the table of LangGraph's savers, as it stands in the page between its two marks."""
+    paces = [pace for pace in results["paces"] if pace["store"].startswith(LANGGRAPH)]
+    keepers = list(dict.fromkeys(pace["keeper"] for pace in paces))
+    lines = [
+        f"{_measured(results)}: bytes of the closed file, and median times.",
+        "",
+        "| | " + " | ".join(keepers) + " |",
+        "|---|" + "--:|" * len(keepers),
+    ]
+    for row in results["rows"]:
+        if row["name"].startswith(LANGGRAPH) and row["unit"] == "B":
+            cells = [_size(row["ours"]), _size(row["raw"])] + ["–"] * (len(keepers) - 2)
+            what = row["name"].removeprefix(f"{LANGGRAPH}: ").removesuffix(", kB")
+            lines.append(f"| {what} | " + " | ".join(cells) + " |")
+    for store, call in dict.fromkeys((pace["store"], pace["call"]) for pace in paces):
+        us = {p["keeper"]: p["us"] for p in paces if (p["store"], p["call"]) == (store, call)}
+        cells = [_time(us[keeper]) if keeper in us else "–" for keeper in keepers]
+        what = f"{call}, {store.removeprefix(LANGGRAPH).strip()}".removesuffix(", ")
+        lines.append(f"| {what} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
 def embed(page: str, table: str, what: str = COMMITS) -> str:
     """Returns the page with `table` between the marks that name it.
 
@@ -86,6 +110,9 @@ def main() -> int:
     if results["paces"]:
         page = embed(page, render_managers(results), MANAGERS)
     PAGE.write_text(page, "utf-8")
+    if any(pace["store"].startswith(LANGGRAPH) for pace in results["paces"]):
+        page = LANGGRAPH_PAGE.read_text("utf-8")
+        LANGGRAPH_PAGE.write_text(embed(page, render_savers(results), SAVERS), "utf-8")
     if results.get("figures"):
         write_patterns(results)
     return 0
@@ -117,7 +144,7 @@ def _cell(cost: Mapping[str, Any]) -> str:
 
 
 def _time(us: float) -> str:
-    if us < 100:
+    if us < 1_000:
         return f"{us / 1_000:.2f} ms"
     return f"{us / 1_000:.1f} ms" if us < 100_000 else f"{us / 1_000:.0f} ms"
 

@@ -23,7 +23,12 @@ RESULTS: dict[str, Any] = {
         {"store": "memory", "call": "save", "keeper": "keepstate", "us": 61.4},
         {"store": "memory", "call": "save", "keeper": "other", "us": 2_345.0},
         {"store": "Redis", "call": "save", "keeper": "keepstate", "us": 250_000.0},
-        {"store": "LangGraph SQLite", "call": "put", "keeper": "keepstate", "us": 1.0},
+        {"store": "LangGraph SQLite", "call": "put", "keeper": "keepstate", "us": 570.0},
+        {"store": "LangGraph", "call": "put", "keeper": "SqliteSaver", "us": 4_400.0},
+    ],
+    "rows": [
+        {"name": "memory put", "unit": "us", "ours": 1.0, "raw": 1.0},
+        {"name": "LangGraph: 9 turns, kB", "unit": "B", "ours": 2_600_000, "raw": 325_000_000},
     ],
 }  # fmt: skip
 
@@ -31,7 +36,7 @@ RESULTS: dict[str, Any] = {
 def test_commits_are_shown_in_one_store() -> None:
     *_, row = costs.render(RESULTS).splitlines()
 
-    assert row == "| append | 100 | 0.5 ms, 1.2 KB |"
+    assert row == "| append | 100 | 0.51 ms, 1.2 KB |"
 
 
 def test_calls_are_shown_by_who_does_them_in_every_store() -> None:
@@ -40,6 +45,15 @@ def test_calls_are_shown_by_who_does_them_in_every_store() -> None:
     assert head == "Measured on 2026-11-21 on 2 cores (Linux, x86_64), Python 3.11.7: median time of a call."
     assert ours == "| save | keepstate | 0.06 ms | 250 ms |"
     assert theirs == "| save | other | 2.3 ms | – |"
+
+
+def test_savers_are_shown_by_bytes_and_by_time() -> None:
+    _, _, head, _, size, put, other = costs.render_savers(RESULTS).splitlines()
+
+    assert head == "| | keepstate | SqliteSaver |"
+    assert size == "| 9 turns | 2.6 MB | 325.0 MB |"
+    assert put == "| put, SQLite | 0.57 ms | – |"
+    assert other == "| put | – | 4.4 ms |"
 
 
 def test_each_table_goes_between_its_marks() -> None:
