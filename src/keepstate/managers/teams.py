@@ -22,9 +22,10 @@ from keepstate.engine.together import read_ahead
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import (
     ConflictError,
+    KeepstateError,
     LeaseLostError,
     NotFoundError,
-    StoreUnavailableError,
+    TransitionError,
 )
 from keepstate.managers import team_tasks
 from keepstate.managers.backends import Backend
@@ -255,9 +256,9 @@ class OrchestrationStateManager(TeamRosters):
             while not await signal.wait(hold_s / 3):
                 try:
                     await self.heartbeat_task(team_id, task.id, token=task.token, lease_s=hold_s)
-                except (LeaseLostError, NotFoundError):
+                except (LeaseLostError, NotFoundError, TransitionError):
                     return
-                except StoreUnavailableError:
+                except KeepstateError:
                     continue  # the next one may reach it in time
 
         beating = self._runner.start(beat, f"heartbeat of task {task.id}")

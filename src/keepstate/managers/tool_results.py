@@ -17,9 +17,6 @@ from keepstate.errors import (
     ConflictError,
     KeepstateError,
     LeaseLostError,
-    NotFoundError,
-    StoreUnavailableError,
-    TransitionError,
 )
 from keepstate.managers.deadlines import present
 from keepstate.managers.naming import new_id, segment
@@ -172,9 +169,11 @@ class ToolResults(ToolExecutions):
             entry = ToolCacheEntry(execution.tool_name, hash, result, present(self._clock), ttl)
             return await self._kept(folder, entry, lease)
         finally:
-            await beating.stop()
-            with suppress(KeepstateError):  # it ends by itself, and must not hide what the tool came to
-                await lease.release()
+            try:
+                await beating.stop()
+            finally:
+                with suppress(KeepstateError):  # it ends by itself, and must not hide what the tool came to
+                    await lease.release()
 
     async def _leading(self, folder: Folder, tool_name: str, hash: str, lease_s: float) -> Lease:
         name = folder.label(f"flight/{segment(tool_name)}/{hash}")
@@ -194,7 +193,7 @@ class ToolResults(ToolExecutions):
                 await self.heartbeat_execution(execution_id, lease_s=lease.ttl_s)
             except LeaseLostError:
                 return
-            except (NotFoundError, TransitionError, StoreUnavailableError):
+            except KeepstateError:
                 continue  # it has not begun yet, or has ended; or the next one may reach the store
 
     async def _executed(self, execution: ToolExecution, function: Tool, lease_s: float) -> Any:

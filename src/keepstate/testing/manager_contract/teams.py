@@ -181,6 +181,21 @@ class TeamContract(RosterContract):
         assert stolen is None
         await teams.complete_task("t", "1", agent_id="a", token=task.token)
 
+    async def test_who_holds_a_task_is_not_told_of_heartbeats_that_failed(self) -> None:
+        store, teams, _ = await self.in_trouble(OrchestrationStateManager)
+        await teams.create_team(team({"id": "1"}))
+        task = await teams.claim_task("t", "a")
+        assert task is not None
+        async with teams.holding("t", task, lease_s=0.3):
+            store.is_full = True
+            await self.pass_time(150)
+            store.is_full = False
+            await teams.complete_task("t", "1", "done", token=task.token)
+            await self.pass_time(150)  # in which a heartbeat finds that it is completed
+
+        done = await teams.get_task("t", "1")
+        assert done is not None and done.result == "done"
+
     async def test_a_task_that_fails_too_often_is_dead_until_it_is_requeued(self) -> None:
         teams = await self.formed()
         await teams.enqueue_task("t", {"id": "1"}, max_attempts=2)

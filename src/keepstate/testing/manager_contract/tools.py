@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from keepstate._finish import finish
 from keepstate.errors import InvalidError, StoreUnavailableError
 from keepstate.managers.parameters import parameters_hash
 from keepstate.managers.tool_records import (
@@ -273,3 +274,27 @@ class ToolContract(ExecutionContract):
         await self.together(work(), look())
 
         assert seen == [[]]
+
+    async def test_what_a_tool_came_to_is_told_also_where_heartbeats_failed(self) -> None:
+        store, tools, _ = await self.in_trouble(ToolStateManager)
+
+        async def work(parameters: dict[str, Any]) -> int:
+            store.is_full = True
+            await self.pass_time(250)  # in which a heartbeat is due
+            store.is_full = False
+            if parameters["fails"]:
+                raise ZeroDivisionError
+            return 7
+
+        def blocking(parameters: dict[str, Any]) -> int:
+            return finish(work(parameters))
+
+        tool = work if self.colour_name == "async" else blocking
+        with pytest.raises(ZeroDivisionError):
+            await tools.run("search", {"fails": True}, tool, lease_s=0.6, execution_id="failed")
+        came = await tools.run("search", {"fails": False}, tool, lease_s=0.6, execution_id="done")
+
+        assert came.result == 7
+        for id, status in (("failed", FAILED), ("done", COMPLETED)):
+            found = await tools.get_execution(id)
+            assert found is not None and found.status is status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Self
 
-from keepstate.errors import CorruptError, StoreUnavailableError
+from keepstate.errors import CorruptError, StoreFullError, StoreUnavailableError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Batch, Changes, Outcome, Reading
 from keepstate.stores.wrappers.wrapper import StoreWrapper
@@ -17,6 +17,7 @@ class TroubledStore(StoreWrapper):
     Attributes:
         away: How often it is still away when it is asked for a revision.
         takes_nothing: Whether it is away for batches.
+        is_full: Whether it has no room for batches.
         batches_left: How many batches it takes before it is; None for all.
         lists_nothing: Whether it is away for who asks which spaces there are.
         meanwhile: What another does before the next batch, or removal of a space; once.
@@ -28,7 +29,7 @@ class TroubledStore(StoreWrapper):
         self.away, self._losses = 0, 0
         self.batches_left: int | None = None
         self.meanwhile: Callable[[], Awaitable[object]] | None = None
-        self.takes_nothing = self.lists_nothing = self.is_damaged = False
+        self.takes_nothing = self.is_full = self.lists_nothing = self.is_damaged = False
 
     def around(self, store: StoreBase | StoreWrapper) -> Self:
         return type(self)(store)
@@ -43,6 +44,8 @@ class TroubledStore(StoreWrapper):
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         if self.takes_nothing or self.batches_left == 0:
             raise _away()
+        if self.is_full:
+            raise StoreFullError("the store has no room; make some, or try again later")
         if self.batches_left is not None:
             self.batches_left -= 1
         await self._let_others()
