@@ -55,14 +55,12 @@ def drawn(
         f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>',
         f'<text x="{LEFT}" y="22" font-weight="bold">{title}</text>',
     ]
-    value = lowest
-    while value <= highest:
+    for value in _marked(lowest, highest):
         ends = f'x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{up(value):.1f}" y2="{up(value):.1f}"'
         parts += [
             f'<line {ends} stroke="#dee2e6"/>',
             f'<text x="{LEFT - 8}" y="{up(value) + 4:.1f}" text-anchor="end">{told(value)}</text>',
         ]
-        value *= 10
     for turn in range(0, turns + 1, max(1, turns // 5)):
         place = f'x="{across(turn):.1f}" y="{HEIGHT - BOTTOM + 20}" text-anchor="middle"'
         parts.append(f"<text {place}>{turn:,}</text>")
@@ -77,6 +75,14 @@ def drawn(
         parts.append(f"<text {place}>{name}: {told(line[-1][1])}</text>")
     parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">turns</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
+
+
+def _marked(lowest: float, highest: float) -> list[float]:
+    """Returns the values that get a line: powers of ten, and where they are few, two and five times them."""
+    powers = [lowest * 10**n for n in range(int(log10(highest / lowest)) + 1)]
+    if len(powers) > 3:
+        return powers
+    return [each for power in powers for each in (power, 2 * power, 5 * power) if each <= highest]
 
 
 def _apart(heights: Mapping[str, float]) -> dict[str, float]:
