@@ -110,14 +110,15 @@ class ToolEffects(ToolRetries):
         function: Callable[[], Awaitable[T] | T],
         harmless: tuple[type[Exception], ...],
     ) -> T:
+        what = f"effect {effect.name!r} of execution {effect.execution_id!r}"
         try:
             result: T = await called(function)
         except harmless as error:
-            await self.refute_effect(effect, error)
+            await noted(self._runner, what, partial(self.refute_effect, effect, error))
             raise
         except BaseException as error:
             unknown = partial(self._end_effect, effect, EffectStatus.UNKNOWN, error=told(error))
-            await noted(self._runner, f"effect {effect.name!r} of execution {effect.execution_id!r}", unknown)
+            await noted(self._runner, what, unknown)
             raise
         return await shielded(self._runner, lambda: self._noted(effect, result))
 

@@ -189,6 +189,22 @@ class EffectContract(ManagerStage):
         await tools.settle_effect("unknown", is_done=True, result="receipt")
         assert await tools.perform_effect("unknown", cut) == "receipt"
 
+    async def test_what_an_effect_raises_is_told_also_where_the_store_is_away_by_then(self) -> None:
+        store, tools, _ = await self.in_trouble(ToolStateManager)
+
+        def decline() -> None:
+            store.takes_nothing = True
+            raise ZeroDivisionError
+
+        for id, harmless in (("unknown", ()), ("harmless", (ZeroDivisionError,))):
+            with pytest.raises(ZeroDivisionError):
+                await tools.perform_effect(id, decline, lease_s=0.03, harmless=harmless)
+            store.takes_nothing = False
+        await self.pass_time(40)
+
+        unknown = await tools.get_unknown_effects()  # until somebody looks: nobody could note its end
+        assert [effect.execution_id for effect in unknown] == ["harmless", "unknown"]
+
     async def test_cleanup_leaves_an_effect_that_is_begun_again_while_it_is_at_work(self) -> None:
         store, tools, others = await self.in_trouble(ToolStateManager)
         await tools.refute_effect(await tools.begin_effect("order"), "no connection")
