@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -15,7 +16,7 @@ from keepstate.engine.space import Space
 from keepstate.engine.together import read_ahead, together
 from keepstate.engine.transaction import Transaction
 from keepstate.engine.turns import Turns
-from keepstate.errors import LeaseLostError, StateError, StorageError
+from keepstate.errors import KeepstateError, LeaseLostError, StateError
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.layout import RUN_SLOTS, Names
 from keepstate.typed.records import Head, RunRecord, plain, read_record
@@ -115,14 +116,21 @@ class HeldRun:
                 await self.lease.renew()
             except LeaseLostError:
                 return
-            except StorageError:
+            except KeepstateError:
                 continue  # the store may be back before the time is up
 
     async def let_go(self) -> None:
-        """Ends the renewing, and lets others begin or resume the run."""
-        if self.renewing is not None:
-            await self.renewing.stop()
-        await self.lease.release()
+        """Ends the renewing and lets others begin or resume the run, at the latest when its lease is over."""
+        try:
+            if self.renewing is not None:
+                await self.renewing.stop()
+        finally:
+            await _released(self.lease)
+
+
+async def _released(lease: Lease) -> None:
+    with suppress(KeepstateError):  # it ends by itself, and must not hide how the run has ended
+        await lease.release()
 
 
 async def begin_run(
@@ -159,7 +167,7 @@ async def begin_run(
         state._fence(lease, before)  # pyright: ignore[reportPrivateUsage]
         await state.refresh()
     except BaseException:
-        await lease.release()
+        await _released(lease)
         raise
     held = HeldRun(place, names, state, record, lease, Turns(place.runner))
     held.renewing = place.runner.start(held.renew, f"lease of run {run_id}")
