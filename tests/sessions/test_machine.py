@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -394,3 +395,13 @@ def test_any_events_lead_where_the_table_says(events: list[str]) -> None:
                 assert state == target
         assert machine.refresh() == state
         assert [one.number for one in machine.history()] == list(range(1, made + 1))
+
+
+async def test_arrays_in_the_data_are_compared_as_they_would_be_stored(ks: Keepstate) -> None:
+    machine = AgentStateMachine("1", persistence=ks)
+    await machine.transition("new_task", found=np.arange(3))
+    await machine.transition("plan_ready", goal="Rome")
+    await machine.transition("step_complete", found=np.arange(4))
+
+    await machine.refresh()
+    assert machine.data["found"].tolist() == [0, 1, 2, 3] and machine.data["goal"] == "Rome"

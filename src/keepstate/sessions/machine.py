@@ -14,7 +14,9 @@ from os import PathLike
 from typing import Any, ClassVar, Self, TypeAlias
 
 from keepstate._finish import finish
-from keepstate._runner import Colour
+from keepstate._runner import Colour, Lock
+from keepstate.engine import layout
+from keepstate.engine.admission import admit_text
 from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.lease import Lease
@@ -27,11 +29,11 @@ from keepstate.errors import ConflictError, InvalidError, NotLoadedError, Transi
 from keepstate.sessions.holding import holding
 from keepstate.sessions.home import Home, short
 from keepstate.sessions.kept import Kept
+from keepstate.sessions.machine_data import Data, View, carried, merged
 from keepstate.sessions.table import table_of
 from keepstate.stores.protocol import Store
 from keepstate.values.schema import register
 
-Data: TypeAlias = dict[str, Any]
 Action: TypeAlias = Callable[[Data], object]
 
 
@@ -138,14 +140,20 @@ class AgentStateMachine(Kept):
         self._place = self._home.place("machine", id, record=True)
         self.id, self._name = id, f"{self._home.prefix('machine', id)}machine"
         self._stream = short(self._name)
-        self._base: MachineRecord | None = None
-        self._data: Data = {}
+        self._view: View[MachineRecord] | None = None
+        self._lock = Lock()
         self._lease: Lease | None = None
 
     def __repr__(self) -> str:
-        state = "not read yet" if self._base is None else self._base.state
+        state = "not read yet" if self._view is None else self._view.base.state
         kind = type(self if self._face is None else self._face)
         return f"<{kind.__name__} {self.id!r} in {self._home!r}: {state}>"
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _lock=Lock())
 
     async def __aenter__(self) -> Self:
         await self.refresh()
@@ -173,13 +181,12 @@ class AgentStateMachine(Kept):
     @property
     def current_state(self) -> str:
         """Returns its state, as it was read or made last."""
-        return self._known().state
+        return self._known().base.state
 
     @property
     def data(self) -> Data:
         """Returns its data, to be changed; the next transition keeps the changes."""
-        self._known()
-        return self._data
+        return self._known().data
 
     @property
     def is_done(self) -> bool:
@@ -203,7 +210,7 @@ class AgentStateMachine(Kept):
 
     def diagram(self) -> str:
         """Returns its picture as a Mermaid state diagram; the present state is set off, once it is read."""
-        return self._table.diagram(self._base.state if self._base else None)
+        return self._table.diagram(self._view.base.state if self._view else None)
 
     # ---- changing
 
@@ -216,13 +223,18 @@ class AgentStateMachine(Kept):
 
         Raises:
             TransitionError: The event leads nowhere from the present state, or a guard forbids it.
+            InvalidError: The event is no text, or the data cannot be stored.
             ConflictError: Somebody else has changed the same part of the data meanwhile.
         """
-        if self._base is None:
+        event = admit_text("event", event)
+        if self._view is None:
             await self.refresh()
-        mine = {**self._data, **changes}
-        made = await self._made(event, mine)
-        self._take(made)
+        view = self._view
+        assert view is not None
+        # Both before the wait for a turn, after which another call may have put a later view in its place.
+        own = deepcopy({**view.data})
+        made = await self._made(event, view.base.data, {**own, **changes})
+        self._go_on_with(made, view, own)
         return made.state
 
     async def provide(self, answer: object, *, event: str | None = None) -> None:
@@ -358,7 +370,7 @@ class AgentStateMachine(Kept):
 
     def _work_of(self, state: str) -> Callable[[], Any] | None:
         if (given := self._work.get(state)) is not None:
-            return lambda: given(self._data)
+            return lambda: given(self.data)
         face = self if self._face is None else self._face
         method: Callable[[], Awaitable[Any] | Any] | None = getattr(
             face, self._work_names.get(state, ""), None
@@ -367,18 +379,36 @@ class AgentStateMachine(Kept):
 
     # ---- its document
 
-    def _known(self) -> MachineRecord:
-        if self._base is None:
+    def _known(self) -> View[MachineRecord]:
+        if self._view is None:
             if self._home.runner.colour != "blocking":
                 raise NotLoadedError(
                     f"machine {self.id!r} was not read yet; await machine.refresh(), or enter it"
                 )
             finish(self.refresh())
-        assert self._base is not None
-        return self._base
+        assert self._view is not None
+        return self._view
 
     def _take(self, record: MachineRecord) -> None:
-        self._base, self._data = record, deepcopy(record.data)
+        self._view = View(record, deepcopy(record.data))
+
+    def _go_on_with(self, made: MachineRecord, view: View[MachineRecord], own: Data) -> None:
+        """Takes what a transition made, unless another call has taken a later one.
+
+        What was changed in `data` since the transition began is not in it, and stays to be kept by the next.
+        """
+        with self._lock:
+            now = self._view
+            assert now is not None
+            if now is not view and now.base.number >= made.number:
+                return
+            since = own if now is view else now.base.data
+            self._view = View(made, carried(since, {**now.data}, deepcopy(made.data), self._encode))
+
+    def _encode(self, value: object) -> bytes:
+        """Returns a part of the data as it would be stored."""
+        scope = self._place._scope  # pyright: ignore[reportPrivateUsage]
+        return scope.encode(value, layout.named_key(layout.DOCUMENTS, self._name))
 
     async def _read(self, place: Space | Transaction) -> MachineRecord:
         record = await place.documents.get(self._name, type=MachineRecord)
@@ -392,11 +422,11 @@ class AgentStateMachine(Kept):
             )
         return record
 
-    async def _made(self, event: str, mine: Data) -> MachineRecord:
+    async def _made(self, event: str, base: Data, mine: Data) -> MachineRecord:
         async def work(tx: Transaction) -> MachineRecord | ConflictError:
             before = await self._read(tx)
             try:
-                after = await self._after(before, event, mine)
+                after = await self._after(before, event, base, mine)
             except ConflictError as error:  # no other attempt would come to anything else
                 return error
             told = {"number": after.number, "state": before.state, "event": event, "target": after.state}
@@ -411,10 +441,9 @@ class AgentStateMachine(Kept):
             raise made
         return made
 
-    async def _after(self, record: MachineRecord, event: str, mine: Data) -> MachineRecord:
+    async def _after(self, record: MachineRecord, event: str, base: Data, mine: Data) -> MachineRecord:
         target = self._table.after(record.state, event)
-        assert self._base is not None
-        data = deepcopy(_merged(self.id, self._base.data, mine, record.data))
+        data = deepcopy(merged(self.id, base, mine, record.data, self._encode))
         guard = self._guards.get((record.state, event))
         if guard is not None and not await called(guard, data):
             raise TransitionError(
@@ -428,25 +457,6 @@ class AgentStateMachine(Kept):
             await called(enter, data)
         answer = [] if record.state in self._table.waiting else record.answer
         return MachineRecord(target, data, record.number + 1, answer)
-
-
-def _merged(id: str, base: Data, mine: Data, theirs: Data) -> Data:
-    """Returns what both have made of the data since the base, part by part."""
-    merged = dict(theirs)
-    absent = object()
-    for key in (*base, *(key for key in mine if key not in base)):
-        before, own, other = base.get(key, absent), mine.get(key, absent), theirs.get(key, absent)
-        if own == before:
-            continue
-        if other not in (before, own):
-            raise ConflictError(
-                f"data[{key!r}] of machine {id!r} was changed by somebody else; read it again"
-            )
-        if own is absent:
-            merged.pop(key, None)
-        else:
-            merged[key] = own
-    return merged
 
 
 def _transition(told: Mapping[str, Any], at: datetime) -> Transition:

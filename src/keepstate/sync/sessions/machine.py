@@ -11,7 +11,8 @@ from typing import Any, ClassVar, Self
 
 from keepstate._finish import finish
 from keepstate.sessions import machine as sessions
-from keepstate.sessions.machine import Action, Data, Transition
+from keepstate.sessions.machine import Action, Transition
+from keepstate.sessions.machine_data import Data
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.sessions.kept import Kept
@@ -131,6 +132,7 @@ class AgentStateMachine(Kept[sessions.AgentStateMachine]):
 
         Raises:
             TransitionError: The event leads nowhere from the present state, or a guard forbids it.
+            InvalidError: The event is no text, or the data cannot be stored.
             ConflictError: Somebody else has changed the same part of the data meanwhile.
         """
         return finish(self._inner.transition(event, **changes))
