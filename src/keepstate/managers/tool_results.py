@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -52,6 +54,21 @@ class ToolResults(ToolExecutions):
         folder = self._cached_in(entry.tool_name, entry.parameters_hash)
         await folder.space.documents.put(_place(folder, entry), entry, ttl_s=entry.ttl)
         await self._wrote()
+
+    async def _cache_late(self, entry: ToolCacheEntry, ended_at: datetime | None) -> None:
+        """Keeps what an execution came to then, unless something is kept there, or its time is over."""
+
+        async def work(folder: Folder) -> None:
+            if await self._cached(folder, entry.tool_name, entry.parameters_hash) is not None:
+                return
+            left_s = entry.ttl
+            if left_s is not None and ended_at is not None:
+                left_s -= (await folder.space.now() - ended_at).total_seconds()
+            if left_s is None or left_s > 0:
+                late = replace(entry, created_at=ended_at, ttl=left_s)
+                await folder.space.documents.put(_place(folder, late), late, ttl_s=left_s)
+
+        await self._together(self._cached_in(entry.tool_name, entry.parameters_hash), work)
 
     async def get_cached_result(self, tool_name: str, parameters: Mapping[str, Any]) -> ToolCacheEntry | None:
         """Returns the kept result for equal parameters, or None if there is none; counts either.

@@ -82,7 +82,8 @@ class ToolStateManager(ToolResults):
     ) -> ToolExecution:
         """Notes what an execution came to, and returns it; again with an equal result does nothing.
 
-        With `cache_results` the result is kept for equal parameters from then on.
+        With `cache_results` the result is kept for equal parameters from then on. Where that failed, the same
+        call again keeps it, for what is left of its time.
 
         Args:
             execution_id: Which execution.
@@ -94,12 +95,12 @@ class ToolStateManager(ToolResults):
             TransitionError: It is not running, or completed with another result.
         """
         execution, is_new = await self._complete(execution_id, result, duration_ms)
-        if is_new and self.cache_results:
+        if self.cache_results:
             hash = parameters_hash(execution.tool_name, execution.parameters)
-            created_at = present(self._clock)
-            await self.cache_result(
-                ToolCacheEntry(execution.tool_name, hash, result, created_at, self.cache_ttl)
+            entry = ToolCacheEntry(
+                execution.tool_name, hash, result, present(self._clock), ttl=self.cache_ttl
             )
+            await (self.cache_result(entry) if is_new else self._cache_late(entry, execution.completed_at))
         return execution
 
     async def close(self) -> None:

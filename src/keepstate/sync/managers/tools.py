@@ -80,7 +80,8 @@ class ToolStateManager(ToolResults[managers.ToolStateManager]):
     ) -> ToolExecution:
         """Notes what an execution came to, and returns it; again with an equal result does nothing.
 
-        With `cache_results` the result is kept for equal parameters from then on.
+        With `cache_results` the result is kept for equal parameters from then on. Where that failed, the same
+        call again keeps it, for what is left of its time.
 
         Args:
             execution_id: Which execution.

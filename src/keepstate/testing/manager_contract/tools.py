@@ -44,6 +44,33 @@ class ToolContract(ExecutionContract):
             assert await tools.get_cached_result("search", other) is None
         assert await tools.get_cached_result("search2", {"q": "AI", "n": 1}) is None
 
+    async def test_a_result_that_could_not_be_kept_is_kept_when_it_is_told_again(self) -> None:
+        store, tools, _ = await self.in_trouble(ToolStateManager, cache_results=True, cache_ttl=0.8)
+        await tools.start_execution(ToolExecution("e", "search", parameters={"n": 1}))
+        store.batches_left = 1
+        with pytest.raises(StoreUnavailableError):
+            await tools.complete_execution("e", 5)
+        store.batches_left = None
+        await self.pass_time(100)
+        done = await tools.complete_execution("e", 5)
+        kept = await tools.get_cached_result("search", {"n": 1})
+
+        assert kept is not None and (kept.result, kept.created_at) == (5, done.completed_at)
+        assert kept.ttl is not None and 0 < kept.ttl <= 0.7
+        await self.pass_time(720)
+        await tools.complete_execution("e", 5)
+        assert await tools.get_cached_result("search", {"n": 1}) is None
+
+    async def test_a_result_that_is_told_again_replaces_no_later_one(self) -> None:
+        tools = self.tools(cache_results=True)
+        for id, result in (("first", 1), ("second", 2)):
+            await tools.start_execution(ToolExecution(id, "search"))
+            await tools.complete_execution(id, result)
+        await tools.complete_execution("first", 1)
+
+        kept = await tools.get_cached_result("search", {})
+        assert kept is not None and kept.result == 2
+
     async def test_without_caching_nothing_is_left(self) -> None:
         tools = self.tools()
         await self.ran(tools, "e", 1)
