@@ -88,8 +88,9 @@ class Upkeep(Twin[Inner]):
         """Moves old commits into a file; `at`, `checkout`, `log`, `diff` and `blame` read them from there.
 
         The file is on the disk before anything is deleted. The space names it by its whole path; where there
-        is no such file, the history is a pruned one. Given again, the same file takes more. Memory is used
-        for all of it. What was archived is read and not built on: it is no `to` of a `rollback`.
+        is no such file, the history is a pruned one. Given again, the same file takes more. Several may
+        archive at once. Memory is used for all of it. What was archived is read and not built on: it is no
+        `to` of a `rollback`.
 
         Args:
             path: The file, a bundle; the space's own archive is added to, any other must not be there.
@@ -101,6 +102,7 @@ class Upkeep(Twin[Inner]):
             AlreadyExistsError: Another file is there.
             PrunedError: An earlier archive of the space is not here.
             InvalidError: Neither `keep_last` nor `older_than` is given, or the file's folder is not there.
+            UnsupportedError: The file's file system knows no locks.
         """
         return finish(
             self._inner.archive(path, keep_last=keep_last, older_than=older_than, keep_tagged=keep_tagged)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 from datetime import timedelta
 from pathlib import Path
 from random import Random
@@ -16,6 +18,8 @@ import pytest
 
 import keepstate
 from keepstate import AlreadyExistsError, InvalidError, NotFoundError, PrunedError, Space, sync
+from keepstate.engine.history.archive import Before
+from keepstate.engine.history.bundle import Bundle
 from keepstate.engine.history.history import History
 from keepstate.engine.keepstate import Keepstate
 from tests.engine.history.conftest import history_of
@@ -129,6 +133,106 @@ async def test_a_file_that_cannot_be_written_costs_nothing(space: Space, tmp_pat
         await history.archive(tmp_path, keep_last=1)
 
     assert (await history.stats()).commits == 12
+
+
+async def test_who_archives_at_once_with_another_keeps_what_that_has_let_go_of(
+    ks: Keepstate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = history_of(ks.space("run/1")), history_of(ks.space("run/1"))
+    file = tmp_path / "old.archive"
+    ids = [(await here.commit({"n": n})).id for n in range(5)]
+    write = here._archive.keep
+
+    async def late(path: str, now: Bundle, before: Before) -> Bundle:
+        monkeypatch.setattr(here._archive, "keep", write)
+        ids.extend([(await there.commit({"n": n})).id for n in range(5, 10)])
+        await there.archive(file, keep_last=1)
+        return await write(path, now, before)
+
+    monkeypatch.setattr(here._archive, "keep", late)
+    await here.archive(file, keep_last=1)
+
+    assert [(await here.checkout(id))["n"] for id in ids] == list(range(10))
+    assert await logged(there) == ids[::-1]
+
+
+async def test_who_archives_at_once_into_another_file_takes_over_what_that_has(
+    ks: Keepstate, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = history_of(ks.space("run/1")), history_of(ks.space("run/1"))
+    ids = [(await here.commit({"n": n})).id for n in range(5)]
+    write = here._archive.keep
+
+    async def late(path: str, now: Bundle, before: Before) -> Bundle:
+        monkeypatch.setattr(here._archive, "keep", write)
+        ids.extend([(await there.commit({"n": n})).id for n in range(5, 10)])
+        await there.archive(tmp_path / "theirs", keep_last=1)
+        return await write(path, now, before)
+
+    monkeypatch.setattr(here._archive, "keep", late)
+    await here.archive(tmp_path / "ours", keep_last=1)
+    os.remove(tmp_path / "theirs")
+
+    assert [(await here.checkout(id))["n"] for id in ids] == list(range(10))
+
+
+async def test_what_is_committed_while_the_file_is_written_still_says_who_came_before(
+    space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history, ids = await filled(space, 3)
+    write = history._archive.keep
+
+    async def slow(path: str, now: Bundle, before: Before) -> Bundle:
+        ids.extend([(await history.commit({"n": n})).id for n in range(3, 7)])
+        return await write(path, now, before)
+
+    monkeypatch.setattr(history._archive, "keep", slow)
+    await history.archive(tmp_path / "old.archive", keep_last=2)
+    monkeypatch.setattr(history._archive, "keep", write)
+
+    assert await logged(history) == ids[::-1]
+    await history.archive(tmp_path / "old.archive", keep_last=2)
+    assert await logged(history) == ids[::-1]
+
+
+async def test_copies_of_a_space_share_one_file(ks: Keepstate, tmp_path: Path) -> None:
+    first, ids = await filled(ks.space("run/1"))
+    await first.export_bundle(tmp_path / "copied")
+    second = history_of(ks.space("run/2"))
+    await second.import_bundle(tmp_path / "copied")
+    own = {first: [(await first.commit({"n": 100})).id], second: [(await second.commit({"n": 200})).id]}
+
+    for history in (first, second, first, second):
+        own[history].append((await history.commit({"n": 0})).id)
+        await history.archive(tmp_path / "old.archive", keep_last=1)
+
+    for history, more in own.items():
+        assert await logged(history) == [*ids, *more][::-1]
+        assert [len(await history.checkout(id)) > 0 for id in more] == [True] * 3
+
+
+async def test_many_who_commit_and_archive_at_once_lose_nothing(url: str, tmp_path: Path) -> None:
+    ids: list[list[str]] = [[], [], []]
+
+    async def work(ks: Keepstate, own: list[str]) -> None:
+        history = history_of(ks.space("run/1"))
+        for n in range(12):
+            own.append((await history.append("all", n)).id)
+            if n % 3 == 2:
+                await history.archive(tmp_path / "old.archive", keep_last=2)
+
+    async with AsyncExitStack() as stack:
+        handles = [await stack.enter_async_context(keepstate.open(url)) for _ in ids]
+        await history_of(handles[0].space("run/1")).commit({"all": []})
+        await asyncio.gather(*map(work, handles, ids))
+        history = history_of(handles[0].space("run/1"))
+        sizes = [len((await history.checkout(id))["all"]) for own in ids for id in own]
+        line = [commit async for commit in history.log()]
+
+    assert sorted(sizes) == list(range(1, 37))
+    assert len(line) == 37
+    assert os.listdir(tmp_path).count("old.archive") == 1
+    assert not [name for name in os.listdir(tmp_path) if name.startswith(".old.archive")]
 
 
 def test_archives_work_in_blocking_use(tmp_path: Path) -> None:

@@ -7,22 +7,38 @@ them. Who has no such file at that path reads what a pruned history has.
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
 from keepstate.engine import layout
-from keepstate.engine.history.bundle import Bundle, read_bundle, write_bundle
+from keepstate.engine.history.archive_file import Stamp, add_to, both, stamp_of
+from keepstate.engine.history.bundle import Bundle, read_bundle
 from keepstate.engine.history.grafts import Graft
 from keepstate.engine.history.record import CommitRecord, read_record
 from keepstate.engine.scope import Scope
 from keepstate.engine.stored import opened
 from keepstate.engine.unit import Unit
 from keepstate.errors import AlreadyExistsError, PrunedError
+from keepstate.stores.protocol import ABSENT
 
 _NOTHING: Final = Bundle()
+
+
+class Before(msgspec.Struct, frozen=True):
+    """What was archived until now.
+
+    Attributes:
+        bundle: All of it.
+        version: Of the entry that names the file.
+        stamp: The state of the file to be written, where that is in the bundle.
+    """
+
+    bundle: Bundle
+    version: int
+    stamp: Stamp | None
 
 
 class Archive:
@@ -34,7 +50,7 @@ class Archive:
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._read: tuple[object, Bundle] = None, _NOTHING
+        self._read: tuple[tuple[str, Stamp] | None, Bundle] = None, _NOTHING
 
     async def bundle(self, unit: Unit) -> Bundle:
         """Returns what was archived; a bundle of nothing where there is no archive.
@@ -43,20 +59,23 @@ class Archive:
             PrunedError: The file is not here.
             CorruptError: It is damaged.
         """
+        return (await self._opened(unit))[1]
+
+    async def _opened(self, unit: Unit) -> tuple[Stamp | None, Bundle]:
         path = await self.path(unit)
         if path is None:
-            return _NOTHING
+            return None, _NOTHING
         try:
-            found = os.stat(path)
+            stamp = stamp_of(path)
         except OSError as error:
             raise PrunedError(
                 f"what was asked for of {unit.name!r} was archived in {path}, which cannot be read here "
                 f"({error.strerror}); put the file there, or read where it is"
             ) from error
-        state = path, found.st_mtime_ns, found.st_size, found.st_ino
-        if self._read[0] != state:
-            self._read = state, await self._scope.runner.call(read_bundle, path)
-        return self._read[1]
+        read = self._read
+        if read[0] != (path, stamp):
+            self._read = read = (path, stamp), await self._scope.runner.call(read_bundle, path)
+        return stamp, read[1]
 
     async def path(self, unit: Unit) -> str | None:
         """Returns where the archive is, None where there is none."""
@@ -68,10 +87,24 @@ class Archive:
         encoding = (await self.bundle(unit)).commits.get(id)
         return None if encoding is None else read_record(encoding, id)
 
-    async def graft(self, unit: Unit, id: bytes, graft: Graft | None) -> Graft | None:
-        """Returns what stands in place of a commit's parents: nothing, where these were archived with it."""
+    async def graft(
+        self, unit: Unit, id: bytes, parents: Sequence[bytes], graft: Graft | None
+    ) -> Graft | None:
+        """Returns what stands in place of a commit's parents: nothing, where these were archived.
+
+        Args:
+            unit: The unit.
+            id: The commit.
+            parents: Those that it was made with.
+            graft: What the space says.
+        """
         bundle = await self.bundle(unit)
-        return bundle.grafts.get(id) if id in bundle.commits else graft
+        if id in bundle.commits:
+            graft = bundle.grafts.get(id)
+        # A commit that was made while its parents were archived is not in the file, and has lost them.
+        if graft is None or all(parent in bundle.commits or parent in graft.parents for parent in parents):
+            return None
+        return graft
 
     async def object(self, unit: Unit, name: bytes) -> bytes | None:
         """Returns an object that was archived."""
@@ -80,49 +113,38 @@ class Archive:
 
     # ---- moving
 
-    async def before(self, unit: Unit, path: str, now: Bundle) -> Bundle:
+    async def before(self, unit: Unit, path: str, now: Bundle) -> Before:
         """Returns what was archived until now, and is to be in the file too.
 
         Raises:
             AlreadyExistsError: A file is there that is of another history.
         """
-        before, known = await self.bundle(unit), await self.path(unit)
-        if path == known or not Path(path).exists():
-            return before
+        entry, known = await unit.get(layout.ARCHIVE), await self.path(unit)
+        version = ABSENT if entry is None else entry.version
+        stamp, bundle = await self._opened(unit)
+        if path == known:
+            return Before(bundle, version, stamp)
+        if not Path(path).exists():
+            return Before(bundle, version, None)
         # A move that was ended before the space named the file has left it.
+        stamp = stamp_of(path)
         other = await self._scope.runner.call(read_bundle, path)
-        if now.commits.keys().isdisjoint(other.commits):
+        if other.commits.keys().isdisjoint((*now.commits, *bundle.commits)):
             raise AlreadyExistsError(f"{path} holds another history than {unit.name!r}; name another file")
-        return _both(other, before)
+        return Before(both(other, bundle), version, stamp)
 
-    async def keep(self, path: str, now: Bundle, before: Bundle) -> Bundle:
+    async def keep(self, path: str, now: Bundle, before: Before) -> Bundle:
         """Writes what is there now and what was archived before; returns both once they are on the disk."""
-        whole = _both(now, before)
-        await self._scope.runner.call(_write, whole, path)
-        return whole
+        return await self._scope.runner.call(add_to, path, both(now, before.bundle), before.stamp)
 
 
-def _both(now: Bundle, before: Bundle) -> Bundle:
-    """Returns a history with what it had before: a commit that was archived has lost no parents since."""
-    grafts = {id: graft for id, graft in now.grafts.items() if id not in before.commits}
-    return Bundle(
-        now.branches,
-        now.tags,
-        {**grafts, **before.grafts},
-        {**before.commits, **now.commits},
-        {**before.objects, **now.objects},
-    )
+async def put_path(unit: Unit, path: str, before: Before) -> bool:
+    """Lets a space name its archive, and says whether that has what was archived until now.
 
-
-def put_path(unit: Unit, path: str) -> None:
-    """Lets a space name its archive."""
+    It has not where somebody else has archived since: what that has let go of may be in another file.
+    """
+    entry = await unit.get(layout.ARCHIVE)
+    if (ABSENT if entry is None else entry.version) != before.version:
+        return False
     unit.put(layout.ARCHIVE, msgspec.msgpack.encode(path))
-
-
-def _write(bundle: Bundle, path: str) -> None:
-    write_bundle(bundle, path)
-    folder = os.open(os.path.dirname(path), os.O_RDONLY)
-    try:
-        os.fsync(folder)  # the name too must survive a power cut, before anything is deleted
-    finally:
-        os.close(folder)
+    return True

@@ -18,6 +18,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from hashlib import sha256
+from itertools import count
 from pathlib import Path
 from typing import Any, Final
 
@@ -35,6 +36,7 @@ _KIND: Final = b"keepstate history "
 _MAGIC: Final = _KIND + b"1\n"
 _DIGEST_BYTES: Final = 32
 _LENGTH_BYTES: Final = 4
+_halves: Final = count()
 
 
 class Bundle(msgspec.Struct):
@@ -97,8 +99,8 @@ def _serve(work: Any, bundle: Bundle, roots: dict[bytes, bytes]) -> None:
 # ---- as a file
 
 
-def write_bundle(bundle: Bundle, path: str) -> None:
-    """Writes a file, whole or not at all; one that is there is replaced.
+def admit_target(path: str) -> Path:
+    """Returns where a file is to be.
 
     Raises:
         InvalidError: Its folder does not exist.
@@ -106,7 +108,18 @@ def write_bundle(bundle: Bundle, path: str) -> None:
     target = Path(path)
     if not target.parent.is_dir():
         raise InvalidError(f"the folder of {path!r} is not there; make it, or name another file")
-    half = target.with_name(f".{target.name}.{os.getpid()}.half")
+    return target
+
+
+def write_bundle(bundle: Bundle, path: str) -> None:
+    """Writes a file, whole or not at all; one that is there is replaced.
+
+    Raises:
+        InvalidError: Its folder does not exist.
+    """
+    target = admit_target(path)
+    # Its own for each call: two of one process may write to the same file at once.
+    half = target.with_name(f".{target.name}.{os.getpid()}.{next(_halves)}.half")
     seen = sha256()
     try:
         with half.open("wb") as file:

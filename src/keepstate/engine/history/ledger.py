@@ -170,7 +170,7 @@ class Ledger:
         grafts = await self.grafts()
         if self._archive is None or not grafts:
             return grafts.get(id)
-        return await self._archive.graft(self.unit, id, grafts.get(id))
+        return await self._archive.graft(self.unit, id, (await self.record(id)).parents, grafts.get(id))
 
     def read_loosely(self, id: bytes) -> None:
         """Notes that no branch or tag led to the commit that is read, so that it may have been collected."""

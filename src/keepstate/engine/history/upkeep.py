@@ -31,7 +31,7 @@ from keepstate.engine.history.sharing import brought_in, taken_out
 from keepstate.engine.history.surveying import survey, verify
 from keepstate.engine.scope import ATTEMPTS, Scope
 from keepstate.engine.unit import Unit
-from keepstate.errors import InvalidError
+from keepstate.errors import AttemptsExhaustedError, InvalidError
 from keepstate.values import limits
 
 T = TypeVar("T")
@@ -138,8 +138,9 @@ class Upkeep:
         """Moves old commits into a file; `at`, `checkout`, `log`, `diff` and `blame` read them from there.
 
         The file is on the disk before anything is deleted. The space names it by its whole path; where there
-        is no such file, the history is a pruned one. Given again, the same file takes more. Memory is used
-        for all of it. What was archived is read and not built on: it is no `to` of a `rollback`.
+        is no such file, the history is a pruned one. Given again, the same file takes more. Several may
+        archive at once. Memory is used for all of it. What was archived is read and not built on: it is no
+        `to` of a `rollback`.
 
         Args:
             path: The file, a bundle; the space's own archive is added to, any other must not be there.
@@ -151,21 +152,33 @@ class Upkeep:
             AlreadyExistsError: Another file is there.
             PrunedError: An earlier archive of the space is not here.
             InvalidError: Neither `keep_last` nor `older_than` is given, or the file's folder is not there.
+            UnsupportedError: The file's file system knows no locks.
         """
         self._scope.refuse_inside("archiving a history")
         keeping = await self._keeping(keep_last, older_than, keep_tagged)
         file = os.path.abspath(admit_path("path", path))
 
+        for _ in range(ATTEMPTS):
+            commits = await self._moved_into(file, keeping)
+            if commits is not None:
+                return Pruned(commits, await self.collect())
+        raise AttemptsExhaustedError(
+            f"others archived the history of {self._scope.name!r} {ATTEMPTS} times meanwhile; let one do it",
+            attempts=ATTEMPTS,
+        )
+
+    async def _moved_into(self, file: str, keeping: Keeping) -> int | None:
+        """Returns how many commits were moved into a file; None if somebody else archived meanwhile."""
         now = await self._run(taken_out)
         before, _ = await self._scope.run(lambda unit: self._archive.before(unit, file, now))
         whole = await self._archive.keep(file, now, before)
 
-        async def work(ledger: Ledger) -> int:
-            put_path(ledger.unit, file)
+        async def work(ledger: Ledger) -> int | None:
+            if not await put_path(ledger.unit, file, before):
+                return None
             return await prune(ledger, msgspec.structs.replace(keeping, archived=whole.commits.keys()))
 
-        commits = await self._run(work)
-        return Pruned(commits, await self.collect())
+        return await self._run(work)
 
     # ---- in and out
 

@@ -1,0 +1,113 @@
+"""An archive on the disk. It only grows: who writes it joins what is there, one process after the other.
+
+The space alone cannot see to that: its copies name the same file, and none of them knows of the others.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypeAlias
+
+from keepstate.engine.history.bundle import Bundle, admit_target, read_bundle, write_bundle
+from keepstate.engine.history.record import read_record
+from keepstate.errors import AlreadyExistsError, InvalidError, UnsupportedError
+
+Stamp: TypeAlias = tuple[int, int, int]
+"""Tells one state of a file from the others."""
+
+
+def stamp_of(path: str) -> Stamp:
+    """Returns the stamp of a file.
+
+    Raises:
+        OSError: It is not here.
+    """
+    found = os.stat(path)
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def add_to(path: str, bundle: Bundle, joined: Stamp | None) -> Bundle:
+    """Writes a history and what the file has beside it, and returns both once they are on the disk.
+
+    Args:
+        path: The file.
+        bundle: The history.
+        joined: The state of the file that is in the history already.
+
+    Raises:
+        AlreadyExistsError: The file is of another history.
+        InvalidError: It cannot be written.
+        UnsupportedError: Its file system knows no locks.
+    """
+    target = admit_target(path)
+    with _alone(target.with_name(f".{target.name}.lock")):
+        if target.exists() and stamp_of(path) != joined:
+            there = read_bundle(path)
+            if bundle.commits.keys().isdisjoint(there.commits):
+                raise AlreadyExistsError(f"{path} holds another history; name another file")
+            bundle = both(bundle, there)
+        write_bundle(bundle, path)
+        folder = os.open(target.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the name too must survive a power cut, before anything is deleted
+        finally:
+            os.close(folder)
+    return bundle
+
+
+def both(one: Bundle, other: Bundle) -> Bundle:
+    """Returns all that two bundles of a history have, with the branches of the first.
+
+    A commit whose parents are in one of them has no graft: the other was without, or was made when that let
+    go of them.
+    """
+    commits = {**other.commits, **one.commits}
+    grafts = {**one.grafts, **other.grafts}
+    return Bundle(
+        one.branches,
+        one.tags,
+        {id: graft for id, graft in grafts.items() if id in commits and not _is_whole(id, commits)},
+        commits,
+        {**other.objects, **one.objects},
+    )
+
+
+def _is_whole(id: bytes, commits: Mapping[bytes, bytes]) -> bool:
+    return all(parent in commits for parent in read_record(commits[id], id).parents)
+
+
+@contextmanager
+def _alone(lock: Path) -> Iterator[None]:
+    """Lets one at a time in; whoever is killed inside lets the next one in."""
+    while True:
+        try:
+            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        except OSError as error:
+            raise InvalidError(f"{lock.parent} cannot be written to: {error.strerror}") from error
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError as error:
+                raise UnsupportedError(
+                    f"{lock.parent} is on a file system without locks ({error.strerror}); keep the archive "
+                    "on another one"
+                ) from error
+            if _is_at(descriptor, lock):  # else who had it has removed it, and the next one has made another
+                try:
+                    yield
+                finally:
+                    lock.unlink(missing_ok=True)
+                return
+        finally:
+            os.close(descriptor)
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    except FileNotFoundError:
+        return False
