@@ -30,7 +30,8 @@ class Founding:
     """The batches that create a team, one after the other.
 
     Raises:
-        InvalidError: Its queue has others than pending tasks, or an agent stands under another's id.
+        InvalidError: Its queue has others than pending tasks, an agent stands under another's id, or there
+            are more agents than come about at once.
     """
 
     def __init__(self, team: TeamState) -> None:
@@ -40,6 +41,11 @@ class Founding:
                 raise InvalidError(
                     f"the queue of team {team.team_id!r} has tasks in `{name}`; it begins with pending ones"
                 )
+        if len(team.agents) > _WRITES_AT_ONCE:
+            raise InvalidError(
+                f"team {team.team_id!r} begins with {len(team.agents)} agents, and {_WRITES_AT_ONCE} at most "
+                "come about at once; let add_agent add the others"
+            )
         for agent_id, agent in team.agents.items():
             admit_record(f"agents[{agent_id!r}]", agent, AgentCoordinationState)
             if agent.agent_id != agent_id:

@@ -37,7 +37,8 @@ class TeamRosters(Manager):
         Raises:
             AlreadyExistsError: There is such a team, or it is being created with other tasks; nothing of it
                 was changed.
-            InvalidError: Its queue has tasks that are in progress or over: those come about by doing.
+            InvalidError: Its queue has tasks that are in progress or over: those come about by doing. Or it
+                begins with more than 900 agents: add_agent adds the others.
         """
         founding = Founding(team_state)
         while not await self._change(team_state.team_id, founding.step, "create the team"):

@@ -28,7 +28,8 @@ class TeamRosters(Manager[Inner]):
         Raises:
             AlreadyExistsError: There is such a team, or it is being created with other tasks; nothing of it
                 was changed.
-            InvalidError: Its queue has tasks that are in progress or over: those come about by doing.
+            InvalidError: Its queue has tasks that are in progress or over: those come about by doing. Or it
+                begins with more than 900 agents: add_agent adds the others.
         """
         finish(self._inner.create_team(team_state))
 

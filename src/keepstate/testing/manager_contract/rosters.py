@@ -76,6 +76,18 @@ class RosterContract(ManagerStage):
         queue = await teams.get_queue_status("t")
         assert len(queue.pending) == 420 and len({task.id for task in queue.pending[:100]}) == 100
 
+    async def test_a_team_of_more_agents_than_come_about_at_once_leaves_nothing(self) -> None:
+        teams = self.teams()
+        agents = {f"a{number}": AgentCoordinationState(f"a{number}") for number in range(901)}
+        large = TeamState("t", agents, TaskQueueState(pending=[{"id": "1"}]))
+
+        with pytest.raises(InvalidError, match="901 agents"):
+            await teams.create_team(large)
+        assert await teams.get_task("t", "1") is None
+        del agents["a0"]
+        await teams.create_team(large)
+        assert len(await teams.get_available_agents("t")) == 900
+
     async def test_of_several_who_create_one_team_one_wins_and_nothing_of_another_is_in_it(self) -> None:
         makers = [self.teams() for _ in range(3)]
         tasks = [[{"id": f"{number} {each}"} for each in range(330)] for number in range(3)]
