@@ -137,6 +137,17 @@ def test_runs_are_deleted_wherever_they_are() -> None:
         assert len(values(saver, stored[3])["messages"]) == 4
 
 
+def test_a_run_that_is_called_none_is_not_that_of_checkpoints_of_no_run() -> None:
+    with KeepstateSaver("memory://") as saver:
+        stored = line(saver, 3, run_id=["a", "None", None])
+        (without,) = line(saver, 1, thread="without")
+
+        saver.delete_for_runs(["None"])
+
+        assert ids(saver) == [id_of(stored[2]), id_of(stored[0])]
+        assert ids(saver, "without") == [id_of(without)]
+
+
 def test_deleting_a_thread_leaves_what_else_is_in_its_space() -> None:
     with KeepstateSaver("memory://") as saver:
         space = keepstate.sync.Keepstate(saver._homes.blocking()).space("thread/t")

@@ -207,11 +207,8 @@ class Retention:
             reading = Reading(self._keeper, handle, thread)
 
             def of_runs(found: Sequence[Stored], _now_ms: int, reading: Reading = reading) -> set[Names]:
-                return {
-                    stored.names
-                    for stored in found
-                    if str(reading.body(stored).metadata.get("run_id")) in runs
-                }
+                by_names = {one.names: reading.body(one).metadata.get("run_id") for one in found}
+                return {names for names, run in by_names.items() if run is not None and str(run) in runs}
 
             await let_go(self._keeper, handle, thread, of_runs)
 
