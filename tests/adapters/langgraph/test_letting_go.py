@@ -11,6 +11,7 @@ import pytest
 from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
+import keepstate.sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.adapters.langgraph import KeepstateSaver
@@ -149,12 +150,14 @@ def after_some(count: int) -> Callable[[Batch], bool]:
 
 def test_what_was_interrupted_anywhere_is_finished_by_the_next_one() -> None:
     for after in range(9):
-        with saving() as (saver, store, _):
+        with saving() as (saver, store, clock):
             line(saver, 6, tasks=3)
             store.refuses = after_some(after)
             with suppress(StoreUnavailableError):
                 saver.prune(["t"])
             store.refuses = lambda _: False
+            assert all(len(found.pending_writes or ()) == 3 for found in saver.list(config()))
+            clock.advance(2 * HOUR_MS)
 
             saver.prune(["t"])
 
@@ -207,6 +210,140 @@ def test_writes_that_come_when_their_thread_is_gone_are_swept() -> None:
         saver.sweep()
 
         assert entries(saver, layout.PENDING) == 0
+
+
+# ---- beside writers
+
+
+def before_batch(count: int, act: Callable[[], object]) -> Callable[[Batch], bool]:
+    """Returns what refuses no batch, and acts once after so many of them."""
+    places = iter(range(count + 1))
+
+    def refuses(_: Batch) -> bool:
+        if next(places, None) == count:
+            act()
+        return False
+
+    return refuses
+
+
+def space(saver: KeepstateSaver) -> keepstate.sync.Space:
+    """Returns the space of the thread."""
+    return keepstate.sync.Keepstate(saver._homes.blocking()).space("thread/t")
+
+
+def let_it_end(saver: KeepstateSaver) -> None:
+    saver.sweep()
+
+
+def begin_anew(saver: KeepstateSaver) -> None:
+    put(saver, config(), 9, n=9)
+
+
+def delete_its_runs(saver: KeepstateSaver) -> None:
+    saver.delete_for_runs(["a", "b"])
+
+
+@pytest.mark.parametrize("end", [let_it_end, begin_anew, delete_its_runs])
+@pytest.mark.parametrize("goes_on", [False, True])
+def test_a_checkpoint_that_is_stored_while_its_thread_ends_stays(
+    end: Callable[[KeepstateSaver], None], goes_on: bool
+) -> None:
+    for after in range(9):
+        with saving(ttl_s=10) as (saver, store, clock):
+            (*_, last) = line(saver, 4)
+            clock.advance(11_000)
+            other, stored = KeepstateSaver(store), list[Any]()
+            store.refuses = before_batch(
+                after,
+                lambda other=other, last=last, stored=stored: stored.append(
+                    put(other, last if goes_on else config(), 5, n="meanwhile")
+                ),
+            )
+
+            end(saver)
+
+            assert all(values(other, at) == {"n": "meanwhile"} for at in stored)
+            assert not space(saver).history.verify().problems
+
+
+def test_what_another_part_stores_in_the_space_of_a_thread_that_ends_stays() -> None:
+    for after in range(9):
+        with saving(ttl_s=10) as (saver, store, clock):
+            line(saver, 4)
+            clock.advance(11_000)
+            notes = space(saver).documents
+            done = list[int]()
+            store.refuses = before_batch(
+                after, lambda notes=notes, done=done: done.append(notes.put("note", "mine"))
+            )
+
+            saver.sweep()
+
+            assert notes.get("note") == ("mine" if done else None)
+
+
+def test_of_a_thread_that_has_ended_nothing_is_left() -> None:
+    with saving(ttl_s=10) as (saver, store, clock):
+        line(saver, 40)
+        put(saver, config(), 41, large="large " * 300_000)
+        clock.advance(11_000)
+
+        assert saver.sweep() == 1
+        left = [page.entries for page in (finish(store.scan("thread/t", bytes((n,)))) for n in range(3))]
+        assert [entry.key for page in left for entry in page] == [layout.EPOCH]
+        assert saver.sweep() == 0
+
+
+def test_a_fork_that_is_stored_while_others_are_let_go_of_keeps_what_its_delta_channels_need() -> None:
+    told: dict[str, Any] = {"counters_since_delta_snapshot": {"d": (1, 1)}}
+    for after in range(9):
+        with saving() as (saver, store, _):
+            at, stored = config(), list[Any]()
+            for step in range(4):
+                at = put(saver, at, step, told if step < 3 else {}, **({} if step < 3 else {"d": ["all"]}))
+                saver.put_writes(at, [("d", f"write {step}")], "task")
+                stored.append(at)
+            other, forks = KeepstateSaver(store), list[Any]()
+
+            def fork(other: KeepstateSaver = other, stored: Any = stored, forks: Any = forks) -> None:
+                forks.append(put(other, stored[1], 9, told, n=9))
+                forks.append(other.get_delta_channel_history(config=forks[0], channels=["d"]))
+
+            store.refuses = before_batch(after, fork)
+
+            saver.prune(["t"])
+
+            if forks:
+                found = other.get_delta_channel_history(config=forks[0], channels=["d"])
+                assert found == forks[1]
+            if after == 0:
+                assert [write[2] for write in forks[1]["d"]["writes"]] == ["write 0", "write 1"]
+
+
+def test_what_is_left_of_checkpoints_waits_where_others_store_all_the_time(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    with saving() as (saver, store, _):
+        (*_, last) = line(saver, 9)
+        other, at = KeepstateSaver(store), [last]
+
+        def stores_more(batch: Batch) -> bool:
+            if batch.at is not None:  # as who has looked at all checkpoints asks for
+                store.refuses = lambda _: False
+                at.append(put(other, at[-1], len(at), n=len(at)))
+                store.refuses = stores_more
+            return False
+
+        store.refuses = stores_more
+
+        assert saver.prune(["t"]) == 8
+        assert "stays until later" in caplog.text
+        assert entries(saver, layout.LETTING_GO) == 1
+        assert entries(saver, layout.CHECKPOINTS) == len(at)
+        store.refuses = lambda _: False
+        saver.prune(["t"])
+        assert entries(saver, layout.CHECKPOINTS) == entries(saver, layout.COMMITS) == 1
 
 
 # ---- subgraphs

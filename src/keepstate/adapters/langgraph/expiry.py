@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from keepstate.adapters.langgraph.keeping import Keeper
-from keepstate.adapters.langgraph.letting_go import delete, is_lost
-from keepstate.adapters.langgraph.reading import Reading
-from keepstate.adapters.langgraph.records import THREADS, short_names, thread_of
+from keepstate.adapters.langgraph.letting_go import is_lost, let_go
+from keepstate.adapters.langgraph.reading import Reading, Stored
+from keepstate.adapters.langgraph.records import THREADS, Names, short_names, thread_of
 from keepstate.engine import layout
 from keepstate.engine.keepstate import Keepstate
 
@@ -48,28 +49,36 @@ class Expiry:
     async def end(self, handle: Keepstate, thread: str) -> None:
         """Removes a thread that is over, before it begins anew."""
         if await self.is_over(handle, thread):
-            await delete(self._keeper, handle, thread)
+            await let_go(self._keeper, handle, thread, self._of_old)
+
+    def _of_old(self, found: Sequence[Stored], now_ms: int) -> set[Names]:
+        """Returns all checkpoints of a thread if the newest one is too old, and else none."""
+        newest_ms = max((stored.record.created_ms for stored in found), default=now_ms)
+        is_over = self._ttl_ms is not None and newest_ms < now_ms - self._ttl_ms
+        return {stored.names for stored in found} if is_over else set()
 
     async def sweep(self, handle: Keepstate) -> int:
         """Removes all threads that are over, and returns how many; and what came to threads too late."""
         removed = 0
         for space in [space async for space in handle.spaces(THREADS)]:
-            thread = thread_of(space)
-            if await self.is_over(handle, thread):
-                await delete(self._keeper, handle, thread)
-                removed += 1
-            elif await _is_rest(handle, space):
-                await delete(self._keeper, handle, thread, unless_begun=True)
+            thread, is_begun = thread_of(space), await _is_begun(handle, space)
+            if await self.is_over(handle, thread) if is_begun else await _is_rest(handle, space):
+                done = await let_go(self._keeper, handle, thread, self._of_old)
+                removed += is_begun and done.left == 0
         return removed
 
 
+async def _is_begun(handle: Keepstate, space: str) -> bool:
+    """Returns whether a thread has a checkpoint."""
+    store = await handle.opened()
+    return bool((await store.scan(handle.namespace + space, layout.CHECKPOINTS, limit=1)).entries)
+
+
 async def _is_rest(handle: Keepstate, space: str) -> bool:
-    """Returns whether of a thread only writes are left whose checkpoints will never be there."""
+    """Returns whether something is left of a thread without checkpoints, and nothing that may get one."""
     store, name = await handle.opened(), handle.namespace + space
-    if (await store.scan(name, layout.CHECKPOINTS, limit=1)).entries:
-        return False
     page = await store.scan(name, layout.PENDING, limit=_SOME)
-    now_ms = (await store.read(name, [])).now_ms
-    return bool(page.entries) and all(
-        is_lost(short_names(entry.key)[1], now_ms, None) for entry in page.entries
+    found = await store.read(name, [layout.LETTING_GO])
+    return (bool(page.entries) or found.entries[0] is not None) and all(
+        is_lost(short_names(entry.key)[1], found.now_ms, None) for entry in page.entries
     )

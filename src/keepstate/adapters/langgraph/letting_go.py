@@ -1,12 +1,17 @@
 """Lets go of checkpoints of a thread and of what only they need, and of whole threads; beside writers.
 
-What was written on a checkpoint goes first, then its record, then what is left of its commit, each in as many
-batches as it takes. From the first record on until all is done an entry says so: whoever lets go of
-something next finishes what was interrupted.
+A checkpoint's record goes first, then what was written on it, then what is left of its commit, each in as
+many batches as it takes: whoever finds a record finds all that belongs to it. From the first record on until
+all is done an entry says so: whoever lets go of something next finishes what was interrupted.
+
+Others store checkpoints meanwhile. So records are deleted only as they were when they were chosen, and those
+that follow others before those: a checkpoint that needs what came before it writes its parent's record anew,
+and then all is chosen again.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Callable, Sequence, Set
 from typing import Final
 from uuid import UUID
@@ -26,6 +31,7 @@ from keepstate.adapters.langgraph.records import (
     space_of,
 )
 from keepstate.engine import layout
+from keepstate.engine.collecting import collect_parts
 from keepstate.engine.history.collecting import collect_history
 from keepstate.engine.history.heads import MAIN, Head, heads, put_head
 from keepstate.engine.history.ledger import Ledger
@@ -33,8 +39,11 @@ from keepstate.engine.history.pruning import Keeping, prune
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.scope import SpaceScope
 from keepstate.engine.unit import Unit
+from keepstate.errors import AttemptsExhaustedError
 from keepstate.sessions.home import short
 from keepstate.stores.protocol import Entry, Store
+
+_LOG: Final = logging.getLogger("keepstate.adapters.langgraph")
 
 Choose = Callable[[Sequence[Stored], int], set[Names]]
 """Returns which of a thread's checkpoints are to be let go of, given the time."""
@@ -42,6 +51,8 @@ Choose = Callable[[Sequence[Stored], int], set[Names]]
 _FOREIGN: Final = (layout.DOCUMENTS, layout.LEASES, layout.HEADS, layout.TASKS, layout.BLOBS)
 """What begins to be there before anything else that is not a checkpoint's."""
 _BY_BATCH: Final = 400
+_ROUNDS: Final = 16
+"""So often it is chosen again where others go on from what was chosen; then the rest stays until later."""
 _LATE_MS: Final = 3_600_000
 """So much earlier than its checkpoint a write may come: what is older and has none has lost it."""
 _UUID_TICKS: Final = 10_000
@@ -64,19 +75,27 @@ class LetGo(msgspec.Struct, frozen=True):
 async def let_go(keeper: Keeper, handle: Keepstate, thread: str, choose: Choose) -> LetGo:
     """Deletes checkpoints, and what is left of those that are there no more."""
     scope, reading = keeper.scope(handle, thread), Reading(keeper, handle, thread)
-    found, chosen = await to_go(reading, choose)
-    left = [stored for stored in found if stored.names not in chosen]
+    gone: set[Names] = set()
+    found: Sequence[Stored] = ()
+    for _ in range(_ROUNDS):
+        found, chosen = await to_go(reading, choose)
+        deleted, is_done = await _delete_records(scope, [one for one in found if one.names in chosen])
+        gone |= deleted
+        if is_done:
+            break
+    left = [stored for stored in found if stored.names not in gone]
     store = await handle.opened()
-    await _delete_writes(scope, store, [stored.names for stored in found], chosen)
-    if chosen:
-        await _delete_records(scope, [stored for stored in reversed(found) if stored.names in chosen])
+    await _delete_writes(scope, store, [stored.names for stored in left], gone)
+    is_begun = gone or (await store.read(scope.stored_name, [layout.LETTING_GO])).entries[0] is not None
+    try:
+        if is_begun:
+            await _finish(keeper, scope, thread)
         if not left:
-            await delete(keeper, handle, thread, unless_begun=True)
-            return LetGo(len(chosen), 0)
-    elif (await store.read(scope.stored_name, [layout.LETTING_GO])).entries[0] is None:
-        return LetGo(0, len(left))
-    await _finish(keeper, scope, thread)
-    return LetGo(len(chosen), len(left))
+            keeper.standings.forget(thread)
+            await collect_parts(store, scope.stored_name)
+    except AttemptsExhaustedError as error:  # the checkpoints are gone: what is left of them can wait
+        _LOG.warning("what is left of old checkpoints of thread %r stays until later: %s", thread, error)
+    return LetGo(len(gone), len(left))
 
 
 async def to_go(reading: Reading, choose: Choose) -> tuple[list[Stored], set[Names]]:
@@ -106,11 +125,11 @@ def _needed(found: Sequence[Stored], gone: set[Names]) -> set[Names]:
 # ---- writes and records
 
 
-async def _delete_writes(scope: SpaceScope, store: Store, found: Sequence[Names], chosen: Set[Names]) -> None:
-    """Deletes what was written on checkpoints that are chosen, or that have long been there no more."""
+async def _delete_writes(scope: SpaceScope, store: Store, left: Sequence[Names], chosen: Set[Names]) -> None:
+    """Deletes what was written on checkpoints that were let go of, or that have long been there no more."""
     now_ms = (await store.read(scope.stored_name, [])).now_ms
     gone = set(map(_in_keys, chosen))
-    kept = {_in_keys(names) for names in found} - gone
+    kept = set(map(_in_keys, left))
     latest = dict(sorted(kept))
     after: bytes | None = None
     while True:
@@ -157,21 +176,32 @@ async def _delete(scope: SpaceScope, keys: Sequence[bytes]) -> None:
         await scope.run(work)
 
 
-async def _delete_records(scope: SpaceScope, gone: Sequence[Stored]) -> None:
-    """Deletes the records of checkpoints, unless they were stored anew meanwhile."""
+async def _delete_records(scope: SpaceScope, chosen: Sequence[Stored]) -> tuple[set[Names], bool]:
+    """Deletes the records of checkpoints, those that follow others before those, until one has changed.
+
+    Returns:
+        Which it let go of, and whether none had changed.
+    """
+    gone = sorted(chosen, key=lambda stored: stored.record.number, reverse=True)
+    deleted: set[Names] = set()
     for begin in range(0, len(gone), _BY_BATCH):
         some = {checkpoint_key(one.names.line, one.names.id): one for one in gone[begin : begin + _BY_BATCH]}
 
-        async def work(unit: Unit, some: dict[bytes, Stored] = some) -> None:
-            unit.put(layout.LETTING_GO, b"")
-            for (key, stored), entry in zip(some.items(), await unit.read(*some), strict=True):
-                if (
-                    entry is not None
-                    and read(await unit.value(entry), CheckpointRecord, key) == stored.record
-                ):
-                    unit.delete(key)
+        async def work(unit: Unit, some: dict[bytes, Stored] = some) -> bool:
+            there = [entry for entry in await unit.read(*some) if entry is not None]
+            if any(entry.version != some[entry.key].version for entry in there):
+                return False
+            if there:
+                unit.put(layout.LETTING_GO, b"")
+            for entry in there:
+                unit.delete(entry.key)
+            return True
 
-        await scope.run(work)
+        are_same, _ = await scope.run(work)
+        if not are_same:
+            return deleted, False
+        deleted.update(stored.names for stored in some.values())
+    return deleted, True
 
 
 # ---- commits
@@ -206,7 +236,7 @@ async def _finish(keeper: Keeper, scope: SpaceScope, thread: str) -> None:
 async def _records(unit: Unit, thread: str) -> AsyncIterator[Stored]:
     async for entry in unit.scan(layout.CHECKPOINTS):
         record = read(await unit.value(entry), CheckpointRecord, entry.key)
-        yield Stored(names_of(thread, entry.key, record), record)
+        yield Stored(names_of(thread, entry.key, record), record, entry.version)
 
 
 async def _main(unit: Unit) -> str:
@@ -288,29 +318,16 @@ async def _reached(ledger: Ledger, commits: Set[bytes]) -> set[bytes]:
 # ---- threads
 
 
-async def delete(keeper: Keeper, handle: Keepstate, thread: str, *, unless_begun: bool = False) -> None:
-    """Deletes all checkpoints of a thread; what else is in its space stays.
-
-    Args:
-        keeper: What is at hand.
-        handle: The store.
-        thread: The thread.
-        unless_begun: Deletes nothing if the thread has a checkpoint.
-    """
+async def delete(keeper: Keeper, handle: Keepstate, thread: str) -> None:
+    """Deletes all checkpoints of a thread, whoever stores some just now; what else is in its space stays."""
     scope = keeper.scope(handle, thread)
     store = await handle.opened()
     keeper.standings.forget(thread)
-    foreign = False
     for part in _FOREIGN:
         if (await store.scan(scope.stored_name, part, limit=1)).entries:
-            foreign = True
-            break
-    if unless_begun and (await store.scan(scope.stored_name, layout.CHECKPOINTS, limit=1)).entries:
-        return
-    if foreign:
-        await _delete_own(keeper, scope, thread)
-    else:
-        await handle.drop(space_of(thread))
+            await _delete_own(keeper, scope, thread)
+            return
+    await handle.drop(space_of(thread))
 
 
 async def _delete_own(keeper: Keeper, scope: SpaceScope, thread: str) -> None:

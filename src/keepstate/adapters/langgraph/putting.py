@@ -133,6 +133,8 @@ async def put(keeper: Keeper, handle: Keepstate, putting: Putting) -> None:
             lacks=[*map(keeper.values.called, putting.lacks)],
         )
         unit.put(checkpoint_key(names.line, names.id), packed(told))
+        if putting.lacks:
+            await _keep_parent(unit, putting)
         return Standing(names.id, commit, state.channels)
 
     standing, revision = await scope.run(work)
@@ -191,6 +193,15 @@ async def _find(unit: Unit, putting: Putting) -> Found:
 async def _record(unit: Unit, key: bytes) -> CheckpointRecord | None:
     entry = await unit.get(key)
     return None if entry is None else read(await unit.value(entry), CheckpointRecord, key)
+
+
+async def _keep_parent(unit: Unit, putting: Putting) -> None:
+    """Writes the record of the checkpoint before anew: who has chosen to let go of it chooses again."""
+    if putting.parent is not None:
+        key = checkpoint_key(putting.names.line, putting.parent)
+        entry = await unit.get(key)
+        if entry is not None:
+            unit.put(key, await unit.value(entry))
 
 
 def _still_stands(standing: Standing | None, record: CheckpointRecord | None) -> bool:

@@ -43,10 +43,11 @@ _ATTEMPTS: Final = 3
 
 
 class Stored(msgspec.Struct, frozen=True):
-    """A checkpoint's record as it was found."""
+    """A checkpoint's record as it was found, and its version."""
 
     names: Names
     record: CheckpointRecord
+    version: int
 
 
 class Body(msgspec.Struct, frozen=True):
@@ -128,7 +129,7 @@ class Reading:
     async def _stored(self, entry: Entry) -> Stored:
         unit = await self.unit()
         record = read(await unit.value(entry), CheckpointRecord, entry.key)
-        return Stored(names_of(self.thread, entry.key, record), record)
+        return Stored(names_of(self.thread, entry.key, record), record, entry.version)
 
     async def records(
         self, line: str | None, before: str | None = None, count: int = _PAGE
