@@ -144,11 +144,14 @@ class ToolExecutions(ToolEffects):
     async def cancel_execution(self, execution_id: str, reason: str | None = None) -> ToolExecution:
         """Notes that an execution was given up, also one that was to be tried again, and returns it.
 
+        One that had failed keeps how long it took, and why it failed unless a reason is given.
+
         Raises:
             NotFoundError: It was never started.
             TransitionError: It is completed.
         """
-        return (await self._end(execution_id, _Status.CANCELLED, {"error": reason}))[0]
+        changes: dict[str, Any] = {} if reason is None else {"error": reason}
+        return (await self._end(execution_id, _Status.CANCELLED, changes))[0]
 
     async def get_execution(self, execution_id: str) -> ToolExecution | None:
         """Returns an execution, or None if there is none of this id."""
@@ -222,8 +225,9 @@ class ToolExecutions(ToolEffects):
             EXECUTION_STEPS.check(execution_id, before.status, status)
             now = await folder.space.now()
             took_ms = duration_ms
-            if took_ms is None and before.status is _Status.RUNNING:
-                took_ms = max(0, milliseconds_of(now) - logged.since_ms)
+            if took_ms is None:
+                is_running = before.status is _Status.RUNNING
+                took_ms = max(0, milliseconds_of(now) - logged.since_ms) if is_running else before.duration_ms
             ended = replace(
                 before, **{**changes, "duration_ms": took_ms, "completed_at": now, "status": status}
             )

@@ -68,6 +68,8 @@ class ToolExecutions(ToolEffects[Inner]):
     def cancel_execution(self, execution_id: str, reason: str | None = None) -> ToolExecution:
         """Notes that an execution was given up, also one that was to be tried again, and returns it.
 
+        One that had failed keeps how long it took, and why it failed unless a reason is given.
+
         Raises:
             NotFoundError: It was never started.
             TransitionError: It is completed.

@@ -111,6 +111,17 @@ class ExecutionContract(EffectContract):
         with pytest.raises(InvalidError, match="duration_ms"):
             await tools.complete_execution("e", duration_ms=-1)
 
+    async def test_a_failed_one_that_is_given_up_keeps_why_it_failed(self) -> None:
+        tools = self.tools()
+        for id in ("no reason", "reason"):
+            await tools.start_execution(ToolExecution(id, "search"))
+            await tools.fail_execution(id, "cut", duration_ms=12)
+        kept = await tools.cancel_execution("no reason")
+        told = await tools.cancel_execution("reason", "too expensive")
+
+        assert (kept.status, kept.error, kept.duration_ms) == (CANCELLED, "cut", 12)
+        assert (told.error, told.duration_ms) == ("too expensive", 12)
+
     async def test_one_that_is_tried_again_counts_once(self) -> None:
         tools = self.tools()
         first = await tools.start_execution(ToolExecution("e", "search"))
