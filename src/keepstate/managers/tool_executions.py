@@ -261,6 +261,8 @@ class ToolExecutions(ToolEffects):
     async def _clean(self, folder: Folder, before: datetime) -> int:
         """Removes executions that are over, with their retries, and effects that were certainly not done.
 
+        Of executions that were never started, retries with no attempts left go too.
+
         Those that have been stale since then are over, too, and count as timed out. An effect that was done
         stays: its name must never let it be done again.
         """
@@ -270,6 +272,7 @@ class ToolExecutions(ToolEffects):
         async for _, execution in folder.values("log"):
             if execution.completed_at is not None and execution.completed_at < before:
                 removed += await self._together(folder, _removal(execution.execution_id, before))
+        removed += await self._clean_retries(folder, before)
         async for name, kept in folder.values("effect"):
             if _was_not_done(kept, before):
                 removed += await self._together(folder, _removal_of_effect(name, before))

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from collections.abc import Awaitable, Callable
+from datetime import datetime, timedelta
 from typing import Any
 
 from keepstate.engine.tasks import told
@@ -123,16 +124,39 @@ class ToolRetries(ToolPlaces):
                 wanted=ToolExecutionStatus.RUNNING.name,
             )
         await forget_retry(folder, retry.execution_id)
-        place: str | None = None
+        place, now = None, await folder.space.now()
         if retry.attempts < retry.max_attempts:
-            now = await folder.space.now()
             due_ms = milliseconds_of(now)
             if retry.next_retry_at is not None:
                 due_ms = store_ms(retry.next_retry_at, self._clock, now)
             place = folder.name("due", ascending(due_ms), ending(retry.execution_id))
             await folder.space.documents.put(place, retry)
-        kept = {"value": retry, "due": place}
+        kept = {"value": retry, "due": place, "at_ms": milliseconds_of(now)}
         await folder.space.documents.put(folder.name("retry", retry.execution_id), kept)
+
+    async def _clean_retries(self, folder: Folder, before: datetime) -> int:
+        """Removes retries that had no attempts left before then, of executions that are not known."""
+        removed = 0
+        async for execution_id, kept in folder.values("retry"):
+            if _was_spent(kept, before):
+                removed += await self._together(folder, _removal(execution_id, before))
+        return removed
+
+
+def _was_spent(kept: dict[str, Any] | None, before: datetime) -> bool:
+    return kept is not None and kept["due"] is None and kept.get("at_ms", 0) < milliseconds_of(before)
+
+
+def _removal(execution_id: str, before: datetime) -> Callable[[Folder], Awaitable[int]]:
+    """Returns what removes a retry, unless somebody says anew when it is due, or its execution is known."""
+
+    async def work(folder: Folder) -> int:
+        kept = await folder.space.documents.get(folder.name("retry", execution_id))
+        if not _was_spent(kept, before) or await tool_log.find(folder, execution_id) is not None:
+            return 0
+        return int(await forget_retry(folder, execution_id))
+
+    return work
 
 
 def _due_first(found: tuple[str, bytes, Any]) -> tuple[str, bytes]:

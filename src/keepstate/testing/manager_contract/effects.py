@@ -110,6 +110,19 @@ class EffectContract(ManagerStage):
             assert await tools.get_retry_state(id) is None
         assert await tools.get_pending_retries() == []
 
+    async def test_cleanup_removes_retries_of_unknown_executions_that_have_no_attempts_left(self) -> None:
+        tools = self.tools()
+        await tools.start_execution(ToolExecution("known", "search"))
+        for id, most in (("spent", 1), ("known", 1), ("pending", 2)):
+            await tools.schedule_retry(id, "no", max_attempts=most)
+        early = await tools.cleanup(older_than=timedelta(hours=1))
+        await self.pass_time(20)
+        removed = await tools.cleanup(older_than=timedelta(0))
+
+        assert (early, removed) == (0, 1)
+        left = [id for id in ("spent", "known", "pending") if await tools.get_retry_state(id) is not None]
+        assert left == ["known", "pending"]
+
     # ---- effects
 
     async def test_an_effect_whose_result_cannot_be_kept_was_done_all_the_same(self) -> None:
