@@ -10,7 +10,7 @@ import sys
 import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
@@ -90,13 +90,27 @@ async def test_without_its_file_the_history_is_a_pruned_one(space: Space, tmp_pa
     await history.archive(tmp_path / "old.archive", keep_last=3)
     (tmp_path / "old.archive").rename(tmp_path / "elsewhere")
 
-    with pytest.raises(PrunedError, match=r"archived in .*old\.archive"):
-        await history.checkout(ids[0])
+    for gone in (ids[0], ids[0][:12], "main~5", "main#2", datetime(2020, 1, 1, tzinfo=UTC)):
+        with pytest.raises(PrunedError, match=r"archived in .*old\.archive"):
+            await history.checkout(gone)
     with pytest.raises(PrunedError):
         await history.archive(tmp_path / "old.archive", keep_last=1)
-    assert (await history.checkout())["n"] == 11
+    assert await logged(history) == ids[:-4:-1]
+    assert (await history.checkout("main~1"))["n"] == (await history.checkout("main#11"))["n"] == 10
+    assert (await history.find(ids[9][:12])).number is None
+    assert (await history.blame("n")).commit.id == ids[11]
+    assert not (await history.blame(("messages", 0))).is_exact
+    assert [one.path for one in await history.diff("main~1", "main")] == [("n",), ("messages", 310)]
     await history.append("messages", "goes on")
     assert (await history.verify()).problems == ()
+
+
+async def test_kept_commits_are_read_without_opening_the_file(space: Space, tmp_path: Path) -> None:
+    history, ids = await filled(space)
+    await history.archive(tmp_path / "old.archive", keep_last=3)
+    (tmp_path / "old.archive").write_bytes(b"damaged")
+
+    assert [(await history.find(f"main~{back}")).id for back in range(3)] == ids[:-4:-1]
 
 
 async def test_nothing_is_built_on_what_is_in_a_file(space: Space, tmp_path: Path) -> None:

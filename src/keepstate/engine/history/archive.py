@@ -90,7 +90,7 @@ class Archive:
     async def graft(
         self, unit: Unit, id: bytes, parents: Sequence[bytes], graft: Graft | None
     ) -> Graft | None:
-        """Returns what stands in place of a commit's parents: nothing, where these were archived.
+        """Returns what stands in place of a commit's parents: nothing, where these are in the archive.
 
         Args:
             unit: The unit.
@@ -98,7 +98,10 @@ class Archive:
             parents: Those that it was made with.
             graft: What the space says.
         """
-        bundle = await self.bundle(unit)
+        try:
+            bundle = await self.bundle(unit)
+        except PrunedError:
+            return graft  # without the file, the history is a pruned one
         if id in bundle.commits:
             graft = bundle.grafts.get(id)
         # A commit that was made while its parents were archived is not in the file, and has lost them.

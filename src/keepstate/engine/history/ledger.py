@@ -74,6 +74,7 @@ class Ledger:
         self._record, self._archive = record, archive
         self._records = records
         self._grafts: Grafts | None = None
+        self._archived: set[bytes] = set()  # and what comes before those
         self._objects = UnitObjects(unit, archive)
         self.known = Known(self._objects, kept)
         self.ahead = Ahead()
@@ -168,9 +169,16 @@ class Ledger:
 
     async def _graft(self, id: bytes) -> Graft | None:
         grafts = await self.grafts()
+        graft = grafts.get(id)
         if self._archive is None or not grafts:
-            return grafts.get(id)
-        return await self._archive.graft(self.unit, id, (await self.record(id)).parents, grafts.get(id))
+            return graft
+        parents = (await self.record(id)).parents
+        # The file is not opened for a commit that is kept with its parents: it may be elsewhere.
+        if graft is None and id not in self._archived:
+            return None
+        graft = await self._archive.graft(self.unit, id, parents, graft)
+        self._archived.update(parents if graft is None else graft.parents)
+        return graft
 
     def read_loosely(self, id: bytes) -> None:
         """Notes that no branch or tag led to the commit that is read, so that it may have been collected."""
@@ -185,13 +193,25 @@ class Ledger:
 
     async def archived_record(self, id: bytes) -> CommitRecord | None:
         """Returns a commit that was moved into the archive, for work that only reads."""
-        return None if self._archive is None else await self._archive.commit(self.unit, id)
+        record = None if self._archive is None else await self._archive.commit(self.unit, id)
+        if record is not None:
+            self._archived.add(id)
+        return record
 
     async def archived_ids(self, prefix: bytes) -> list[bytes]:
-        """Returns the ids in the archive that begin so."""
+        """Returns the ids in the archive that begin so; none where that is not here."""
         if self._archive is None:
             return []
-        return [id for id in (await self._archive.bundle(self.unit)).commits if id.startswith(prefix)]
+        try:
+            bundle = await self._archive.bundle(self.unit)
+        except PrunedError:
+            return []
+        return [id for id in bundle.commits if id.startswith(prefix)]
+
+    async def ask_for_archive(self) -> None:
+        """Raises `PrunedError` that names the archive if that is not here: what is not found may be in it."""
+        if self._archive is not None:
+            await self._archive.bundle(self.unit)
 
     # ---- writing
 

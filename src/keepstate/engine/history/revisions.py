@@ -130,6 +130,7 @@ async def _by_id(ledger: Ledger, text: str) -> Found:
         if record is not None:
             ledger.read_loosely(id)
             return Found(id, await ledger.record(id), None, None, False)
+    await ledger.ask_for_archive()
     raise NotFoundError(f"there is no branch, tag or commit {text!r} in {ledger.unit.space!r}")
 
 
@@ -166,6 +167,7 @@ async def _before(ledger: Ledger, found: Found, steps: int, revision: object) ->
         left -= 1
     number = await number_of(ledger, found)
     if steps < number:
+        await ledger.ask_for_archive()
         raise PrunedError(f"{revision!r} of {ledger.unit.name!r} was pruned")
     raise NotFoundError(f"{revision!r} is outside of its line of {number} commits")
 
@@ -179,6 +181,7 @@ async def _numbered(ledger: Ledger, found: Found, wanted: int, revision: object)
             found = before
             break
     if found.number != wanted:
+        await ledger.ask_for_archive()
         raise PrunedError(f"{revision!r} of {ledger.unit.space!r} was pruned")
     return found
 
@@ -189,6 +192,7 @@ async def _at_time(ledger: Ledger, found: Found, moment: datetime) -> Found:
     async for before in _line(ledger, found):
         if before.record.created_ms <= milliseconds_of(moment):
             return before
+    await ledger.ask_for_archive()
     raise NotFoundError(f"there was no commit yet at {moment.isoformat()}")
 
 
