@@ -11,12 +11,12 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Itera
 from concurrent.futures import ThreadPoolExecutor
 from itertools import islice
 from os import PathLike
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeGuard, TypeVar, cast
 
 from keepstate._finish import finish, finish_each
-from keepstate._runner import Colour, Lock
+from keepstate._runner import Lock, runner_of
 from keepstate.engine.keepstate import Keepstate
-from keepstate.errors import CorruptError, InvalidError
+from keepstate.errors import ClosedError, CorruptError, InvalidError
 from keepstate.opening import source_of
 from keepstate.stores.protocol import Coloured, Store
 from keepstate.stores.wrappers.encrypted import KeyRing
@@ -58,8 +58,11 @@ class Homes:
             source = source_of(cast("str | PathLike[str] | Store", place), colour, encryption)
             self._base, self._is_own = Keepstate(source, namespace=namespace, author=author), True
         self._by_loop: dict[asyncio.AbstractEventLoop, Keepstate] = {}
+        self._loop_of_base: asyncio.AbstractEventLoop | None = None
         self._blocking: Keepstate | None = None
         self._threads: ThreadPoolExecutor | None = None
+        self._runner = runner_of("blocking")
+        self._is_closed = False
         self._lock = Lock()
 
     def __repr__(self) -> str:
@@ -81,7 +84,8 @@ class Homes:
         """Returns the handle for use without `await`."""
         with self._lock:
             if self._blocking is None:
-                self._blocking = self._of("blocking")
+                is_it = self._base.runner.colour == "blocking"
+                self._blocking = self._base if is_it else self._base.in_colour("blocking")
             return self._blocking
 
     def here(self) -> Keepstate:
@@ -90,12 +94,19 @@ class Homes:
         with self._lock:
             found = self._by_loop.get(loop)
             if found is None:
-                found = self._by_loop[loop] = self._of("async")
+                self._by_loop = {at: handle for at, handle in self._by_loop.items() if not at.is_closed()}
+                found = self._by_loop[loop] = self._of(loop)
             return found
 
-    def _of(self, colour: Colour) -> Keepstate:
-        is_it = self._base.runner.colour == colour and (colour == "blocking" or not self._by_loop)
-        return self._base if is_it else self._base.in_colour(colour)
+    def _of(self, loop: asyncio.AbstractEventLoop) -> Keepstate:
+        if self._base.runner.colour == "async" and self._loop_of_base in (None, loop):
+            self._loop_of_base = loop
+            return self._base
+        return self._base.in_colour("async")
+
+    def _owned(self, handle: Keepstate | None) -> TypeGuard[Keepstate]:
+        """Whether it is a handle that was opened here, and not passed in."""
+        return handle is not None and (self._is_own or handle is not self._base)
 
     @property
     def is_embedded(self) -> bool:
@@ -147,26 +158,31 @@ class Homes:
 
     def _beside(self, call: Callable[[], T]) -> Awaitable[T]:
         with self._lock:
+            if self._is_closed:
+                raise ClosedError(f"what stood on {self!r} is closed; make it anew")
             if self._threads is None:
+                self._runner.bind()
                 self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="keepstate")
+            self._runner.check(self)  # a fork leaves the threads behind: nobody would do the work
         return asyncio.get_running_loop().run_in_executor(self._threads, call)
 
     # ---- closing
 
     def close(self) -> None:
         """Closes what was opened for use without `await`; twice is once."""
-        if self._threads is not None:
+        with self._lock:
+            self._is_closed = True
+        if self._threads is not None and self._runner.is_home():
             self._threads.shutdown(wait=True)
-        if self._is_own or self._blocking is not self._base:
-            blocking = self._blocking or (self._base if self._base.runner.colour == "blocking" else None)
-            if blocking is not None:
-                finish(blocking.close())
+        blocking = self._blocking or (self._base if self._base.runner.colour == "blocking" else None)
+        if self._owned(blocking):
+            finish(blocking.close())
 
     async def leave(self) -> None:
         """Closes what was opened for this event loop alone; who works elsewhere goes on."""
         with self._lock:
             found = self._by_loop.pop(asyncio.get_running_loop(), None)
-        if found is not None and (self._is_own or found is not self._base):
+        if self._owned(found):
             await found.close()
 
     async def aclose(self) -> None:
