@@ -21,7 +21,10 @@ from langgraph.store.base import (
 import keepstate.sync
 from keepstate._finish import finish
 from keepstate.adapters.langgraph.store import KeepstateStore
+from keepstate.errors import StoreUnavailableError
 from keepstate.stores.memory import MemoryStore
+from keepstate.stores.protocol import Store
+from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.testing.clocks import ManualClock
 
 
@@ -252,6 +255,32 @@ def test_a_sweeper_ends_with_its_store(memory: KeepstateStore) -> None:
 
     assert "keepstate ttl sweeper" in before
     assert "keepstate ttl sweeper" not in [thread.name for thread in threading.enumerate()]
+
+
+class Restarted(StoreWrapper):
+    """A store whose server is away for the first sweep."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(store)
+        self.sweeps, self.is_back = 0, threading.Event()
+
+    async def sweep(self, *, limit: int = 256) -> int:
+        """Raises once, and then sweeps."""
+        self.sweeps += 1
+        if self.sweeps == 1:
+            raise StoreUnavailableError("the server is being restarted")
+        self.is_back.set()
+        return await super().sweep(limit=limit)
+
+
+def test_a_sweeper_goes_on_when_a_server_is_back(caplog: pytest.LogCaptureFixture) -> None:
+    opened = Restarted(finish(MemoryStore(runner="blocking").open()))
+    with KeepstateStore(opened) as store:
+        store.start_ttl_sweeper(0.0005)
+
+        assert opened.is_back.wait(10)
+    assert "is being restarted" in caplog.text
+    finish(opened.close())
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from typing import TYPE_CHECKING, TypeVar, cast
@@ -32,7 +33,7 @@ from keepstate.adapters.langgraph.vectors import Index, Vectors
 from keepstate.engine.admission import admit_flag, admit_space
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.scope import SpaceScope
-from keepstate.errors import InvalidError
+from keepstate.errors import ClosedError, InvalidError, KeepstateError
 from keepstate.opening import DEFAULT_URL
 from keepstate.stores.protocol import Store
 
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
     from keepstate.stores.wrappers.encrypted import KeyRing
 
 T = TypeVar("T")
+
+_LOG = logging.getLogger("keepstate.adapters.langgraph")
 
 _SPACE = "store"
 _SWEEP_MINUTES = 5.0
@@ -174,7 +177,12 @@ class KeepstateStore(OnStore, BaseStore):
 
         async def sweeping(stopped: Signal) -> None:
             while not await stopped.wait(interval_s):
-                await handle.sweep()
+                try:
+                    await handle.sweep()
+                except KeepstateError as error:
+                    _LOG.warning("expired items of %r stay until the next sweep: %s", self, error)
+                    if isinstance(error, ClosedError):
+                        return  # there will be none
 
         if self._sweeper is None:
             self._sweeper = handle.runner.start(sweeping, "ttl sweeper")
