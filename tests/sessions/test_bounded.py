@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from keepstate import BoundedState, Space, estimate_tokens, sync
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import InvalidError
+from keepstate.sessions import summaries
 from keepstate.sessions.messages import Message
 from keepstate.stores.protocol import Batch, Put
 from tests.sessions.talking import by_words, call, orphans, result, said
@@ -109,6 +111,41 @@ async def test_the_first_are_summarised_once_and_the_summary_is_kept(ks: Keepsta
     assert told == ["be kind", "summary 2", *(f"message {n}" for n in range(20, 32))]
     assert not await made().summarise()
     assert len(await originals(made())) == 33
+
+
+async def test_a_model_that_takes_longer_than_a_lease_lasts_is_asked_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(summaries, "_LEASE_S", 1.0)
+    told, asked = [said(f"message {n}") for n in range(8)], list[str]()
+    rules: dict[str, Any] = {"max_tokens": 12, "counter": by_words, "summarise_over": 3}
+
+    async def slow(messages: list[Message]) -> str:
+        await asyncio.sleep(1.5)
+        asked.append("async")
+        return "summary"
+
+    def slow_blocking(messages: list[Message]) -> str:
+        time.sleep(1.5)
+        asked.append("blocking")
+        return "summary"
+
+    async def add(state: BoundedState) -> list[Message]:
+        for message in told:
+            await state.add_message(message)
+        return await state.get_context()
+
+    def add_blocking(twin: sync.BoundedState) -> list[Message]:
+        for message in told:
+            twin.add_message(message)
+        return twin.get_context()
+
+    with sync.BoundedState(summarise=slow_blocking, **rules) as twin:
+        async with BoundedState(summarise=slow, **rules) as state:
+            contexts = await asyncio.gather(add(state), asyncio.to_thread(add_blocking, twin))
+
+    assert [context[0]["content"] for context in contexts] == ["summary"] * 2
+    assert sorted(asked) == ["async", "blocking"]
 
 
 async def test_a_summary_that_fails_stays_due_and_loses_nothing(

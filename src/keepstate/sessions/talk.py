@@ -21,12 +21,11 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 from urllib.parse import unquote
 
-from keepstate.engine.lease import Lease
-from keepstate.engine.scope import called, refuse_coroutine_function
+from keepstate.engine.scope import refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import ConflictError, InvalidError, NotFoundError
-from keepstate.sessions import fitting
+from keepstate.errors import InvalidError, NotFoundError
+from keepstate.sessions import fitting, summaries
 from keepstate.sessions.fitting import Budget
 from keepstate.sessions.messages import Message, admit, links
 from keepstate.sessions.site import Site
@@ -42,7 +41,8 @@ MESSAGES: Final = "message/"
 EDITS: Final = "edit/"
 TALK: Final = "talk"
 _READ_AT_ONCE: Final = 100
-_SUMMARY_LEASE_S: Final = 120.0
+_PAGES_AT_ONCE: Final = 900
+"""They are short, and stand in one read with the head."""
 _DIGITS: Final = 12
 """Of a message's number, so that names stand in order."""
 
@@ -215,58 +215,13 @@ class Talk:
             await self.put_window(tx, prefix, Window(count, first=count, era=window.era + 1))
             return had
 
-        if await self._present() is None:
+        if await self.present() is None:
             return 0
         return await self.site.together(work, message="clear the conversation")
 
     async def summarise(self) -> bool:
-        """Summarises what has left the context and is due for it, and returns whether something was.
-
-        Raises:
-            InvalidError: Nothing was given that summarises; or it is inside a transaction.
-        """
-        summarise, space = self.rules.summarise, self.site.space
-        if summarise is None or space is None:
-            why = "nothing that summarises; give summarise=" if space else "to be summarised outside"
-            raise InvalidError(f"{self!r} has {why}")
-        prefix = await self._present()
-        if prefix is None:
-            return False
-        try:
-            lease = await space.leases.acquire(f"{self._context(prefix)}/summary", _SUMMARY_LEASE_S)
-        except ConflictError:
-            return False  # somebody else does it
-        made = 0
-        async with lease:
-            while await self._summarised(space, prefix, lease, summarise):
-                made += 1
-                await lease.renew()
-        return made > 0
-
-    async def _summarised(self, space: Space, prefix: str, lease: Lease, summarise: Summarise) -> bool:
-        """Summarises the first that are due, with the summary so far; returns whether there were some."""
-        window, record = await self.window(space, prefix), await self.record(space, prefix)
-        numbers = window.due[: self.rules.budget.summarise_first]
-        if not numbers:
-            return False
-        originals = await self.read(space, prefix, record, numbers)
-        given = [originals[number] for number in numbers if number in originals]
-        told = await called(summarise, [*([window.summary] if window.summary else []), *given])
-        summary = admit({"role": "system", "content": told} if isinstance(told, str) else told)
-
-        async def work(tx: Transaction, now_prefix: str) -> bool:
-            if now_prefix != prefix:
-                return False  # the session has begun anew meanwhile
-
-            def put(trial: Window) -> None:
-                fitting.summarise(trial, summary, numbers, self.rules.budget)
-
-            now = await self.counted(tx, prefix, await self.window(tx, prefix))
-            _, now = await self.worked(tx, prefix, now, put)
-            await self.put_window(tx, prefix, now)
-            return True
-
-        return await self.site.together(work, lease=lease, message="summarise")
+        """Summarises what has left the context and is due for it; see `summaries`."""
+        return await summaries.summarised(self)
 
     # ---- reading
 
@@ -279,17 +234,53 @@ class Talk:
         budget = self.rules.budget
         if max_tokens is not None:
             budget = Budget(max_tokens, budget.counter, None)
-        prefix = await self._present()
-        if prefix is None:
-            return Window(), {}
-        window, record = await self.standing(prefix)
-        await self.load(self.site.place, prefix, window, window.needed)
-        found = await self.read(self.site.place, prefix, record, [row.number for row in window.entries])
+        window, found = await self._of_one_moment()
         if window.counter != budget.counted_by:
             fitting.recount(window, found, budget)
         if window.tokens > budget.max_tokens:  # whoever added had a larger budget, or counted otherwise
             fitting.fit(window, found.get(window.newest, {}), budget, summarises=False)
         return window, found
+
+    async def _of_one_moment(self) -> tuple[Window, dict[int, Message]]:
+        """Returns the context and the messages in it as they were together, however many write meanwhile.
+
+        Messages never change. So only an edit of one, and the end of the session's life, let it begin anew.
+        """
+        missing = None
+        while (prefix := await self.present()) is not None:
+            window, record = await self._whole(prefix)
+            numbers = [row.number for row in window.entries]
+            found = await self.read(self.site.place, prefix, record, numbers)
+            if not record.edited.keys().isdisjoint(numbers):
+                if (await self.record(self.site.place, prefix)).edits != record.edits:
+                    continue
+            if len(found) == len(numbers) or missing == (prefix, numbers):
+                return window, found
+            missing = prefix, numbers
+        return Window(), {}
+
+    async def _whole(self, prefix: str) -> tuple[Window, TalkRecord]:
+        """Returns the context with all of its pages, and what is known beside it, of one revision.
+
+        Which pages are needed only the head says. So both are read together, again until they fit.
+        """
+        context, talk = self.context_name(prefix), self.talk(prefix)
+        names: dict[str, int] = {}
+        while True:
+            found, heads = dict[str, Any](), set[int]()
+            for start in range(0, len(names) or 1, _PAGES_AT_ONCE):
+                part = list(names)[start : start + _PAGES_AT_ONCE]
+                entries = await self.site.place.documents.entries(context, talk, *part)
+                heads.add(entries[context].version if context in entries else 0)
+                found |= {name: entry.value for name, entry in entries.items()}
+            window = self._window_of(found.get(context))
+            needed = [page for page in window.needed if page not in window.pages]
+            needed_names = {self._page(prefix, window.era, page): page for page in needed}
+            if len(heads) == 1 and needed_names.keys() <= names.keys():
+                for name, page in needed_names.items():
+                    window.take(page, found.get(name, ()))
+                return window, found.get(talk) or TalkRecord()
+            names = needed_names
 
     async def items(
         self, after: int | None = None, *, original: bool = False
@@ -297,7 +288,7 @@ class Talk:
         """Yields all messages with their numbers, in order, behind that of `after`."""
         if after is not None and (type(after) is not int or after < 0):
             raise InvalidError(f"`after` is {after!r}; give the number of a message, from 0")
-        prefix = await self._present()
+        prefix = await self.present()
         if prefix is None:
             return
         window, record = await self.standing(prefix)
@@ -317,7 +308,7 @@ class Talk:
         Raises:
             NotFoundError: There is no such message.
         """
-        prefix = await self._present()
+        prefix = await self.present()
         window, record = (Window(), TalkRecord()) if prefix is None else await self.standing(prefix)
         if type(number) is not int or not record.begin <= number < window.count:
             raise _no_message(number, record, window)
@@ -328,7 +319,7 @@ class Talk:
 
     async def count(self) -> int:
         """Returns how many messages there are."""
-        prefix = await self._present()
+        prefix = await self.present()
         if prefix is None:
             return 0
         window, record = await self.standing(prefix)
@@ -336,7 +327,7 @@ class Talk:
 
     async def newest(self, limit: int) -> list[tuple[int, Message]]:
         """Returns the newest messages with their numbers, in order."""
-        prefix = await self._present()
+        prefix = await self.present()
         if prefix is None:
             return []
         window, record = await self.standing(prefix)
@@ -346,7 +337,8 @@ class Talk:
 
     # ---- its documents
 
-    async def _present(self) -> str | None:
+    async def present(self) -> str | None:
+        """Returns what names begin with; None if nothing is there."""
         prefix = await self.site.to_read()
         if prefix is None and self.tail:
             raise self._absent()
@@ -369,7 +361,8 @@ class Talk:
         """Returns the name of what stands in a message's place."""
         return f"{prefix}{self.tail}{EDITS}{number:0{_DIGITS}d}"
 
-    def _context(self, prefix: str) -> str:
+    def context_name(self, prefix: str) -> str:
+        """Returns the name of the document of the context's head."""
         return f"{prefix}{self.tail}context"
 
     def _page(self, prefix: str, era: int, page: int) -> str:
@@ -381,14 +374,14 @@ class Talk:
 
     async def standing(self, prefix: str) -> tuple[Window, TalkRecord]:
         """Returns the context and what is known beside it, in one round trip."""
-        context, talk = self._context(prefix), self.talk(prefix)
+        context, talk = self.context_name(prefix), self.talk(prefix)
         entries = await self.site.place.documents.entries(context, talk)
         found = {name: entry.value for name, entry in entries.items()}
         return self._window_of(found.get(context)), found.get(talk) or TalkRecord()
 
     async def window(self, place: Space | Transaction, prefix: str) -> Window:
         """Returns the context."""
-        return self._window_of(await place.documents.get(self._context(prefix), type=WindowRecord))
+        return self._window_of(await place.documents.get(self.context_name(prefix), type=WindowRecord))
 
     async def put_window(self, tx: Transaction, prefix: str, window: Window) -> None:
         """Writes the head of the context, and its pages where that is needed."""
@@ -397,7 +390,7 @@ class Talk:
             await tx.documents.put(self._page(prefix, window.era, page), window.stored(page))
         for page in deletes:
             await tx.documents.delete(self._page(prefix, window.era, page))
-        await tx.documents.put(self._context(prefix), window.record())
+        await tx.documents.put(self.context_name(prefix), window.record())
 
     async def load(
         self, place: Space | Transaction, prefix: str, window: Window, pages: Iterable[int]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from keepstate._finish import finish
 from keepstate.errors import AlreadyExistsError, InvalidError, MergeConflictError, NotFoundError
 from keepstate.sessions.conversation import Conversation
 from keepstate.testing.session_contract.stage import SessionStage
@@ -74,6 +75,30 @@ class ConversationContract(SessionStage):
         assert len(await conversation.get_context(60)) < len(await conversation.get_context())
         assert len(await texts(conversation)) == 30
 
+    @pytest.mark.parametrize("reads", range(5))
+    async def test_a_context_is_of_one_moment_however_others_write_meanwhile(self, reads: int) -> None:
+        store, mine, others = await self.beside_others(f"s{reads}")
+        conversation = mine.conversation.within(2_000)
+        await conversation.append(*(said(f"m{number} {'x' * 40}") for number in range(15)))
+        await conversation.append(CALL, RESULT, *(said(f"later {number}") for number in range(3)))
+        await conversation.edit(17, "later, edited")
+
+        async def much() -> None:
+            for _ in range(20):
+                await others.conversation.within(2_000).append(said("y" * 1_600))
+
+        async def edited() -> None:
+            await others.conversation.within(2_000).edit(17, "z" * 7_000)
+
+        for write in (edited, much):
+            before = await conversation.get_context()
+            store.meanwhile, store.after_reads = write, reads
+            found = await conversation.get_context()
+            if store.meanwhile is not None:  # so many reads are not needed
+                store.meanwhile = None
+                await write()
+            assert found in (before, await conversation.get_context())
+
     async def test_summaries_stand_for_what_has_left(self) -> None:
         def summarise(messages: list[dict[str, Any]]) -> str:
             return f"{len(messages)} messages"
@@ -84,6 +109,27 @@ class ConversationContract(SessionStage):
 
         assert (await conversation.get_context())[0] == said("11 messages", "system")
         assert not await conversation.summarise()
+
+    @pytest.mark.parametrize("way", ["cleared", "ended"])
+    async def test_a_summary_of_what_was_cleared_or_ended_meanwhile_is_dropped(self, way: str) -> None:
+        session, given, number = self.session(), list[int](), -1
+
+        async def told() -> str:
+            await (session.end() if way == "ended" else session.conversation.clear())
+            return "your secret"
+
+        def summarise(messages: list[dict[str, Any]]) -> Any:
+            given.append(len(messages))
+            return told() if self.colour_name == "async" else finish(told())
+
+        conversation = session.conversation.within(300, summarise=summarise)
+        while not given:
+            number = await conversation.append(said("This is my secret, tell nobody else."))
+
+        assert await conversation.get_context() == [] and await conversation.count() == 0
+        assert await session.is_new() == (way == "ended")
+        assert await conversation.append(said("hello")) == (0 if way == "ended" else number + 1)
+        assert await conversation.get_context() == [said("hello")] and len(given) == 1
 
     async def test_search_finds_what_was_said_in_text_and_in_blocks(self) -> None:
         conversation = await self.talk("A flight to Rome", "yes", "ROME again")
