@@ -6,6 +6,7 @@ import asyncio
 import threading
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
+from datetime import UTC, time
 from typing import Any
 
 import pytest
@@ -289,14 +290,18 @@ def test_a_sweeper_goes_on_when_a_server_is_back(caplog: pytest.LogCaptureFixtur
         ({"n": 1}, ["int", "float"]),
         ({"n": True}, ["bool"]),
         ({"n": None}, ["absent", "none"]),
-        ({"n": {"$ne": 1}}, ["absent", "bool", "none", "text"]),
+        ({"n": {"$ne": 1}}, ["absent", "bool", "none", "text", "time"]),
         ({"n": {"$eq": "1"}}, ["text"]),
-        ({"n": {"$gt": 0}}, ["int", "float"]),
+        ({"n": {"$gt": 0}}, ["int", "float", "time"]),
         ({"n": {"$gte": "0", "$lte": "1"}}, ["text"]),
         ({"n": {"$lt": 1}}, []),
         ({"deep": {"a": {"$gt": 1}}}, ["int"]),
         ({"deep.a": 2}, ["int"]),
         ({"list": [1, {"a": 1}]}, ["float"]),
+        ({"list": [{"$lt": 2}, {"a": {"$gte": 1}}]}, ["float"]),
+        ({"list": [{"$gt": 2}, {"a": 1}]}, []),
+        ({"time": {"$gt": time(0)}}, ["time"]),
+        ({"time": {"$gt": time(0, tzinfo=UTC)}}, []),
         ({"x') OR 1=1 --": 1}, []),
     ],
 )
@@ -309,6 +314,7 @@ def test_a_filter_compares_as_json_does(
         "bool": {"n": True},
         "text": {"n": "1"},
         "none": {"n": None},
+        "time": {"n": 7, "time": time(1)},
         "absent": {},
     }
     memory.batch([PutOp(("n",), key, value) for key, value in values.items()])

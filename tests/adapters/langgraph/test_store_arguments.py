@@ -30,7 +30,10 @@ NO_VALUE: tuple[Any, ...] = ("s", [1], 5, {1: 2}, {"x": object()}, {"x": [lambda
 NO_TTL: tuple[Any, ...] = (0, -1, "1", True, nan, inf, 1e30, 10**400)
 NO_INDEX: tuple[Any, ...] = (True, "text", 5, [5], {"text": 1})
 NO_COUNT: tuple[Any, ...] = (-1, "1", None, 1.0, True)
-NO_FILTER: tuple[Any, ...] = ("x", 5, ["x"], {5: 1}, {"n": {"$in": [1]}}, {"n": {"$gt": 1, "x": 2}})
+NO_FILTER: tuple[Any, ...] = (
+    *("x", 5, ["x"], {5: 1}, {"n": {"$in": [1]}}, {"n": {"$gt": 1, "x": 2}}),
+    *({"a": {"n": {"$gtt": 1}}}, {"a": [{"n": {"$in": [1]}}]}, {"a": {"$eq": {"n": {"$gtt": 1}}}}),
+)
 NO_DEPTH: tuple[Any, ...] = (0, -1, "1", 1.0, True)
 NO_OPS: tuple[Any, ...] = (None, 5, [5], [None], ["put"], [("put", "k")])
 

@@ -6,7 +6,7 @@ no order, and fit no `$gt`, `$gte`, `$lt` or `$lte`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import date, datetime, time
 from numbers import Real
 from operator import ge, gt, le, lt
@@ -27,12 +27,27 @@ def admit_filter(conditions: Mapping[str, Any] | None) -> None:
     for key, wanted in conditions.items():
         if not isinstance(key, str):
             raise InvalidError(f"`filter` has the key {key!r}; the keys of an item are text")
-        if not _is_operators(wanted):
-            continue
+        _admit_operators(key, wanted)
+
+
+def _admit_operators(key: str, wanted: Any) -> None:
+    if _is_operators(wanted):
         for operator in wanted:
             if operator not in _OPERATORS:
                 known = ", ".join(_OPERATORS)
                 raise InvalidError(f"the filter of {key!r} has the operator {operator!r}; there are {known}")
+        for operand in wanted.values():
+            for each in _parts(operand):
+                _admit_operators(key, each)
+    else:
+        for each in _parts(wanted):
+            _admit_operators(key, each)
+
+
+def _parts(wanted: Any) -> Iterable[Any]:
+    if _is_mapping(wanted):
+        return wanted.values()
+    return wanted if _is_array(wanted) else ()
 
 
 def fits(value: Mapping[str, Any], conditions: Mapping[str, Any] | None) -> bool:
@@ -75,7 +90,7 @@ def _equals(found: Any, wanted: Any) -> bool:
     if _is_mapping(wanted):
         return _is_mapping(found) and all(_holds(found.get(key), each) for key, each in wanted.items())
     if _is_array(wanted):
-        return _is_array(found) and len(found) == len(wanted) and all(map(_equals, found, wanted))
+        return _is_array(found) and len(found) == len(wanted) and all(map(_holds, found, wanted))
     if isinstance(found, bool) or isinstance(wanted, bool):
         return found is wanted
     return bool(found == wanted)
@@ -86,9 +101,10 @@ def _is_ordered(found: Any, wanted: Any) -> bool:
         return False
     if isinstance(found, Real):
         return isinstance(wanted, Real)
-    if isinstance(found, datetime):
-        return isinstance(wanted, datetime) and (found.tzinfo is None) is (wanted.tzinfo is None)
-    return type(found) is type(wanted) and isinstance(found, str | date | time)
+    for kind in (datetime, time):
+        if isinstance(found, kind) and isinstance(wanted, kind):
+            return (found.utcoffset() is None) is (wanted.utcoffset() is None)
+    return type(found) is type(wanted) and isinstance(found, str | date)
 
 
 def _is_mapping(value: object) -> TypeGuard[Mapping[Any, Any]]:
