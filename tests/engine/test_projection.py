@@ -91,6 +91,28 @@ async def test_a_rebuild_comes_to_the_same_and_touches_nothing_else(
     assert await space.documents.get("another") == 1
 
 
+async def test_a_rebuild_begins_anew_wherever_others_have_taken_the_projection_meanwhile(
+    space: Space, orders: EventStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, there = (Projection(orders, "totals", total, documents="total/*") for _ in range(2))
+    await orders.append(*ORDERS[:20])
+    await here.run()
+    await space.documents.put("total/c0", 999)
+    await orders.append(*ORDERS[20:])
+    page = orders.page
+
+    async def slow(after: int | None, limit: int, *, whole: bool) -> list[Event]:
+        """Lets somebody else go on with the projection before it has looked."""
+        monkeypatch.undo()
+        await there.run()
+        return await page(after, limit, whole=whole)
+
+    monkeypatch.setattr(orders, "page", slow)
+    await here.rebuild()
+
+    assert await totals(space) == TOTALS
+
+
 async def test_a_new_version_begins_anew(space: Space, orders: EventStream) -> None:
     await orders.append(*ORDERS)
     await Projection(orders, "totals", total, documents="total/*").run()

@@ -112,17 +112,23 @@ class Projection:
                     await hints.wait(_LONGEST_WAIT_S)
 
     async def rebuild(self) -> int:
-        """Removes what it has written, applies all events again, and returns how many there were.
+        """Removes what it has written, applies all events again, and returns how many it applied itself.
 
-        A rebuild that was killed goes on with the next `run`.
+        A rebuild that was killed goes on with the next `run`, and others that run it meanwhile take part.
 
         Raises:
             PrunedError: The stream was truncated; nothing was removed.
             UnsupportedError: A projection of a higher version has taken over; nothing was removed.
         """
-        cursor = await self._own_cursor()
+        await self._own_cursor()
         await self._stream.page(None, 1, whole=True)
-        await self._move(cursor, Cursor(None, self._version, is_clearing=True))
+
+        async def begin() -> None:  # from wherever others have taken it meanwhile
+            async with gathering(self._scope, message=f"projection {self.name}") as tx:
+                await self._own_cursor(tx)
+                await self._point(tx, Cursor(None, self._version, is_clearing=True))
+
+        await self._scope.repeated(begin, ATTEMPTS)
         return await self.run()
 
     # ---- its cursor
@@ -136,9 +142,9 @@ class Projection:
 
         return (await (_scope_of(tx) if tx else self._scope).run(work))[0]
 
-    async def _own_cursor(self) -> Cursor:
+    async def _own_cursor(self, tx: Transaction | None = None) -> Cursor:
         """Returns it, unless who takes it for his would undo the work of a newer version."""
-        cursor = await self._cursor()
+        cursor = await self._cursor(tx)
         if cursor.version > self._version:
             raise UnsupportedError(
                 f"{self!r} is of version {self._version} here, and version {cursor.version} has taken over; "

@@ -83,9 +83,9 @@ class Projection(Twin[engine.Projection]):
         return finish_each(self._inner.follow(at_once=at_once))
 
     def rebuild(self) -> int:
-        """Removes what it has written, applies all events again, and returns how many there were.
+        """Removes what it has written, applies all events again, and returns how many it applied itself.
 
-        A rebuild that was killed goes on with the next `run`.
+        A rebuild that was killed goes on with the next `run`, and others that run it meanwhile take part.
 
         Raises:
             PrunedError: The stream was truncated; nothing was removed.
