@@ -306,6 +306,9 @@ async def test_a_stream_as_of_a_time_ends_before_what_was_recorded_later(turned:
     assert await stream.at(begun + timedelta(seconds=61)).fold(added, 0) == 1
     assert await stream.at(begun - timedelta(seconds=1)).fold(added, 0) == 0
     assert await stream.at(begun + timedelta(days=1)).fold(added, 0) == 6
+    just_before = (await stream.read())[3].recorded_at - timedelta(microseconds=300)
+    for cache_every in (None, 1):
+        assert await stream.at(just_before).fold(added, 0, cache_every=cache_every) == 3
     for wrong in (datetime(2026, 1, 1), "now", -1, True, 10**40):
         with pytest.raises(InvalidError, match="moment"):
             stream.at(wrong)  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ builtin form, and is never left out.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from enum import Enum
 from typing import Any, Final, TypeAlias, cast
 
@@ -17,6 +17,7 @@ from keepstate.engine import layout
 from keepstate.engine.admission import admit_instance, admit_name
 from keepstate.engine.scope import Scope
 from keepstate.engine.stored import StoredMs, opened
+from keepstate.engine.times import moment_of
 from keepstate.errors import CorruptError, InvalidError, UnsupportedError
 from keepstate.stores.protocol import LAST_REVISION
 from keepstate.values import codec, limits
@@ -187,7 +188,7 @@ def event_of(scope: Scope, stored: bytes, position: int | None, stream: str) -> 
         position,
         stream,
         data,
-        datetime.fromtimestamp(record.recorded_at_ms / 1000, UTC),
+        moment_of(record.recorded_at_ms),
         record.author,
         told.get("id"),
         type,

@@ -22,6 +22,7 @@ from keepstate.engine.event_record import Event
 from keepstate.engine.reducers import Fold
 from keepstate.engine.scope import Scope, called
 from keepstate.engine.stored import StoredMs, opened
+from keepstate.engine.times import milliseconds_of
 from keepstate.engine.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, PrunedError
 from keepstate.stores.protocol import Entry
@@ -306,8 +307,3 @@ def is_behind(event: Event, upto: Moment) -> bool:
     if isinstance(upto, datetime):
         return event.recorded_at > upto
     return upto is not None and (event.position is None or event.position > upto)
-
-
-def milliseconds_of(moment: datetime) -> int:
-    """Returns milliseconds since 1970."""
-    return round(moment.timestamp() * 1000)

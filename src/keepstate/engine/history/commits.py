@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any, Literal
 
 from keepstate.engine.history.paths import Steps, shown
 from keepstate.engine.history.record import CommitRecord
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+from keepstate.engine.times import moment_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,14 +173,9 @@ def commit_of(
         number,
         tuple(parent.hex() for parent in record.parents),
         branch,
-        _EPOCH + timedelta(milliseconds=record.created_ms),
+        moment_of(record.created_ms),
         record.author,
         record.message,
         record.generation,
         tuple(record.classes),
     )
-
-
-def milliseconds_of(moment: datetime) -> int:
-    """Returns an aware time as records hold it."""
-    return (moment - _EPOCH) // timedelta(milliseconds=1)

@@ -20,10 +20,11 @@ import msgspec
 
 from keepstate.engine import layout
 from keepstate.engine.history.ancestry import depth, first_parents, is_ancestor
-from keepstate.engine.history.commits import Branch, Commit, Tag, commit_of, milliseconds_of
+from keepstate.engine.history.commits import Branch, Commit, Tag, commit_of
 from keepstate.engine.history.heads import MAIN, heads, is_whole_id, read_head
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.record import CommitRecord
+from keepstate.engine.times import milliseconds_of
 from keepstate.errors import InvalidError, NotFoundError, PrunedError
 from keepstate.values.digest import DIGEST_SIZE
 

@@ -20,7 +20,6 @@ from keepstate.engine.history.commits import (
     Pruned,
     Verified,
     commit_of,
-    milliseconds_of,
 )
 from keepstate.engine.history.committing import Order, Outcome, admit_order, squash
 from keepstate.engine.history.heads import MAIN
@@ -30,6 +29,7 @@ from keepstate.engine.history.revisions import Revision, find_commit
 from keepstate.engine.history.sharing import brought_in, taken_out
 from keepstate.engine.history.surveying import survey, verify
 from keepstate.engine.scope import ATTEMPTS, Scope
+from keepstate.engine.times import milliseconds_of
 from keepstate.engine.unit import Unit
 from keepstate.errors import AttemptsExhaustedError, InvalidError
 from keepstate.values import limits
