@@ -340,6 +340,16 @@ def test_a_namespace_of_many_items_is_passed_over_in_a_listing(
     assert len(memory.search(("big",), limit=1000)) == 702
 
 
+@pytest.mark.parametrize("size", [430, 433, 434, 450, 494])
+def test_namespaces_with_long_names_are_listed_however_many_items_they_have(
+    memory: KeepstateStore, size: int
+) -> None:
+    names = [("n" * size + last,) for last in "abc"]
+    memory.batch([PutOp(name, f"{number:03}", {}) for name in names for number in range(300)])
+
+    assert memory.list_namespaces() == names
+
+
 def test_memories_are_read_as_they_were_where_they_are_recorded(any_url: str) -> None:
     with KeepstateStore(any_url, record=True, author="agent") as store:
         store.put(("users", "7"), "prefs", {"theme": "light"})

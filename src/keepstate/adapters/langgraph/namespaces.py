@@ -12,6 +12,7 @@ from typing import Final
 
 from langgraph.store.base import InvalidNamespaceError, ListNamespacesOp, MatchCondition
 
+from keepstate.engine import layout
 from keepstate.engine.glob import escaped
 from keepstate.errors import InvalidError
 
@@ -21,6 +22,8 @@ VECTORS: Final = ".vectors."
 """What the name of an item's vectors begins with; the item's name follows."""
 BEHIND_VECTORS: Final = "/"
 """Stands behind every name that begins with a dot, and before every other that is not before the dot."""
+
+_BEHIND_ITEMS: Final = "..\U0010ffff"
 
 Namespace = tuple[str, ...]
 
@@ -46,6 +49,13 @@ def name_of(namespace: Iterable[str], key: str) -> str:
             f"they may have {ITEM_BYTES}"
         )
     return name
+
+
+def behind(namespace: Namespace) -> str | None:
+    """Returns what stands behind the names of a namespace's items; None if long names are in no order."""
+    name = ".".join(namespace) + _BEHIND_ITEMS
+    is_cut = layout.is_cut(layout.DOCUMENTS, layout.named_key(layout.DOCUMENTS, name))
+    return None if is_cut else name
 
 
 def place_of(name: str) -> tuple[Namespace, str]:

@@ -33,7 +33,6 @@ _BY_BATCH: Final = 400
 """Items that are read or written together: each has two entries, and a batch has at most 1,000."""
 _SKIP_FROM: Final = 256
 """Items of one namespace seen one after the other before the rest of it is passed over: a page of a scan."""
-_LAST: Final = "\U0010ffff"
 
 Kept = dict[str, bytes]
 """Vectors as they are stored, by the paths of their texts."""
@@ -174,8 +173,8 @@ class Shelf:
                     namespace = namespaces.place_of(name)[0]
                     found.add(namespace)
                     last, seen = namespace, seen + 1 if namespace == last else 1
-                    if seen == _SKIP_FROM:
-                        after_last = name_of(namespace, _LAST)
+                    if seen == _SKIP_FROM and (behind := namespaces.behind(namespace)) is not None:
+                        after_last = behind
                         break
             if after_last == after:
                 return namespaces.listed(found, op)
