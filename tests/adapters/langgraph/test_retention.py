@@ -14,8 +14,11 @@ from langgraph.graph import START, StateGraph
 from typing_extensions import TypedDict
 
 import keepstate
+from keepstate._finish import finish
 from keepstate.adapters.langgraph import KeepstateSaver
 from keepstate.errors import AlreadyExistsError
+from keepstate.stores.memory import MemoryStore
+from keepstate.testing.clocks import ManualClock
 from tests.adapters.langgraph.saving import config, put, values
 
 
@@ -209,6 +212,27 @@ def test_a_thread_ends_when_its_time_is_over() -> None:
         assert len(ids(saver, "late")) == 1
         assert saver.sweep() == 1
         assert [*saver.threads()] == ["late"]
+
+
+def test_nothing_of_a_thread_is_told_once_its_time_is_over() -> None:
+    clock = ManualClock()
+    store = finish(MemoryStore(runner="blocking", clock=clock).open())
+    with KeepstateSaver(store, ttl_s=10) as saver:
+        stored = line(saver, 3)
+        line(saver, 3, thread="other")
+        clock.advance(11_000)
+        (new,) = line(saver, 1, thread="new")
+
+        told = saver.get_delta_channel_history(config=stored[-1], channels=["messages"])
+        threads = [*saver.threads()]
+        saver.copy_thread("t", "copy")
+        saver.copy_thread("new", "other")
+
+        assert told == {"messages": {"writes": []}}
+        assert threads == ["new"]
+        assert sorted(saver.threads()) == ["new", "other"]
+        assert ids(saver, "other") == [id_of(new)]
+    finish(store.close())
 
 
 # ---- delta channels

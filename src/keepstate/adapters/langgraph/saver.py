@@ -23,6 +23,7 @@ from langgraph.checkpoint.serde.base import SerializerProtocol
 
 from keepstate.adapters.langgraph import copying, letting_go, putting, reading
 from keepstate.adapters.langgraph.admitting import (
+    Place,
     admit_checkpoint,
     admit_serde,
     admit_wanted,
@@ -336,25 +337,35 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
     ) -> Mapping[str, DeltaChannelHistory]:
         """Returns what was written to channels before a checkpoint, back to the nearest value of each."""
         place, names = place_in(config), channels_named(channels)
-        return self._homes.finish(lambda handle: reading.delta_history(self._keeper, handle, *place, names))
+        return self._homes.finish(lambda handle: self._delta_history(handle, place, names))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
         """Returns what was written to channels before a checkpoint, back to the nearest value of each."""
         place, names = place_in(config), channels_named(channels)
-        return await self._homes.wait(
-            lambda handle: reading.delta_history(self._keeper, handle, *place, names)
-        )
+        return await self._homes.wait(lambda handle: self._delta_history(handle, place, names))
+
+    async def _delta_history(
+        self, handle: Keepstate, place: Place, channels: Sequence[str]
+    ) -> Mapping[str, DeltaChannelHistory]:
+        if await self._expiry.is_over(handle, place[0]):
+            return {channel: {"writes": []} for channel in channels}
+        return await reading.delta_history(self._keeper, handle, *place, channels)
 
     def threads(self) -> Iterator[str]:
         """Yields the ids of threads that have checkpoints."""
-        return self._homes.finish_each(reading.threads)
+        return self._homes.finish_each(self._threads)
 
     async def athreads(self) -> AsyncIterator[str]:
         """Yields the ids of threads that have checkpoints."""
-        async for thread in self._homes.wait_each(reading.threads):
+        async for thread in self._homes.wait_each(self._threads):
             yield thread
+
+    async def _threads(self, handle: Keepstate) -> AsyncIterator[str]:
+        async for thread in reading.threads(handle):
+            if not await self._expiry.is_over(handle, thread):
+                yield thread
 
     # ---- copying and letting go
 
@@ -389,13 +400,18 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         """
         source = thread_named(source_thread_id, "source_thread_id")
         target = thread_named(target_thread_id, "target_thread_id")
-        self._homes.finish(lambda handle: copying.copy(self._keeper, handle, source, target))
+        self._homes.finish(lambda handle: self._copy(handle, source, target))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
         """Copies all that is stored of a thread to another one."""
         source = thread_named(source_thread_id, "source_thread_id")
         target = thread_named(target_thread_id, "target_thread_id")
-        await self._homes.wait(lambda handle: copying.copy(self._keeper, handle, source, target))
+        await self._homes.wait(lambda handle: self._copy(handle, source, target))
+
+    async def _copy(self, handle: Keepstate, source: str, target: str) -> None:
+        if source == target or not await self._expiry.is_over(handle, source):
+            await self._expiry.end(handle, target)
+            await copying.copy(self._keeper, handle, source, target)
 
     def prune(  # type: ignore[override]  # it also says how many
         self,
