@@ -33,6 +33,9 @@ _log = logging.getLogger("keepstate.managers")
 class Following:
     """Tells of what changes, until it is ended; what it tells to whom, subclasses say.
 
+    Attributes:
+        is_over: Whether it has ended, and the call that was at work then.
+
     Args:
         runner: How to work beside the caller.
         folder: What belongs to the subject.
@@ -45,7 +48,7 @@ class Following:
             raise InvalidError("subscribing acts at once and cannot be part of a transaction; do it outside")
         self._runner, self._space = runner, folder.space
         self._pattern, self._what = escaped(folder.prefix) + pattern, what
-        self._is_ending = False
+        self._is_ending = self.is_over = False
         self._after = 0
         self._missed: CompactedError | HistoryLostError | None = None
         self._away_s = _AWAY_S
@@ -77,6 +80,9 @@ class Following:
 
     def _ended(self) -> None:
         """Is called when nothing more will be told."""
+
+    def _over(self) -> None:
+        """Is called when nothing is at work any more."""
 
     # ---- beginning and ending
 
@@ -115,6 +121,8 @@ class Following:
         finally:  # whatever ended it, nobody waits for it any more
             self._is_ending = True
             self._ended()
+            self.is_over = True
+            self._over()
 
     async def _go_on(self, signal: Signal) -> None:
         try:

@@ -32,7 +32,7 @@ class Subscriptions:
         self._runner = runner
         self._registered: list[tuple[str, StateCallback]] = []
         self._following: list[tuple[str, StateCallback, list[_Follower]]] = []
-        self._ending: list[_Follower] = []
+        self._ending: set[_Follower] = set()
         self._turns = Turns(runner)
 
     @property
@@ -56,7 +56,9 @@ class Subscriptions:
         for _, _, followers in ended:
             for follower in followers:
                 follower.stop()
-                self._ending.append(follower)
+                self._ending.add(follower)
+                if follower.is_over:  # before it stood there
+                    self._ending.discard(follower)
         return found
 
     async def begin(self, folders: Sequence[Folder]) -> None:
@@ -66,7 +68,7 @@ class Subscriptions:
     async def _begin(self, folders: Sequence[Folder]) -> None:
         while self._registered:
             wanted = self._registered[0]
-            followers = [_Follower(self._runner, folder, *wanted) for folder in folders]
+            followers = [_Follower(self._runner, folder, *wanted, self._forget) for folder in folders]
             for follower in followers:
                 await follower.find_start()
             if wanted not in self._registered:
@@ -75,6 +77,9 @@ class Subscriptions:
             self._following.append((*wanted, followers))
             for follower in followers:
                 follower.start()
+
+    def _forget(self, follower: _Follower) -> None:
+        self._ending.discard(follower)
 
     async def drain(self) -> None:
         """Returns when callbacks have been given all that has changed until now.
@@ -93,7 +98,7 @@ class Subscriptions:
     async def close(self) -> None:
         """Ends all of it, after the callbacks that are at work."""
         following, self._following, self._registered = self._following, [], []
-        ending, self._ending = self._ending, []
+        ending, self._ending = [*self._ending], set[_Follower]()
         ending += [follower for _, _, followers in following for follower in followers]
         for follower in ending:
             follower.stop()
@@ -104,9 +109,16 @@ class Subscriptions:
 class _Follower(Following):
     """Tells one callback of each change in one space."""
 
-    def __init__(self, runner: Runner, folder: Folder, pattern: str, callback: StateCallback) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        folder: Folder,
+        pattern: str,
+        callback: StateCallback,
+        forget: Callable[[_Follower], None],
+    ) -> None:
         super().__init__(runner, folder, pattern, f"subscription to {pattern!r}")
-        self._prefix, self._callback = folder.prefix, callback
+        self._prefix, self._callback, self._forget = folder.prefix, callback, forget
         self._failure: KeepstateError | None = None
         self._lock = Lock()
         self._goals: list[tuple[int, Promise[None]]] = []
@@ -150,6 +162,9 @@ class _Follower(Following):
 
     def _ended(self) -> None:
         self._let_go(None)
+
+    def _over(self) -> None:
+        self._forget(self)
 
     def _let_go(self, revision: int | None) -> None:
         """Tells who waits for a revision up to this one that all was told; None for everybody."""

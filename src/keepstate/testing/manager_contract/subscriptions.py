@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakSet
 
 import pytest
 
@@ -94,6 +96,24 @@ class SubscriptionContract(ManagerStage):
         await state.close()
 
         assert told == ["a"]
+
+    async def test_a_callback_that_was_unsubscribed_is_let_go(self) -> None:
+        state, held = self.state(), WeakSet[Any]()
+
+        class Callback:
+            def __call__(self, key: str, old: Any, new: Any) -> None: ...
+
+        async def subscribe_for_a_moment(number: int) -> None:
+            callback = Callback()
+            held.add(callback)
+            state.subscribe("*", callback)
+            await state.save("k", number)
+            state.unsubscribe("*", callback)
+
+        for number in range(3):
+            await subscribe_for_a_moment(number)
+
+        await self.until(lambda: gc.collect() >= 0 and not held)
 
     async def test_who_never_called_was_never_subscribed(self) -> None:
         state = self.state()
