@@ -233,6 +233,7 @@ async def test_states_of_older_versions_are_migrated_and_newer_ones_are_refused(
     await state.update({"cents": 500})
     register(older, "tests.sessions.Trip")
     assert await Session("s", persistence=ks).state(older, "trip").get() == older("NYC", 5.0)
+    register_write_version("tests.sessions.Trip", None)
     register(newer, "tests.sessions.Trip", version=3)
     await state.update({"cents": 600})
     register(older, "tests.sessions.Trip")

@@ -84,6 +84,36 @@ def test_a_class_defined_again_replaces_the_earlier_one() -> None:
         codec.encode([first(5)])
 
 
+def written_back() -> Registry:
+    """Returns a registry whose class is written as its version before."""
+    registry = Registry()
+    registry.register(cell(1), "cell", version=2)
+    registry.downcast("cell", 2)(lambda fields: {"b": fields["a"]})
+    registry.register_write_version("cell", 1)
+    return registry
+
+
+def test_a_class_defined_again_is_written_in_the_version_that_was_asked_for() -> None:
+    registry = written_back()
+    again = registry.register(cell(2), "cell", version=2)
+
+    assert Codec(registry).to_builtin(Codec(registry).encode(again(5))) == {"@type": "cell@1", "b": 5}
+    registry.register_write_version("cell", None)
+    again = registry.register(cell(3), "cell", version=2)
+    assert Codec(registry).to_builtin(Codec(registry).encode(again(5))) == {"@type": "cell@2", "a": 5}
+
+
+def test_a_class_defined_again_in_a_later_version_needs_a_way_back_to_the_one_asked_for() -> None:
+    registry = written_back()
+    with pytest.raises(InvalidError, match=r"cell@1 cannot be written: .*@downcast\('cell', 3\)"):
+        registry.register(cell(2), "cell", version=3)
+
+    assert str(registry.named("cell", 1)) == "cell@2"
+    registry.downcast("cell", 3)(lambda fields: {"a": fields["a"] + 1})
+    again = registry.register(cell(2), "cell", version=3)
+    assert Codec(registry).to_builtin(Codec(registry).encode(again(5))) == {"@type": "cell@1", "b": 6}
+
+
 @pytest.mark.parametrize("name", ["", "a@b", "a\nb", "x" * 201, 5, None])
 def test_a_name_is_short_printable_text_without_a_version(name: Any) -> None:
     with pytest.raises(InvalidError, match="names no class"):

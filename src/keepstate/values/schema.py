@@ -74,6 +74,7 @@ class Registry:
         self._by_class: dict[type, Registration] = {}
         self._upcasters: dict[tuple[str, int], Upcaster] = {}
         self._downcasters: dict[tuple[str, int], Downcaster] = {}
+        self._write_versions: dict[str, int] = {}
 
     @overload
     def register(self, kind: str, /, *, version: int = 1) -> Callable[[_Class], _Class]: ...
@@ -90,7 +91,7 @@ class Registry:
         Raises:
             InvalidError: The name belongs to another class, the class has another name, or it is of no kind
                 whose objects come back. A class of the same module and qualified name replaces the earlier
-                one.
+                one; what `register_write_version` has asked for stays, and needs its downcasters before.
         """
         if not isinstance(kind, str):
             return self._add(kind, name, version)
@@ -157,8 +158,17 @@ class Registry:
         _checked_name(name, wanted)
         if wanted > known.version:
             raise InvalidError(f"{name}@{wanted} cannot be written: this application knows {known}")
+        changed = replace(known, older=self._older(name, known.version, wanted))
+        self._by_name[name] = self._by_class[known.kind] = changed
+        if version is None:
+            self._write_versions.pop(name, None)
+        else:
+            self._write_versions[name] = version
+
+    def _older(self, name: str, version: int, wanted: int) -> tuple[Downcaster, ...]:
+        """Returns the way from a version to the one that is to be written."""
         older: list[Downcaster] = []
-        for step in range(known.version, wanted, -1):
+        for step in range(version, wanted, -1):
             downcaster = self._downcasters.get((name, step))
             if downcaster is None:
                 raise InvalidError(
@@ -166,8 +176,7 @@ class Registry:
                     f"write a downcaster: @downcast({name!r}, {step})"
                 )
             older.append(downcaster)
-        changed = replace(known, older=tuple(older))
-        self._by_name[name] = self._by_class[known.kind] = changed
+        return tuple(older)
 
     def of(self, kind: type) -> Registration | None:
         """Returns how the class is registered, or None."""
@@ -241,17 +250,18 @@ class Registry:
             raise InvalidError(f"{kind!r} is no class; register(Class, 'name', version=1)")
         name = _checked_name(name, version)
         known, other = self._by_name.get(name), self._by_class.get(kind)
-        if known is not None and known.kind is not kind:
-            if _qualified(known.kind) != _qualified(kind):
-                raise InvalidError(
-                    f"{name!r} is the name of {_qualified(known.kind)} already; choose another one"
-                )
-            del self._by_class[known.kind]
+        if known is not None and known.kind is not kind and _qualified(known.kind) != _qualified(kind):
+            raise InvalidError(
+                f"{name!r} is the name of {_qualified(known.kind)} already; choose another one"
+            )
         if other is not None and other.name != name:
             raise InvalidError(
                 f"{_qualified(kind)} is registered as {other.name!r} already; a class has one name"
             )
-        registration = Registration(name, version, kind, shape_of(kind))
+        wanted = version if known is None else self._write_versions.get(name, version)
+        registration = Registration(name, version, kind, shape_of(kind), self._older(name, version, wanted))
+        if known is not None and known.kind is not kind:
+            del self._by_class[known.kind]
         self._by_name[name] = self._by_class[kind] = registration
         return kind
 
