@@ -361,6 +361,33 @@ def test_memories_are_read_as_they_were_where_they_are_recorded(any_url: str) ->
     assert any_url.startswith("memory") or len(kept) == 2
 
 
+def test_reading_adds_nothing_to_the_record_and_it_knows_when_an_item_is_gone(clock: ManualClock) -> None:
+    opened = finish(MemoryStore(runner="blocking", clock=clock).open())
+
+    def put(key: str, ttl: float | None = None) -> list[str]:
+        """Puts an item as who has just come, and returns what the record has."""
+        with KeepstateStore(opened, record=True) as store:
+            store.put(("n",), key, {}, ttl=ttl)
+            space = keepstate.sync.Keepstate(store._homes.blocking()).space("store")
+            return [name.removeprefix("n..") for name, _ in space.at("main").items()]
+
+    put("k", ttl=10)
+    with KeepstateStore(opened, record=True) as store:
+        for _ in range(3):
+            clock.advance(6 * 60_000)
+            store.get(("n",), "k")
+            store.search(("n",))
+        history = keepstate.sync.Keepstate(store._homes.blocking()).space("store").history
+        count = len([*history.log()])
+    then = put("other")
+    clock.advance(40 * 60_000)
+
+    assert count == 1
+    assert then == ["k", "other"]
+    assert put("third") == ["other", "third"]
+    finish(opened.close())
+
+
 def test_setting_up_does_nothing_and_may_be_awaited(memory: KeepstateStore) -> None:
     async def use() -> list[SearchItem]:
         async with KeepstateStore.from_conn_string("memory://") as store:

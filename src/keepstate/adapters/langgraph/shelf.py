@@ -131,6 +131,7 @@ class Shelf:
                 for each in (entry, entries[len(names) + index]):
                     if each is not None:
                         unit.put(each.key, await unit.value(each), ttl_ms=life)
+            unit.document_writes = 0  # they say what they said: there is no moment to record
 
         try:
             await self._scope.run(work, attempts=1)
