@@ -201,3 +201,12 @@ def test_a_saver_of_a_connection_string_closes_itself_with_await(any_url: str) -
 def test_what_allows_no_class_is_refused(allow: Any) -> None:
     with pytest.raises(InvalidError, match=r"classes|allows nothing"):
         KeepstateSaver("memory://", allow=allow)
+    with KeepstateSaver("memory://") as saver, pytest.raises(InvalidError, match=r"classes|allows nothing"):
+        saver.with_allowlist(allow)
+
+
+def test_a_class_may_be_allowed_by_a_list_of_its_module_and_name() -> None:
+    with KeepstateSaver("memory://") as saver:
+        asked: Any = [["a", "b"]]
+
+        assert saver.with_allowlist(asked) is saver.with_allowlist([("a", "b")])

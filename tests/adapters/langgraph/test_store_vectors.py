@@ -158,3 +158,12 @@ def test_a_model_that_makes_vectors_of_another_length_is_told_of() -> None:
 def test_a_wrong_index_is_refused(wrong: dict[str, Any]) -> None:
     with pytest.raises(InvalidError, match="of the index is"):
         opened("memory://", **wrong)
+
+
+@pytest.mark.parametrize("made", [None, 5, [], [None], ["text"], [["a", "b", "c"]], [[1.0]], [{"a": 1}]])
+def test_what_a_model_makes_that_is_no_vector_is_refused(made: Any) -> None:
+    with opened("memory://", embed=lambda _: made) as store:
+        with pytest.raises(InvalidError, match="the model made"):
+            store.put(("n",), "k", {"text": "cat"})
+
+        assert store.get(("n",), "k") is None

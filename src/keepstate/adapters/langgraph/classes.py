@@ -155,6 +155,19 @@ class Classes(Registry):
         return MESSAGES()
 
 
+def hashable(more: Iterable[Allowed]) -> frozenset[Allowed]:
+    """Returns what allows classes as a set; what allows nothing is refused later.
+
+    Raises:
+        InvalidError: It is no list.
+    """
+    each = (tuple(cast("list[str]", one)) if isinstance(one, list) else one for one in _each(more))
+    try:
+        return cast("frozenset[Allowed]", frozenset(each))
+    except TypeError as error:
+        raise InvalidError(f"{more!r} allows nothing; give classes, or their modules and names") from error
+
+
 def _name(kind: type) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"[-limits.TYPE_NAME_BYTES :]
 

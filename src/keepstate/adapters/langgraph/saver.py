@@ -34,7 +34,7 @@ from keepstate.adapters.langgraph.admitting import (
     refuse,
     thread_named,
 )
-from keepstate.adapters.langgraph.classes import Allowed, Classes
+from keepstate.adapters.langgraph.classes import Allowed, Classes, hashable
 from keepstate.adapters.langgraph.expiry import Expiry
 from keepstate.adapters.langgraph.going_back import Past, going_back
 from keepstate.adapters.langgraph.homes import Homes
@@ -137,7 +137,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
         """Returns the same saver for more classes; graphs call it where LangGraph is to be strict."""
-        asked = frozenset(extra_allowlist)
+        asked = cast("frozenset[tuple[str, ...]]", hashable(extra_allowlist))
         if asked not in self._clones:
             self._clones[asked] = self._allowing(asked)
         return cast("Self", self._clones[asked])

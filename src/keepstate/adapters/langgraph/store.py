@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Sized
 from os import PathLike
 from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakKeyDictionary
@@ -240,8 +240,12 @@ class _Plan:
     def _kept(self, made: Sequence[Sequence[float]]) -> list[Kept]:
         if self._vectors is None:
             return [{} for _ in self._puts]
-        if len(made) != len(self.texts):
-            raise InvalidError(f"the model made {len(made)} vectors of {len(self.texts)} texts")
+        count = len(made) if isinstance(cast("object", made), Sized) else 0
+        if count != len(self.texts):
+            raise InvalidError(
+                f"the model made {count} vectors of {len(self.texts)} texts: `embed` of the index returns "
+                "a list with one for each"
+            )
         given = iter(made)
         return [self._vectors.stored(paths, [next(given) for _ in paths]) for paths in self._paths]
 

@@ -157,7 +157,12 @@ class Vectors:
         return cosines
 
     def _admitted(self, vector: Sequence[float]) -> NDArray[np.float32]:
-        made: NDArray[np.float32] = _numpy().asarray(vector, _FLOAT)
+        try:
+            made: NDArray[np.float32] = _numpy().asarray(vector, _FLOAT)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise InvalidError(
+                f"the model made {vector!r:.99} of a text; `embed` of the index returns lists of numbers"
+            ) from error
         if made.ndim != 1 or (self._dims is not None and made.size != self._dims):
             raise InvalidError(
                 f"the model made a vector of {made.size} numbers, and `dims` of the index is {self._dims}"
