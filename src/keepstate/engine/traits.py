@@ -12,7 +12,7 @@ from __future__ import annotations
 import dis
 import sys
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from datetime import date, time, timedelta, tzinfo
 from decimal import Decimal
 from enum import Enum
@@ -44,15 +44,21 @@ def title(thing: object) -> str:
     return f"{kind.__module__}.{getattr(kind, '__qualname__', kind)}"
 
 
-def traits(function: object) -> Iterator[str]:
-    """Yields what tells this function, or object that can be called, from others."""
-    return _Walk(function).parts()
+def traits(function: object, *, unseen: Callable[[object], str] | None = None) -> Iterator[str]:
+    """Yields what tells this function, or object that can be called, from others.
+
+    Args:
+        function: The function.
+        unseen: Says more of an object of another package, or of keepstate's, than its class.
+    """
+    return _Walk(function, unseen).parts()
 
 
 class _Walk:
     """Goes through all that a function uses, each thing once; what is named stands by its number."""
 
-    def __init__(self, function: object) -> None:
+    def __init__(self, function: object, unseen: Callable[[object], str] | None) -> None:
+        self._unseen = unseen
         self._home = _package(title(function))
         self._numbers: dict[int, int] = {}
         self._things: list[object] = []
@@ -179,6 +185,8 @@ class _Walk:
         elif isinstance(thing, SimpleNamespace) or not (_is_ours(kind) or self._is_foreign(kind)):
             for name, held in sorted(_held(thing).items()):
                 yield f"{name} {self._told(held)}"
+        elif self._unseen is not None and _package(kind.__module__) not in sys.stdlib_module_names:
+            yield self._unseen(thing)
 
     def _is_foreign(self, thing: FunctionType | type) -> bool:
         """Whether something is of an installed package that is not the one of what is gone through."""

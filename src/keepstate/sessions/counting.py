@@ -33,8 +33,12 @@ class TokenCounter:
         self._encoding = encoding
 
     def __repr__(self) -> str:
-        name = self._encoding if isinstance(self._encoding, str) else self._encoding.name
-        return f"<TokenCounter {name}>"
+        return f"<TokenCounter {self.name}>"
+
+    @property
+    def name(self) -> str:
+        """Returns the name of the encoding: by it contexts are told that other processes have counted."""
+        return self._encoding if isinstance(self._encoding, str) else self._encoding.name
 
     def __call__(self, message: Message) -> int:
         """Returns how many tokens a message has.

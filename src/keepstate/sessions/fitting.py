@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from keepstate.errors import InvalidError
+from keepstate.sessions.counters import name_of
 from keepstate.sessions.messages import (
     Counter,
     Message,
@@ -20,7 +21,6 @@ from keepstate.sessions.messages import (
     length,
     links,
     longest,
-    name_of,
 )
 from keepstate.sessions.window import PINNED, PLAIN, SYSTEM, Row, Window
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from hashlib import blake2b
 from math import ceil
-from types import CodeType
 from typing import Any, Final, TypeAlias, cast
 
 import msgspec
@@ -82,17 +80,6 @@ def is_media(block: object) -> bool:
     """Whether a block holds a picture, a recording or a file."""
     kind = cast("Mapping[str, Any]", block).get("type") if isinstance(block, Mapping) else None
     return isinstance(kind, str) and any(word in kind for word in _MEDIA)
-
-
-def name_of(counter: Counter) -> str:
-    """Returns a name by which another process knows whether it counts alike."""
-    given: Any = counter
-    code: CodeType | None = getattr(given, "__code__", None)
-    if code is None:
-        told = f" {given.name}" if isinstance(getattr(given, "name", None), str) else ""
-        return f"{type(given).__module__}.{type(given).__qualname__}{told}"
-    text = repr((code.co_code, [each for each in code.co_consts if not isinstance(each, CodeType)]))
-    return f"{given.__module__}.{given.__qualname__} {blake2b(text.encode(), digest_size=4).hexdigest()}"
 
 
 # ---- tool calls
