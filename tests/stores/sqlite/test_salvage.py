@@ -342,6 +342,23 @@ def test_a_copy_is_made_while_nobody_writes_and_named_as_the_original(tmp_path: 
     finish(store.close())
 
 
+def test_what_is_written_after_the_copy_is_not_missed_in_it(tmp_path: Path) -> None:
+    path, folder = tmp_path / "whole.db", tmp_path / "copy"
+    folder.mkdir()
+    store = open_at(path)
+    fill(store, range(20))
+    finish(store.close())
+    copy = copied(str(path), str(folder))
+    store = open_at(path)
+    fill(store, range(20, 40))
+
+    remains = DatabaseRemains(copy, name=str(path))
+
+    assert remains.damages == []
+    remains.close()
+    finish(store.close())
+
+
 def test_what_only_sqlite_knows_to_be_wrong_is_told(tmp_path: Path) -> None:
     path = tmp_path / "whole.db"
     store = open_at(path)

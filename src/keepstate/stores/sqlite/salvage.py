@@ -76,6 +76,7 @@ class DatabaseRemains:
 
     def __init__(self, path: str, *, name: str | None = None) -> None:
         self.path = name or path
+        self._lock_path = f"{path}.lock"
         self.file = PageFile(path, name=self.path)
         try:
             self._refuse_others()
@@ -306,7 +307,7 @@ class DatabaseRemains:
 
     def _refuse_lost_end(self) -> None:
         """Names the end of the log that is gone, if the note of the newest revision tells of it."""
-        row = least_row(f"{self.path}.lock")
+        row = least_row(self._lock_path)
         number, revision = row >> schema.REVISION_BITS, row & schema.LAST_REVISION
         if row and not self._names:
             what = (
@@ -339,7 +340,9 @@ class DatabaseRemains:
 
 
 def copied(path: str, folder: str) -> str:
-    """Returns the path of a copy of a database and its log, made while nobody writes.
+    """Returns the path of a copy of a database, its log and its note, made while nobody writes.
+
+    The note too: the original's goes on with its writers, and tells of rows that no copy can have.
 
     A process that has the database open must not call this: it would lose the locks that it holds.
 
@@ -352,7 +355,7 @@ def copied(path: str, folder: str) -> str:
         if lock is not None:
             lock.acquire(_LOCK_WAIT_S)
         try:
-            for end in ("", "-wal"):
+            for end in ("", "-wal", ".lock"):
                 if os.path.exists(path + end):
                     shutil.copyfile(path + end, copy + end)
         finally:
