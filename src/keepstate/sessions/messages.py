@@ -21,6 +21,10 @@ _BY_MESSAGE: Final = 4
 _BYTES_BY_TOKEN: Final = 4
 MEDIA_TOKENS: Final = 1_000
 """What a picture, a recording or a file counts: models do not read it by its bytes."""
+_NAMED_BY_ID: Final = ("tool_use", "tool_call")
+_CALLS: Final = (*_NAMED_BY_ID, "_call")
+"""What the types of blocks end with that call a tool, as of Anthropic, LangChain and OpenAI's Responses."""
+_RESULTS: Final = ("_tool_result", "_call_output")
 _MEDIA: Final = ("image", "audio", "video", "file", "document")
 
 
@@ -86,23 +90,43 @@ def is_media(block: object) -> bool:
 
 
 def links(message: Message) -> tuple[list[Any], list[str]]:
-    """Returns the ids of the tool calls that a message answers, and of those that it makes.
+    """Returns the ids of the tool calls that a message answers, and of those that others have to answer.
 
-    Calls stand in `tool_calls` or in blocks of type `tool_use`; results name them by `tool_call_id`, or in
-    blocks of type `tool_result`. A `function_call` of an older model is known by the name of the function.
+    Calls stand in `tool_calls`, or in blocks of type `tool_use`, `server_tool_use`, `function_call` and their
+    like; results name them by `tool_call_id`, or in blocks such as `tool_result` and `function_call_output`.
+    What a message both calls and answers, as where a provider's own tool was at work, is no link. A
+    `function_call` of an older model is known by the name of the function.
     """
     blocks = _dicts(message.get("content"))
-    answered = [block.get("tool_use_id") for block in blocks if block.get("type") == "tool_result"]
+    answered = [id for block in blocks for id in _result(block)]
     if message["role"] == "tool" or "tool_call_id" in message:
         answered.append(message.get("tool_call_id"))
     if message["role"] == "function":
         answered.append(_function(message))
-    made = [
-        call for call in (*_dicts(message.get("tool_calls")), *blocks) if call.get("type") != "tool_result"
-    ]
-    ids = [id for call in made if isinstance(id := call.get("id"), str)]
-    ids += [_function(call) for call in _dicts([message.get("function_call")])]
-    return answered, ids
+    made = [call.get("id") for call in _dicts(message.get("tool_calls"))]
+    made += [_call(block) for block in blocks]
+    made += [_function(call) for call in _dicts([message.get("function_call")])]
+    ids = list(dict.fromkeys(id for id in made if isinstance(id, str)))
+    return [id for id in answered if id not in ids], [id for id in ids if id not in answered]
+
+
+def _call(block: Mapping[str, Any]) -> object:
+    """Returns the id of the call in a block; None if it is none, or has its result in itself."""
+    kind = block.get("type")
+    if not isinstance(kind, str) or not kind.endswith(_CALLS):
+        return None
+    return block.get("call_id", block.get("id") if kind.endswith(_NAMED_BY_ID) else None)
+
+
+def _result(block: Mapping[str, Any]) -> list[Any]:
+    """Returns the id of the call that a block answers, if it answers one."""
+    kind = block.get("type")
+    if kind == "tool_result":
+        return [block.get("tool_use_id")]
+    if not isinstance(kind, str) or not kind.endswith(_RESULTS):
+        return []
+    given = (block.get(name) for name in ("tool_use_id", "tool_call_id", "call_id"))
+    return [id for id in given if isinstance(id, str)][:1]
 
 
 def _function(named: Mapping[str, Any]) -> str:
