@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from typing import Any
 
 import pytest
 
@@ -11,7 +12,7 @@ from keepstate.engine.queue import Task
 from keepstate.engine.space import Space
 from keepstate.engine.tasks import TaskState
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import LeaseLostError, NotFoundError
+from keepstate.errors import LeaseLostError, NotFoundError, TransitionError
 from tests.engine.conftest import Turned
 
 
@@ -149,6 +150,22 @@ async def test_a_lease_that_ran_out_at_the_last_attempt_leaves_the_task_dead(tur
     assert [task.id for task in await turned.space.queue.dead()] == ["t"]
 
 
+async def test_who_takes_a_task_by_its_id_cannot_go_past_its_last_attempt(turned: Turned) -> None:
+    queue = turned.space.queue
+    await queue.put(1, id="t", max_attempts=2)
+    for _ in range(2):
+        await queue.take("t", "w", lease_s=10)
+        turned.clock.advance(10_000)
+
+    with pytest.raises(TransitionError, match="'t' of 'run/1' is dead and cannot be claimed"):
+        await queue.take("t", "v", lease_s=10)
+    dead = (await queue.dead())[0]
+    assert (dead.id, dead.attempt, dead.worker) == ("t", 2, "w")
+    assert await queue.counts() == {"ready": 0, "waiting": 0, "claimed": 0, "done": 0, "dead": 1}
+    await queue.requeue("t")
+    assert (await queue.take("t", "v", lease_s=10)).attempt == 1
+
+
 async def test_a_listing_goes_on_behind_a_cursor(space: Space) -> None:
     for number in range(5):
         await space.queue.put(number, id=f"t{number}")
@@ -186,6 +203,24 @@ async def test_a_claim_that_matches_finds_what_has_just_become_due_behind_many_o
     found = await queue.claim("w", lease_s=10, match=lambda _, payload: payload == "mine")
 
     assert [task.id for task in found] == ["due"]
+
+
+async def test_who_waits_for_a_task_looks_again_when_what_it_goes_by_has_changed(space: Space) -> None:
+    await space.documents.put("skills", ["cook"])
+    await space.queue.put("sing", id="t")
+
+    def can(_: str, payload: object, documents: Mapping[str, Any]) -> bool:
+        looked.set()
+        return payload in documents["skills"]
+
+    looked = asyncio.Event()
+    options: dict[str, Any] = {"match": can, "documents": ["skills"], "also": None}
+    waiting = asyncio.create_task(space.queue.claim_also("w", lease_s=10, wait_s=30, **options))
+    await looked.wait()
+    await space.documents.put("skills", ["cook", "sing"])
+
+    async with asyncio.timeout(10):
+        assert [task.id for task in await waiting] == ["t"]
 
 
 async def test_tasks_that_move_are_counted_once(space: Space) -> None:

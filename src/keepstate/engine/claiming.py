@@ -23,7 +23,7 @@ from keepstate.engine.scope import Scope, SpaceScope, called
 from keepstate.engine.tasks import TaskRecord
 from keepstate.engine.unit import UNWRITTEN, Unit
 from keepstate.errors import ConflictError, InvalidError, NotFoundError, TransitionError
-from keepstate.stores.protocol import Entry, Store
+from keepstate.stores.protocol import ABSENT, Entry, Store
 from keepstate.values import limits
 
 if TYPE_CHECKING:
@@ -78,17 +78,25 @@ class Claims:
         clock = self._scope.clock
         deadline_s = clock.monotonic_s() + wait_s
         unfit: set[bytes] = set()
+        versions: list[int] = []
         # To hear of changes costs more than a claim: on a server, a thread or task that subscribes.
         found = await self._claim_now(store, wish, count, unfit)
         if found or wait_s <= 0:
             return found
         async with hear(store, self._scope.stored_name) as hints:
             while True:
+                if wish.documents and (now := await self._versions(store, wish.documents)) != versions:
+                    versions = now
+                    unfit.clear()  # what did not fit may fit what the documents say now
                 found = await self._claim_now(store, wish, count, unfit)
                 left_s = deadline_s - clock.monotonic_s()
                 if found or left_s <= 0:
                     return found
                 await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._next_due_s(store)))
+
+    async def _versions(self, store: Store, documents: Sequence[str]) -> list[int]:
+        reading = await store.read(self._scope.stored_name, _keys(documents))
+        return [ABSENT if entry is None else entry.version for entry in reading.entries]
 
     async def _claim_now(self, store: Store, wish: Wish, count: int, unfit: set[bytes]) -> list[Claimed]:
         found: list[Claimed] = []
@@ -217,21 +225,18 @@ class Claims:
         Raises:
             ConflictError: Somebody holds it.
             NotFoundError: There is none.
-            TransitionError: It is done or dead.
+            TransitionError: It is done or dead, or dead now: the lease of its last attempt has run out.
         """
 
-        async def work(unit: Unit) -> Claimed | ConflictError:
+        async def work(unit: Unit) -> Claimed | ConflictError | TransitionError:
             stored, about = await unit.read(tasks.task_key(task_id), tasks.payload_key(task_id))
             if stored is None:
                 raise NotFoundError(f"no task of {self._scope.name!r} has the id {task_id!r}")
             record = tasks.opened(stored.value, f"task {task_id!r} of {self._scope.name!r}")
             if about is None or record.state in ("done", "dead"):
-                raise TransitionError(
-                    f"task {task_id!r} of {self._scope.name!r} is {record.state} and cannot be claimed",
-                    current=record.state,
-                    wanted="claimed",
-                )
-            if record.state == "claimed" and await unit.now_ms() < record.due_at_ms:
+                raise self._over(record)
+            now_ms = await unit.now_ms()
+            if record.state == "claimed" and now_ms < record.due_at_ms:
                 return ConflictError(
                     f"task {task_id!r} of {self._scope.name!r} is held by {record.worker!r}; try later",
                     space=self._scope.name,
@@ -240,14 +245,24 @@ class Claims:
                 )
             if record.state == "ready" and stored.version == UNWRITTEN:
                 raise InvalidError(f"task {task_id!r} is put by this transaction; claim it after its end")
+            if _is_spent(record):
+                return self._over(self._ready_or_dead(unit, stored.key, record, now_ms))
             unit.delete(tasks.place_of(record, stored.version))
             payload = decoded(self._scope, about.key, await unit.value(about))
             return await _held(unit, record, wish), payload
 
         taken, _ = await self._scope.run(work)
-        if isinstance(taken, ConflictError):  # raised by the work, it would be tried again and again
+        # Raised by the work, a conflict would be tried again and again, and a death would not be written.
+        if isinstance(taken, ConflictError | TransitionError):
             raise taken
         return taken
+
+    def _over(self, record: TaskRecord) -> TransitionError:
+        return TransitionError(
+            f"task {record.id!r} of {self._scope.name!r} is {record.state} and cannot be claimed",
+            current=record.state,
+            wanted="claimed",
+        )
 
     # ---- waiting and claimed tasks whose time has come
 
@@ -277,7 +292,7 @@ class Claims:
                     continue
                 record = tasks.opened(entry.value, f"a task record of {self._scope.name!r}")
                 if record.place == index.key and record.due_at_ms <= now_ms:
-                    self._ready_or_dead(unit, entry, index, record, now_ms)
+                    self._ready_or_dead(unit, entry.key, record, now_ms)
                     moved = True
             return moved
 
@@ -287,18 +302,20 @@ class Claims:
             return True
 
     @staticmethod
-    def _ready_or_dead(unit: Unit, entry: Entry, index: Entry, record: TaskRecord, now_ms: int) -> None:
-        unit.delete(index.key)
-        if record.state == "claimed" and record.attempt >= record.max_attempts:
+    def _ready_or_dead(unit: Unit, key: bytes, record: TaskRecord, now_ms: int) -> TaskRecord:
+        """Writes a task under its key as one whose delay or lease is over, and returns its record."""
+        unit.delete(record.place)
+        if _is_spent(record):
             place = tasks.timed_key(layout.DEAD, now_ms, record.id)
             error = f"the lease of worker {record.worker!r} ran out in attempt {record.attempt}"
             record = msgspec.structs.replace(record, state="dead", due_at_ms=now_ms, place=place, error=error)
-            unit.put(place, index.value)
+            unit.put(place, _named(record))
         else:
             prefix = tasks.ready_prefix(record.priority)
-            stamp_index = unit.append(prefix, index.value)
+            stamp_index = unit.append(prefix, _named(record))
             record = msgspec.structs.replace(record, state="ready", place=prefix, stamp_index=stamp_index)
-        unit.put(entry.key, msgspec.msgpack.encode(record))
+        unit.put(key, msgspec.msgpack.encode(record))
+        return record
 
     async def _next_due_s(self, store: Store) -> float:
         """Returns in how many seconds the next waiting or claimed task is due."""
@@ -315,6 +332,16 @@ def _keys(documents: Sequence[str]) -> list[bytes]:
     return [layout.named_key(layout.DOCUMENTS, name) for name in documents]
 
 
+def _is_spent(record: TaskRecord) -> bool:
+    """Whether the end of its lease is the end of the task."""
+    return record.state == "claimed" and record.attempt >= record.max_attempts
+
+
+def _named(record: TaskRecord) -> bytes:
+    """Returns what an index entry of a task holds."""
+    return record.id.encode("utf-8", "surrogatepass")
+
+
 async def _held(unit: Unit, record: TaskRecord, wish: Wish) -> TaskRecord:
     """Returns a task's record as that of who claims it now; its old index entry is the caller's to remove."""
     until_ms, former = await unit.now_ms() + wish.lease_ms, record.worker
@@ -328,7 +355,7 @@ async def _held(unit: Unit, record: TaskRecord, wish: Wish) -> TaskRecord:
         worker=wish.worker,
         place=place,
     )
-    unit.put(place, record.id.encode("utf-8", "surrogatepass"))
+    unit.put(place, _named(record))
     unit.put(tasks.task_key(record.id), msgspec.msgpack.encode(record))
     if wish.also is not None:
         await wish.also(unit, record.id, former)

@@ -219,7 +219,7 @@ class Queue:
         Raises:
             ConflictError: Somebody holds it.
             NotFoundError: There is none.
-            TransitionError: It is done or dead.
+            TransitionError: It is done or dead, or dead now: the lease of its last attempt has run out.
         """
         tasks.task_key(id)
         worker, lease_ms = admit_name("worker", worker), milliseconds("lease_s", lease_s)

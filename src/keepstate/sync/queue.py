@@ -67,7 +67,7 @@ class Queue(Twin[engine.Queue]):
         Raises:
             ConflictError: Somebody holds it.
             NotFoundError: There is none.
-            TransitionError: It is done or dead.
+            TransitionError: It is done or dead, or dead now: the lease of its last attempt has run out.
         """
         return Task(finish(self._inner.take(id, worker, lease_s=lease_s)))
 
