@@ -8,26 +8,35 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from os import urandom
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import keepstate
 from keepstate import (
     CompactedError,
     InvalidError,
+    KeepstateError,
+    SpeechStateManager,
     StateConfig,
     StateManager,
     StoreUnavailableError,
+    STTState,
+    UnsupportedError,
+    register,
     sync,
 )
 from keepstate.engine import layout
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Reading
 from keepstate.stores.wrappers.wrapper import StoreWrapper
+from keepstate.testing.manager_contract.trouble import TroubledStore
+from keepstate.values.schema import CLASSES
 
 ROOT = Path(__file__).resolve().parents[2]
 Told = list[tuple[str, Any, Any]]
@@ -39,6 +48,29 @@ with sync.StateManager(StateConfig(backend=sys.argv[1], shards=int(sys.argv[2]))
         state.update("n", lambda old: old + 1, default=0)
         state.save(f"key {number}", number)
 """
+
+
+@register("tests.subscriptions.Plan", version=2)
+@dataclass(frozen=True)
+class Plan:
+    """What an application of older code does not know, or knows in version 1."""
+
+    goal: str
+
+
+NEWER = Plan("sing")
+
+
+@contextmanager
+def older_code(*, knows_version: int | None) -> Iterator[None]:
+    """Lets no plan be read; it can still be written."""
+    known = CLASSES._by_name.pop("tests.subscriptions.Plan")
+    try:
+        if knows_version is not None:
+            CLASSES._by_name["tests.subscriptions.Plan"] = replace(known, version=knows_version)
+        yield
+    finally:
+        CLASSES._by_name["tests.subscriptions.Plan"] = known
 
 
 def into(told: Told) -> Callable[[str, Any, Any], None]:
@@ -97,6 +129,48 @@ async def test_who_comes_too_late_is_told_that_changes_were_lost_and_goes_on() -
 
     assert told[0] == ("k", None, 0) and told[-1] == ("k", 10_499, "after")
     assert told[1:-1] == sorted(told[1:-1], key=lambda each: each[2]) and 1_000 < len(told) < 10_400
+
+
+@pytest.mark.parametrize(("version", "raised"), [(None, InvalidError), (1, UnsupportedError)])
+async def test_who_cannot_be_told_of_a_value_is_told_what_comes_later(
+    version: int | None, raised: type[KeepstateError], caplog: pytest.LogCaptureFixture
+) -> None:
+    told: Told = []
+    async with StateManager(StateConfig(backend=f"memory://newer-{version}")) as state:
+        state.subscribe("*", into(told))
+        await state.save("before", 1)
+        with older_code(knows_version=version):
+            async with state.transaction() as tx:
+                for key in ("newer 1", "newer 2"):
+                    await tx.save(key, NEWER)
+                await tx.save("older", 1)
+            with pytest.raises(raised):
+                await state.drain()
+            await state.save("after", 1)
+            await state.drain()
+
+    assert [key for key, _, _ in told] == ["before", "older", "after"]
+    assert caplog.text.count("goes on after what it cannot read") == 2
+
+
+async def test_who_is_told_how_things_stand_is_not_held_up_by_what_cannot_be_read() -> None:
+    told: list[Any] = []
+    async with keepstate.open("memory://") as ks:
+        inner: Any = ks.store
+        store = TroubledStore(inner)
+        speech = SpeechStateManager(persistence=store)
+        await speech.create_session("voice", session_id="s")
+        await speech.subscribe("s", told.append)
+        with older_code(knows_version=1):
+            await ks.space("speech/s").documents.put("newer", NEWER)
+            for heard in (STTState("s", interim_transcript=text) for text in ("one", "two")):
+                await speech.update_stt_state(heard)
+                while heard not in told:
+                    await asyncio.sleep(0.01)
+                store.lose(away=0)
+        await speech.close()
+
+    assert Plan not in map(type, told)
 
 
 async def test_a_callback_that_drains_is_refused(caplog: pytest.LogCaptureFixture) -> None:
@@ -172,8 +246,6 @@ async def test_each_callback_gets_values_of_its_own() -> None:
 
 
 async def test_a_pattern_is_one_of_keys_also_in_a_space_that_was_passed() -> None:
-    import keepstate
-
     told: Told = []
     async with keepstate.open("memory://") as ks:
         run = ks.space("run")

@@ -63,6 +63,8 @@ class Watch:
         self._timeout_s, self._losses = timeout_s, Losses(store, scope.stored_name, scope.name)
         self._ready: deque[Change] = deque()
         self._asked_to = self.revision = after
+        self.passed = 0
+        """How many changes it has passed that it could not read."""
 
     def __repr__(self) -> str:
         return f"<Watch {self._glob.text!r} of {self._scope.name!r} after {self.revision}>"
@@ -137,6 +139,7 @@ class Watch:
         except _UNREADABLE:
             if passes:
                 self._take()
+                self.passed += 1
             raise
         self._take()
         return told

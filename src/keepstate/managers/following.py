@@ -1,7 +1,7 @@
 """Work beside the caller that follows what changes in a subject's documents.
 
 Invariant: only who began it ends it, or a store that is closed or damaged. While the store is away it tries
-again; where changes were lost for it, it goes on after them, and says so.
+again; where changes were lost for it, or one cannot be read, it goes on after them, and says so.
 """
 
 from __future__ import annotations
@@ -17,16 +17,21 @@ from keepstate.engine.watch import DocumentChange, Watch
 from keepstate.errors import (
     ClosedError,
     CompactedError,
+    CorruptError,
     HistoryLostError,
     InvalidError,
     KeepstateError,
+    MissingExtraError,
     StoreUnavailableError,
+    UnsupportedError,
 )
 from keepstate.managers.place import Folder
 
 _WAIT_S: Final = 5.0
 _AWAY_S: Final = 0.5
 _LONGEST_AWAY_S: Final = 10.0
+UNREADABLE: Final = CorruptError, InvalidError, MissingExtraError, UnsupportedError
+"""What is raised by a value that newer code wrote, or whose class nobody here knows."""
 _log = logging.getLogger("keepstate.managers")
 
 
@@ -76,7 +81,7 @@ class Following:
         self._after = revision
 
     def _failed(self, error: KeepstateError) -> None:
-        """Is told what changes were lost by, or why it ends."""
+        """Is told what changes were lost by, or could not be read, or why it ends."""
 
     def _ended(self) -> None:
         """Is called when nothing more will be told."""
@@ -157,11 +162,21 @@ class Following:
                 self._watch = None
 
     async def _tell_next(self, watch: Watch, signal: Signal) -> None:
+        passed, changes = watch.passed, list[DocumentChange]()
         try:
             changes = await watch.take(_WAIT_S)
         except StoreUnavailableError as error:  # the same watch goes on: another would not notice a loss
             await self._wait(error, signal)
             return
+        except UNREADABLE as error:
+            if watch.passed == passed:  # it is no single change: the store itself is damaged
+                raise
+            self._passed_over(error)
         self._away_s = _AWAY_S
         await self._tell(changes, signal)
         self._reached(watch.revision)
+
+    def _passed_over(self, error: KeepstateError) -> None:
+        """Notes that something could not be read, and was not told."""
+        _log.warning("a %s goes on after what it cannot read: %s", self._what, error)
+        self._failed(error)

@@ -12,7 +12,7 @@ from keepstate._runner import Runner, Signal
 from keepstate.engine.watch import DocumentChange
 from keepstate.errors import CompactedError, HistoryLostError
 from keepstate.managers.callbacks import tell
-from keepstate.managers.following import Following
+from keepstate.managers.following import UNREADABLE, Following
 from keepstate.managers.place import Folder
 
 LatestCallback = Callable[[Any], Awaitable[Any] | Any]
@@ -40,8 +40,13 @@ class Latest(Following):
 
     async def _go_on_after(self, missed: CompactedError | HistoryLostError) -> None:
         after = await self._space.revision()
-        found = {name: value async for name, value in self._space.documents.items(self._pattern)}
-        await self._tell_each(found.values())
+        found: list[Any] = []
+        async for name in self._space.documents.keys(self._pattern):
+            try:
+                found.append(await self._space.documents.get(name))
+            except UNREADABLE as error:
+                self._passed_over(error)
+        await self._tell_each(found)
         self._reached(after)
 
     async def _tell_each(self, newest: Iterable[Any]) -> None:

@@ -332,7 +332,9 @@ class StateManager(Manager):
 
         Raises:
             CompactedError: A callback was so slow that changes were lost for it.
-            InvalidError: It is called by a callback.
+            InvalidError: It is called by a callback. Or a value could not be told, because its class is not
+                registered.
+            UnsupportedError: A value could not be told, because newer code wrote it.
         """
         await self._begun()
         await self._subscriptions.drain()

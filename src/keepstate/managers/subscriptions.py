@@ -87,7 +87,9 @@ class Subscriptions:
         Raises:
             CompactedError: One was so far behind that changes were lost for it; it goes on after them.
             HistoryLostError: The store forgot what it had acknowledged; it goes on from what is there.
-            InvalidError: It is called by a callback, which would wait for itself.
+            InvalidError: It is called by a callback, which would wait for itself. Or one could not be told of
+                a value, whose class is not registered; it goes on after that.
+            UnsupportedError: The same, of a value that newer code wrote.
         """
         if _is_inside.get():
             raise InvalidError("a callback that drains would wait for itself; drain outside")

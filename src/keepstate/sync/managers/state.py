@@ -189,7 +189,9 @@ class StateManager(Manager[managers.StateManager]):
 
         Raises:
             CompactedError: A callback was so slow that changes were lost for it.
-            InvalidError: It is called by a callback.
+            InvalidError: It is called by a callback. Or a value could not be told, because its class is not
+                registered.
+            UnsupportedError: A value could not be told, because newer code wrote it.
         """
         finish(self._inner.drain())
 
