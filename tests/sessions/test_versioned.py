@@ -93,6 +93,18 @@ async def test_a_merge_after_a_rollback_goes_on_from_the_present_version(ks: Kee
     assert await versions.rollback() == {"a": 1}
 
 
+@pytest.mark.parametrize("wrong", [3, ["a"], {"a": "nope"}, {"a": ["ours"]}])
+async def test_rules_that_are_none_are_refused_and_say_what_to_give(ks: Keepstate, wrong: Any) -> None:
+    versions = VersionedState("1", persistence=ks)
+    await versions.checkpoint({"a": 1})
+    other = await versions.fork("f")
+    await other.checkpoint({"a": 2})
+
+    with pytest.raises(InvalidError, match="give a"):
+        await versions.merge("f", rules=wrong)
+    assert await versions.current_version() == 0
+
+
 async def test_what_is_not_there_is_told_so(ks: Keepstate) -> None:
     versions = VersionedState("1", persistence=ks)
     for asking in (versions.get_state(), versions.rollback(), versions.fork("f"), versions.merge("f")):

@@ -246,8 +246,9 @@ class AgentStateMachine(Kept):
 
         Raises:
             TransitionError: It does not wait, or has an answer already, or the event leads nowhere.
-            InvalidError: Several events lead on, and nothing tells which.
+            InvalidError: Several events lead on, and nothing tells which; or the event is no text.
         """
+        event = None if event is None else admit_text("event", event)
 
         async def work(tx: Transaction) -> None:
             record = await self._read(tx)

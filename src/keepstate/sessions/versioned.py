@@ -6,7 +6,7 @@ small document says which version is the present one, and from which one each wa
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, TypeVar
@@ -183,8 +183,11 @@ class VersionedState(Kept):
 
         Raises:
             MergeConflictError: Both changed the same and no rule decides; nothing was changed.
+            InvalidError: The rules are none.
             NotFoundError: There is no such fork.
         """
+        if rules is not None and not isinstance(rules, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
+            raise InvalidError(f"`rules` is {rules!r}; give a dict of paths and rules")
         other = VersionedState.__new__(VersionedState)
         other._begin(self._home, self.id, fork, closes=False)
         inside: dict[Any, Any] = {

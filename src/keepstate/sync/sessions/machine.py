@@ -146,7 +146,7 @@ class AgentStateMachine(Kept[sessions.AgentStateMachine]):
 
         Raises:
             TransitionError: It does not wait, or has an answer already, or the event leads nowhere.
-            InvalidError: Several events lead on, and nothing tells which.
+            InvalidError: Several events lead on, and nothing tells which; or the event is no text.
         """
         finish(self._inner.provide(answer, event=event))
 

@@ -113,6 +113,7 @@ class VersionedState(Kept[sessions.VersionedState]):
 
         Raises:
             MergeConflictError: Both changed the same and no rule decides; nothing was changed.
+            InvalidError: The rules are none.
             NotFoundError: There is no such fork.
         """
         return finish(self._inner.merge(fork, rules=rules))

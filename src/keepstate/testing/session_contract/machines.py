@@ -74,8 +74,10 @@ class MachineContract(SessionStage):
 
     async def test_an_event_that_is_no_text_is_refused(self) -> None:
         machine = self.machine()
-        for wrong in (["turn"], 5, None, "\ud800"):
-            with pytest.raises(InvalidError, match="`event`"):
-                await machine.transition(wrong)  # type: ignore[arg-type]  # wrong on purpose
+        # wrong on purpose
+        for wrong in (["turn"], 5, "\ud800"):
+            for asking in (machine.transition(wrong), machine.provide("yes", event=wrong)):  # type: ignore[arg-type]
+                with pytest.raises(InvalidError, match="`event`"):
+                    await asking
 
         assert await machine.history() == []
