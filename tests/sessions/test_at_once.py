@@ -16,7 +16,17 @@ import keepstate.sync
 from keepstate.engine import updating
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import InvalidError
-from keepstate.sessions import AgentStateMachine, Session, Threads, ValidatedState, VersionedState
+from keepstate.sessions import (
+    AgentStateMachine,
+    BoundedState,
+    Session,
+    Threads,
+    ValidatedState,
+    VersionedState,
+    talk,
+)
+from keepstate.stores.memory import MemoryStore
+from keepstate.testing.session_contract.stage import BusyStore
 from tests.engine.conftest import Turned
 from tests.sessions import appending
 
@@ -179,3 +189,25 @@ def test_many_threads_write_one_conversation() -> None:
 
         assert keepstate.sync.Session("s", persistence=ks).conversation.count() == MANY
     assert not updating._lines
+
+
+@pytest.mark.parametrize("reads", range(8))
+async def test_a_context_of_more_pages_than_one_read_takes_is_of_one_moment(
+    monkeypatch: pytest.MonkeyPatch, reads: int
+) -> None:
+    monkeypatch.setattr(talk, "_PAGES_AT_ONCE", 1)
+    inner = await MemoryStore().open()
+    store = BusyStore(inner)
+    mine, others = (BoundedState("c", max_tokens=2_000, persistence=each) for each in (store, inner))
+    for number in range(60):
+        await others.add_message(said(f"{number}"), pinned=number == 3)
+    before = await mine.get_context()
+
+    async def much() -> None:
+        await others.add_message(said("y" * 7_000))
+
+    store.meanwhile, store.after_reads = much, reads
+    found = await mine.get_context()
+    assert found in (before, await mine.get_context())
+    assert len(before) == 60 and before[3] == said("3")
+    await inner.close()
