@@ -33,9 +33,9 @@ class StateConfig:
         ttl: After how many seconds what was saved expires; to save it again begins anew, an update does not.
         shards: Over how many spaces keys are spread, so that more can be written at once; up to 1,000. All
             who share a state need the same number.
-        record: Whether every moment is kept and can be read again. A write takes two to four times as long
-            with it on a server, ten to twenty times in memory. If it is not said, yes, unless what is saved
-            expires. What has begun to be recorded stays so.
+        record: Whether every moment is kept and can be read again. A write takes about twice as
+            long with it where a disk or a server is waited for, ten times in memory. If it is not said, yes,
+            unless what is saved expires. What has begun to be recorded stays so.
     """
 
     backend: str | Backend | Store | Keepstate | None = None

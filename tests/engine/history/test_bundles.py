@@ -8,7 +8,7 @@ import pytest
 
 from keepstate.engine.history.history import History
 from keepstate.engine.keepstate import Keepstate
-from keepstate.errors import AlreadyExistsError, CorruptError, InvalidError
+from keepstate.errors import AlreadyExistsError, CorruptError, InvalidError, UnsupportedError
 from tests.engine.history.conftest import history_of
 from tests.engine.history.test_upkeep import LONG
 
@@ -90,3 +90,14 @@ async def test_a_damaged_bundle_is_refused_whole(history: History, tmp_path: Pat
         await target.import_bundle(path)
 
     assert [branch async for branch in target.branches()] == []
+
+
+async def test_a_bundle_of_a_later_format_is_named_as_one(history: History, tmp_path: Path) -> None:
+    path = tmp_path / "trip.history"
+    path.write_bytes(b"keepstate history 2\nwhatever it says")
+
+    with pytest.raises(UnsupportedError, match="later format"):
+        await history.import_bundle(path)
+    path.write_bytes(b"a history of keepstate")
+    with pytest.raises(InvalidError, match="no bundle"):
+        await history.import_bundle(path)

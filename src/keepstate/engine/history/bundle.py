@@ -28,7 +28,7 @@ from keepstate.engine.history.grafts import Graft, Grafts
 from keepstate.engine.history.heads import Head, admit_ref_name
 from keepstate.engine.history.objects import packed, unpacked
 from keepstate.engine.history.record import id_of, read_record
-from keepstate.errors import CorruptError, InvalidError
+from keepstate.errors import CorruptError, InvalidError, UnsupportedError
 from keepstate.values.merkle import reach
 from keepstate.values.refs import Kind, Ref, name_of
 
@@ -163,12 +163,15 @@ def read_bundle(path: str) -> Bundle:
 
     Raises:
         InvalidError: There is no such file, or it is no bundle.
+        UnsupportedError: A later version of keepstate has written it.
         CorruptError: It is damaged, or lacks something.
     """
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise InvalidError(f"{path} cannot be read: {error.strerror}") from error
+    if is_bundle(data) and not data.startswith(_MAGIC):
+        raise UnsupportedError(f"{path} is a bundle of a later format; read it with a newer keepstate")
     if not data.startswith(_MAGIC):
         raise InvalidError(f"{path} is no bundle of a history")
     try:
