@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import msgspec
@@ -425,6 +426,28 @@ async def test_truncation_is_refused_where_something_would_be_lost(space: Space)
     with pytest.raises(NotFoundError):
         await stream.truncate(places[3] + 1, Fold(added, 0))
     assert len(await stream.read()) == 6
+
+
+async def test_truncation_is_refused_by_a_reducer_that_changes_what_it_uses(space: Space) -> None:
+    places = await filled(space, 6)
+    stream = space.events.stream("sums")
+    costs: dict[int, int] = {}
+
+    def spent(state: int, event: Event) -> int:
+        return state + costs.setdefault(event.data["n"], 2 * event.data["n"])
+
+    @lru_cache
+    def cost(n: int) -> int:
+        return 2 * n
+
+    def spending(state: int, event: Event) -> int:
+        return state + cost(event.data["n"])
+
+    with pytest.raises(InvalidError, match="changes what it uses"):
+        await stream.truncate(places[3], Fold(spent, 0))
+    assert len(await stream.read()) == 6
+    assert await stream.truncate(places[3], Fold(spending, 0)) == 4
+    assert await stream.fold(spending, 0) == 30
 
 
 async def problems_of(space: Space) -> tuple[int, list[str]]:

@@ -60,8 +60,19 @@ async def truncate(scope: Scope, stream: str, folding: Folding, upto: int, folds
 
 
 async def _verified(folding: Folding, fold: Fold, upto: int) -> FoldRecord | None:
-    """Returns what the events come to, folded twice: a reducer that reads a clock shows itself."""
+    """Returns what the events come to, folded twice: a reducer that reads a clock shows itself.
+
+    So does one that writes to what it uses, as a memo is: to go on from what is kept, it would have to be the
+    same, and it is another one after each event.
+    """
+    before = fold.digest()
     first, second = await folding.afresh(fold, upto), await folding.afresh(fold, upto)
+    if fold.digest() != before:
+        raise InvalidError(
+            f"{fold.title!r} changes what it uses while it folds, as a table that it fills, so that nobody "
+            "could tell that it is the same later; nothing was removed. Let it use nothing but the state and "
+            "the event, or keep such a table with functools.lru_cache"
+        )
     if (first and first.state) != (second and second.state):
         raise InvalidError(
             f"{fold.title!r} came to two different states of the same events; nothing was removed. Let it "
