@@ -27,6 +27,7 @@ class Breaker:
         self._lock = threading.Lock()
         self._pause_s = 0.0
         self._until_s = 0.0
+        self._is_tried = False
 
     @property
     def is_closed(self) -> bool:
@@ -42,12 +43,16 @@ class Breaker:
             if now_s < self._until_s:
                 return False
             self._until_s = now_s + self._pause_s
+            self._is_tried = True
             return True
 
     def failed(self, error: Exception) -> None:
-        """Takes note of a failure."""
+        """Takes note of a failure: many who asked at once may tell of the same one."""
         with self._lock:
             first = not self._pause_s
+            if not first and not self._is_tried:
+                return
+            self._is_tried = False
             self._pause_s = min(2 * self._pause_s, LONGEST_PAUSE_S) or FIRST_PAUSE_S
             self._until_s = self._clock.monotonic_s() + self._pause_s
         if first:
@@ -58,6 +63,6 @@ class Breaker:
         if not self._pause_s:
             return
         with self._lock:
-            was_open, self._pause_s = bool(self._pause_s), 0.0
+            was_open, self._pause_s, self._is_tried = bool(self._pause_s), 0.0, False
         if was_open:
             _log.info("%s answers again", self._name)
