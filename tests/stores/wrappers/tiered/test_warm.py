@@ -80,6 +80,22 @@ def test_what_one_process_has_read_another_reads_from_the_cache(crew: Crew) -> N
     assert cold.asked == [0]
 
 
+def test_a_store_that_is_given_as_cache_stays_what_it_was(postgres_url: str, cache: Valkey) -> None:
+    """Its owner may use it for what must be kept: there calls are repeated, and nobody else closes it."""
+    theirs = RedisStore(StoreUrl.parse(cache.url), runner=ThreadRunner())
+    finish(theirs.open())
+    cold = CountedPostgres.from_url(StoreUrl.parse(postgres_url), runner=ThreadRunner())
+    store = finish(TieredStore(cold=cold, warm=theirs).open())
+    finish(put(store, A, b"1"))
+    finish(values(store, A))
+    finish(store.close())
+
+    assert theirs.is_open
+    assert theirs._retry_for_s > 0
+    assert any(finish(theirs.scan(f"tier/{shard}", b"\x00")).entries for shard in range(SHARDS))
+    finish(theirs.close())
+
+
 def test_what_was_written_since_is_read_from_the_cold_server(crew: Crew) -> None:
     first = warm_up(crew)
     finish(put(first, B, b"2"))

@@ -69,7 +69,8 @@ class TieredStore(StoreWrapper):
     Args:
         cold: The store, or its URL. All that is acknowledged is there.
         hot_bytes: How much this handle may remember, in bytes; its twin in another colour as much again.
-        warm: A store that processes share as a cache, or its URL; a Redis or Valkey server is apt.
+        warm: A store that processes share as a cache, or its URL; a Redis or Valkey server is apt. A store is
+            left as it is: the tier opens one of its own on the same data, whose calls it never repeats.
         max_staleness_s: For how long what was verified may be read again without asking `cold`, in seconds.
             At 0 each read is verified: nothing is ever stale.
         colour: Of stores that are given by their URLs.
@@ -107,14 +108,19 @@ class TieredStore(StoreWrapper):
         self._hot = HotTier(hot_bytes, self._told, clock)
         self._warm: WarmTier | None = None
         self._marked = store if isinstance(store, TellsMarks) else None
-        if warm is not None:
-            if self._marked is None:
-                raise InvalidError(
-                    f"{store!r} can have no warm tier: it is no server, which needs none, or is wrapped; "
-                    "leave `warm` out, or put the wrapper around the TieredStore"
-                )
-            cache = _made(warm, store.colour, _WARM_OPTIONS) if isinstance(warm, str) else warm
-            self._warm = WarmTier(cache, store.url, clock)
+        if isinstance(warm, str):
+            self._warm_by(_made(warm, store.colour, _WARM_OPTIONS))
+        elif warm is not None:
+            self._warm_by(warm.twin(runner_of(warm.colour)))
+
+    def _warm_by(self, cache: StoreBase) -> None:
+        """Puts a cache, which is nobody else's, in front of the cold store."""
+        if self._marked is None:
+            raise InvalidError(
+                f"{self._store!r} can have no warm tier: it is no server, which needs none, or is wrapped; "
+                "leave `warm` out, or put the wrapper around the TieredStore"
+            )
+        self._warm = WarmTier(cache, self._store.url, self._clock)
 
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> Self:
@@ -145,10 +151,11 @@ class TieredStore(StoreWrapper):
         again = type(self)(
             cold=cold,
             hot_bytes=self._hot_bytes,
-            warm=warm,
             max_staleness_s=self._within_s,
             clock=self._clock,
         )
+        if warm is not None:
+            again._warm_by(warm)
         again._told = self._told  # what is written in one colour is read in the other
         again._hot = HotTier(self._hot_bytes, self._told, self._clock)
         return again
