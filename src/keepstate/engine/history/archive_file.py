@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import fcntl
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
@@ -81,7 +81,7 @@ def _is_whole(id: bytes, commits: Mapping[bytes, bytes]) -> bool:
 
 
 @contextmanager
-def _alone(lock: Path) -> Iterator[None]:
+def _alone(lock: Path) -> Generator[None]:
     """Lets one at a time in; whoever is killed inside lets the next one in."""
     while True:
         try:

@@ -19,7 +19,7 @@ async def blame(ledger: Ledger, found: Found, steps: Steps) -> tuple[Found, bool
     while True:
         older = await _older(ledger, found, way)
         if older is None:
-            return found, found.id not in await ledger.grafts()
+            return found, await ledger.graft(found.id) is None
         found, way = older
 
 

@@ -152,22 +152,23 @@ class Ledger:
 
     async def parents(self, id: bytes) -> list[bytes]:
         """Returns the commits before one, or what pruning has left of them."""
-        graft = await self._graft(id)
+        graft = await self.graft(id)
         return (await self.record(id)).parents if graft is None else graft.parents
 
     async def first_parent(self, id: bytes) -> bytes | None:
         """Returns the commit before one on its line of first parents, the nearest that is kept."""
-        graft = await self._graft(id)
+        graft = await self.graft(id)
         if graft is not None and not graft.goes_on:
             return None
         return next(iter(await self.parents(id)), None)
 
     async def skipped(self, id: bytes) -> int:
         """Returns how many commits were pruned between one and its first parent."""
-        graft = await self._graft(id)
+        graft = await self.graft(id)
         return graft.skipped if graft else 0
 
-    async def _graft(self, id: bytes) -> Graft | None:
+    async def graft(self, id: bytes) -> Graft | None:
+        """Returns what stands in place of a commit's parents, if they were pruned and are in no archive."""
         grafts = await self.grafts()
         graft = grafts.get(id)
         if self._archive is None or not grafts:
