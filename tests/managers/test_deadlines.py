@@ -7,15 +7,8 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from keepstate import InvalidError
-from keepstate.managers.deadlines import (
-    admit_age,
-    ago,
-    backoff_s,
-    milliseconds_of,
-    moment_of,
-    present,
-    store_ms,
-)
+from keepstate.engine.times import milliseconds_of, moment_of
+from keepstate.managers.deadlines import admit_age, ago, backoff_s, present, store_ms
 from keepstate.testing.clocks import ManualClock
 
 STORE_NOW = moment_of(5_000_000_000_000)  # far from the caller's clock

@@ -11,6 +11,7 @@ from typing import Final
 
 from keepstate._clock import Clock
 from keepstate.engine.admission import admit_instance
+from keepstate.engine.times import milliseconds_of
 from keepstate.errors import InvalidError
 
 _BEGINNING: Final = datetime.fromtimestamp(0, UTC)
@@ -46,16 +47,6 @@ def admit_age(name: str, age: timedelta) -> None:
 def ago(age: timedelta, now: datetime) -> datetime:
     """Returns the moment that is so long ago, and 1970 for all before it."""
     return _BEGINNING if age > now - _BEGINNING else now - age
-
-
-def milliseconds_of(moment: datetime) -> int:
-    """Returns an aware moment as milliseconds since 1970."""
-    return round(moment.timestamp() * 1000)
-
-
-def moment_of(at_ms: int) -> datetime:
-    """Returns milliseconds since 1970 as an aware moment."""
-    return datetime.fromtimestamp(at_ms / 1000, UTC)
 
 
 def backoff_s(attempts: int, factor: float, *, first_s: float, longest_s: float) -> float:

@@ -9,7 +9,8 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from keepstate.managers.deadlines import admit_age, ago, milliseconds_of, moment_of, store_ms
+from keepstate.engine.times import milliseconds_of, moment_of
+from keepstate.managers.deadlines import admit_age, ago, store_ms
 from keepstate.managers.knowledge_documents import KnowledgeDocuments, put_beside, put_progress, standing_of
 from keepstate.managers.knowledge_records import (
     INDEXING_STEPS,

@@ -17,10 +17,9 @@ from typing import Final
 
 from keepstate.engine.admission import admit_text
 from keepstate.engine.tasks import told
-from keepstate.engine.times import milliseconds
+from keepstate.engine.times import milliseconds, milliseconds_of, moment_of
 from keepstate.engine.together import read_ahead
 from keepstate.errors import InvalidError
-from keepstate.managers.deadlines import milliseconds_of, moment_of
 from keepstate.managers.knowledge_records import (
     FailedDocument,
     Indexed,

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, overload
 from keepstate.engine.admission import admit_text
 from keepstate.engine.scope import called
 from keepstate.engine.tasks import told
-from keepstate.engine.times import milliseconds
+from keepstate.engine.times import milliseconds, milliseconds_of
 from keepstate.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -23,7 +23,6 @@ from keepstate.errors import (
     NotFoundError,
     TransitionError,
 )
-from keepstate.managers.deadlines import milliseconds_of
 from keepstate.managers.naming import new_id, segment
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_record

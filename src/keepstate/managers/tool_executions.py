@@ -11,10 +11,9 @@ from typing import Any, Final
 
 from keepstate.engine.admission import admit_name
 from keepstate.engine.tasks import told
-from keepstate.engine.times import milliseconds
+from keepstate.engine.times import milliseconds, milliseconds_of
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
 from keepstate.managers import tool_log
-from keepstate.managers.deadlines import milliseconds_of
 from keepstate.managers.naming import segment
 from keepstate.managers.parameters import sameness
 from keepstate.managers.place import Folder

@@ -7,10 +7,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from keepstate.engine.tasks import told
-from keepstate.engine.times import milliseconds
+from keepstate.engine.times import milliseconds, milliseconds_of
 from keepstate.errors import InvalidError, TransitionError
 from keepstate.managers import tool_log
-from keepstate.managers.deadlines import backoff_s, milliseconds_of, present, store_ms
+from keepstate.managers.deadlines import backoff_s, present, store_ms
 from keepstate.managers.naming import ending
 from keepstate.managers.place import Folder
 from keepstate.managers.records import admit_counts, admit_record

@@ -14,6 +14,7 @@ from typing import Final
 from keepstate.engine.glob import escaped
 from keepstate.engine.lease import Lease
 from keepstate.engine.space import Space
+from keepstate.engine.times import milliseconds_of
 from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
@@ -166,7 +167,7 @@ class Lives(Site):
 
     async def _use(self, tx: Transaction, head: HeadRecord, used: HeadRecord) -> None:
         """Lets the head live on from now, unless nothing else changes and it was just renewed."""
-        now_ms = round((await tx.now()).timestamp() * 1000)
+        now_ms = milliseconds_of(await tx.now())
         is_fresh = used.ttl_s is None or now_ms - head.used_ms < used.ttl_s * 1000 / _SHARE
         if used == head and head.used_ms > 0 and is_fresh:
             return

@@ -15,6 +15,7 @@ from keepstate.engine.admission import admit_text
 from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
+from keepstate.engine.times import milliseconds_of
 from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
@@ -372,7 +373,7 @@ class _Folder:
 
 
 async def _now_ms(tx: Transaction) -> int:
-    return round((await tx.now()).timestamp() * 1000)
+    return milliseconds_of(await tx.now())
 
 
 def _admit(
