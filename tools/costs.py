@@ -36,8 +36,7 @@ def render(results: Mapping[str, Any]) -> str:
     lines = [
         f"{_measured(results)}, in SQLite with `durability=normal`: median time and bytes a commit.",
         "",
-        "| change | of | " + " | ".join(keepers) + " |",
-        "|---|--:|" + "--:|" * len(keepers),
+        *_heading("| change | of |", "|---|--:|", keepers),
     ]
     for change, size in dict.fromkeys((cost["change"], cost["size"]) for cost in costs):
         row = {c["keeper"]: c for c in costs if (c["change"], c["size"]) == (change, size)}
@@ -53,8 +52,7 @@ def render_managers(results: Mapping[str, Any]) -> str:
     lines = [
         f"{_measured(results)}: median time of a call.",
         "",
-        "| call | of | " + " | ".join(stores) + " |",
-        "|---|---|" + "--:|" * len(stores),
+        *_heading("| call | of |", "|---|---|", stores),
     ]
     for call in dict.fromkeys(pace["call"] for pace in paces):
         for keeper in dict.fromkeys(pace["keeper"] for pace in paces if pace["call"] == call):
@@ -71,8 +69,7 @@ def render_savers(results: Mapping[str, Any]) -> str:
     lines = [
         f"{_measured(results)}: bytes of the closed file, and median times.",
         "",
-        "| | " + " | ".join(keepers) + " |",
-        "|---|" + "--:|" * len(keepers),
+        *_heading("| |", "|---|", keepers),
     ]
     for row in results["rows"]:
         if row["name"].startswith(LANGGRAPH) and row["unit"] == "B":
@@ -137,6 +134,11 @@ def _measured(results: Mapping[str, Any]) -> str:
         f"{machine['cores']} cores ({machine['system']}, {machine['machine']}), Python {results['python']}"
     )
     return f"Measured on {day} on {place}"
+
+
+def _heading(first: str, ruled: str, columns: list[str]) -> tuple[str, str]:
+    """Returns the first two lines of a table: figures stand to the right."""
+    return f"{first} {' | '.join(columns)} |", ruled + "--:|" * len(columns)
 
 
 def _cell(cost: Mapping[str, Any]) -> str:

@@ -39,7 +39,9 @@ def own_classes() -> Iterator[None]:
         CLASSES._downcasters,
     ]
     before = [set(table) for table in tables]
+    written = CLASSES._write_versions.copy()
     yield
+    CLASSES._write_versions = written
     for table, known in zip(tables, before, strict=True):
         for key in set(table) - known:
             if not getattr(table[key], "kind", table[key]).__module__.startswith("keepstate."):
