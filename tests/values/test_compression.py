@@ -23,7 +23,7 @@ def test_what_is_compressed_comes_back(size: int) -> None:
     assert compress(text(size)) == packed
 
 
-def test_threads_do_not_meet_in_a_compressor() -> None:
+def test_what_threads_compress_at_once_comes_back_too() -> None:
     texts = [text(2_000 + size) for size in range(400)]
 
     with ThreadPoolExecutor(8) as threads:

@@ -37,7 +37,7 @@ def compress(data: bytes) -> bytes | None:
 
 def _compressed(data: bytes) -> bytes:
     try:
-        compressor = _idle.pop()  # one for each thread that is here at once
+        compressor = _idle.pop()  # one for each thread that is here at once: none waits
     except IndexError:
         compressor = zstd.ZstdCompressor(_LEVEL)
     packed = compressor.compress(data, zstd.ZstdCompressor.FLUSH_FRAME)

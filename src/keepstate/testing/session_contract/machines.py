@@ -76,6 +76,7 @@ class MachineContract(SessionStage):
         machine = self.machine()
         # wrong on purpose
         for wrong in (["turn"], 5, "\ud800"):
+            # wrong on purpose
             for asking in (machine.transition(wrong), machine.provide("yes", event=wrong)):  # type: ignore[arg-type]
                 with pytest.raises(InvalidError, match="`event`"):
                     await asking
