@@ -55,7 +55,7 @@ def messages(count: int) -> list[Any]:
                 id=f"a{number}",
                 tool_calls=[{"name": "look", "args": {"at": [1, {"deep": number}]}, "id": "c"}],
                 usage_metadata={"input_tokens": 1, "output_tokens": 2, "total_tokens": 3},
-                response_metadata={"model": "m", "scores": [1, 0.5, None]},
+                response_metadata={"model": "m", "kept": [[1, 2], [3]], "scores": [1, 0.5, None]},
             ),
             ToolMessage("seen", id=f"t{number}", tool_call_id="c", artifact=None),
         ]
@@ -86,6 +86,12 @@ EDITS: dict[str, Callable[[list[Any], Any, Any], object]] = {
     "reordered": lambda all, one, value: one.additional_kwargs.update(
         n=one.additional_kwargs.pop("n", value)
     ),
+    "renamed": lambda all, one, value: one.response_metadata.update(
+        renamed=one.response_metadata.pop("scores", value)
+    ),
+    "handed on": lambda all, one, value: [
+        kept[1].insert(0, kept[0].pop()) for kept in [one.response_metadata.get("kept", [[], []])] if kept[0]
+    ],
     "deep": lambda all, one, value: one.response_metadata.setdefault("scores", []).append({"n": value}),
     "deeper": lambda all, one, value: (
         one.response_metadata.get("scores", [{}])[-1:] == [None]

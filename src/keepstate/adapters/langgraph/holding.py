@@ -3,17 +3,19 @@
 Nodes change messages in place, so that a message that is the same object may say something else. But a text,
 a number and None cannot change. So messages say what they said as long as each of their attributes is the
 very same text or number, and each dict and list in them holds the very same ones. C code compares a thousand
-messages like that in 0.3 ms, and takes three times as long to encode them. Any other value may hide what
+messages like that in 0.2 ms, and takes several times as long to encode them. Any other value may hide what
 changes, or be replaced by one that is only equal: messages that hold such are encoded each time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
+from collections.abc import Callable, Mapping, Sequence
+from gc import get_referents
 from itertools import chain
-from operator import attrgetter, is_
-from typing import Any, Final, Protocol, cast
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
+from keepstate.adapters.langgraph.identities import Identities, identities
 from keepstate.errors import InvalidError
 
 _FIXED: Final = frozenset({str, int, float, bool, bytes, type(None)})
@@ -23,44 +25,50 @@ _ODD_IN: Final = 4
 
 _attributes: Final = attrgetter("__dict__")
 _extra: Final = attrgetter("__pydantic_extra__")
-_values: Final[Any] = cast("Any", dict).values
 
-Encode = Callable[[Mapping[str, Any]], bytes]
-
-
-class _Inner(Sized, Iterable[Any], Protocol):
-    """A list, the keys of a dict, or its values, as they are now."""
+Encode: TypeAlias = Callable[[Mapping[str, Any]], bytes]
 
 
 class Holding:
     """What messages hold at one time.
 
+    Python is asked what objects refer to, as its garbage collector asks: a message to its class, its
+    attributes and its extra ones, which are dicts; a dict to its values. What was referred to is kept, so
+    that nothing else can take its address.
+
     Args:
-        messages: The messages; all of LangChain's own classes.
+        messages: The messages; all of LangChain's own classes, without extra attributes.
         encode: Returns an encoding that no two values share.
     """
 
-    __slots__ = ("_empty", "_encode", "_inner", "_items", "_names", "_odd", "_sizes", "_values", "kinds")
+    __slots__ = (
+        *("_dicts", "_empty", "_encode", "_groups", "_names", "_named", "_odd", "_own", "_sizes"),
+        *("_valued", "_values", "kinds"),
+    )
 
     def __init__(self, messages: Sequence[Any], encode: Encode) -> None:
         self._encode = encode
         self.kinds: list[type] = [*map(type, messages)]
-        held = [*map(_attributes, messages)]
-        self._names: list[str] = [*chain.from_iterable(held)]
-        self._values: list[Any] = [*chain.from_iterable(map(_values, held))]
-        self._inner: list[_Inner] = []
-        self._items: list[Any] = []
-        self._empty = [one for one in self._values if type(one) not in _FIXED]
-        self._odd: dict[int, bytes] = {}
-        if any(self._empty) or not _GROUPS.issuperset(map(type, self._empty)):
-            self._empty = []
-            for place, attributes in enumerate(held):
+        self._empty: list[Any] = [*map(_extra, messages)]
+        self._dicts: list[dict[Any, Any]] = [*map(_attributes, messages)]
+        self._groups: list[dict[Any, Any] | list[Any]] = [*self._dicts]
+        self._odd: list[tuple[dict[str, Any], bytes]] = []
+        inner = [one for one in get_referents(*self._groups) if type(one) not in _FIXED]
+        if not any(inner) and _GROUPS.issuperset(map(type, inner)):
+            self._empty += inner
+        else:
+            for attributes in [*self._dicts]:
                 if not self._look_into([one for one in attributes.values() if type(one) not in _FIXED]):
-                    self._odd[place] = encode(attributes)
-        self._sizes = [*map(len, self._inner)]
+                    self._odd.append((attributes, encode(attributes)))
+        self._sizes = [*map(len, self._groups)]
+        self._names = [*chain.from_iterable(self._dicts)]
+        self._values = get_referents(*self._groups)
+        self._own: Identities = identities(get_referents(*messages))
+        self._named: Identities = identities(self._names)
+        self._valued: Identities = identities(self._values)
 
     def _look_into(self, groups: list[Any]) -> bool:
-        """Notes what dicts and lists hold, at any depth; returns whether that is all that may change."""
+        """Notes dicts and lists, at any depth; returns whether nothing else is there that may change."""
         seen: set[int] = set()
         while groups:
             group = groups.pop()
@@ -71,12 +79,12 @@ class Holding:
                 self._empty.append(group)
             elif id(group) not in seen:
                 seen.add(id(group))
-                parts: list[_Inner] = [group] if kind is list else [group, group.values()]
-                for part in parts:
-                    items = [*part]
-                    self._inner.append(part)
-                    self._items += items
-                    groups += [item for item in items if type(item) not in _FIXED]
+                self._groups.append(group)
+                if kind is dict:
+                    self._dicts.append(group)
+                    groups += [one for one in group if type(one) not in _FIXED]
+                items: Any = group.values() if kind is dict else group
+                groups += [one for one in items if type(one) not in _FIXED]
         return True
 
     def __len__(self) -> int:
@@ -90,35 +98,38 @@ class Holding:
     @property
     def size_bytes(self) -> int:
         """Returns how much memory it takes, about."""
-        return 8 * (2 * len(self._values) + 3 * len(self._items) + len(self._empty) + len(self.kinds))
+        kept = len(self._values) + len(self._names)
+        return 8 * (2 * kept + 5 * len(self.kinds) + 3 * len(self._groups) + len(self._empty))
 
     def holds(self, messages: Sequence[Any]) -> bool:
         """Returns whether messages are what they were, none added and none gone."""
-        if [*map(type, messages)] != self.kinds:
-            return False
-        attributes = [*map(_attributes, messages)]
         try:
             return (
-                all(map(is_, chain.from_iterable(map(_values, attributes)), self._values))
-                and [*chain.from_iterable(attributes)] == self._names
-                and not any(map(_extra, messages))
+                identities(get_referents(*messages)) == self._own
+                and identities(get_referents(*self._groups)) == self._valued
+                and identities([*chain.from_iterable(self._dicts)]) == self._named
+                and [*map(len, self._groups)] == self._sizes
                 and not any(self._empty)
-                and [*map(len, self._inner)] == self._sizes
-                and all(map(is_, chain.from_iterable(self._inner), self._items))
-                and all(self._encode(attributes[place]) == was for place, was in self._odd.items())
+                and all(self._encode(attributes) == was for attributes, was in self._odd)
             )
         except (InvalidError, RuntimeError):  # something that is not stored, or that changes just now
             return False
 
     def followed(self, more: Holding) -> Holding:
         """Returns what these messages hold and others behind them."""
-        both = Holding((), self._encode)
-        both.kinds = self.kinds + more.kinds
+        both = Holding.__new__(Holding)
+        both._encode = self._encode
+        both.kinds, both._empty = self.kinds + more.kinds, self._empty + more._empty
+        both._dicts, both._groups = self._dicts + more._dicts, self._groups + more._groups
+        both._odd, both._sizes = self._odd + more._odd, self._sizes + more._sizes
         both._names, both._values = self._names + more._names, self._values + more._values
-        both._inner, both._items = self._inner + more._inner, self._items + more._items
-        both._sizes, both._empty = self._sizes + more._sizes, self._empty + more._empty
-        both._odd = self._odd | {len(self) + place: was for place, was in more._odd.items()}
+        both._own = _both(self._own, more._own)
+        both._named, both._valued = _both(self._named, more._named), _both(self._valued, more._valued)
         return both
+
+
+def _both(some: Identities, more: Identities) -> Identities:
+    return some + more  # type: ignore[operator]  # all of a process are of one kind
 
 
 def _kind(value: object) -> Any:

@@ -39,7 +39,7 @@ _KEPT_BYTES: Final = 64 << 20
 _MAY_HOLD_REF: Final = re.compile(rb"\xc7.%c" % TAG, re.DOTALL)
 _OVERHEAD_BYTES: Final = 512
 _FEW_MORE: Final = 64
-"""With so many encodings beside, a mark is made one: to copy it each time costs as much as all else."""
+"""With so many encodings beside, a mark is made one: to join them each time costs as much as all else."""
 
 _attributes: Final = attrgetter("__dict__")
 _extra: Final = attrgetter("__pydantic_extra__")
@@ -67,13 +67,14 @@ class Mark(msgspec.Struct, frozen=True):
         begun: Its encoding, or how that of a list begins; None if the value cannot be told.
         kinds: The classes of its items, where their attributes alone are encoded.
         more: The encodings of more items, behind those.
-        holding: What those messages hold, so that the next time nothing of them need be encoded.
+        holding: What those messages hold, so that the next time nothing of them need be encoded: first of
+            those whose encoding is one, then of those behind.
     """
 
     begun: bytes | None
     kinds: Kinds | None = None
     more: list[bytes] = []
-    holding: Holding | None = None
+    holding: tuple[Holding, ...] = ()
 
     @property
     def whole(self) -> bytes | None:
@@ -87,7 +88,7 @@ class Mark(msgspec.Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         """Returns how much memory it takes, about."""
-        held = self.holding.size_bytes if self.holding else 0
+        held = sum([one.size_bytes for one in self.holding])
         return len(self.begun or b"") + sum(map(len, self.more)) + 8 * len(self.kinds or ()) + held
 
 
@@ -212,10 +213,14 @@ def _take(values: Values, value: Any, before: Channel | None) -> Taken:
 
 def _followed(values: Values, value: list[Any], before: Mark) -> Taken | None:
     """Returns a list of messages that are what they were, and those behind them; None if it is not that."""
-    holding = before.holding
-    if holding is None or len(value) < len(holding) or not holding.holds(value[: len(holding)]):
+    if not before.holding:
         return None
-    added = value[len(holding) :]
+    end = 0
+    for holding in before.holding:
+        begin, end = end, end + len(holding)
+        if len(value) < end or not holding.holds(value[begin:end]):
+            return None
+    added = value[end:]
     if not added:
         return Taken(before, None)
     if not _are_messages(values, added):
@@ -225,17 +230,24 @@ def _followed(values: Values, value: list[Any], before: Mark) -> Taken | None:
         marks = [values.codec.canonical(one.__dict__) for one in added]
     except InvalidError:
         return None  # to be done the other way, which names the path
-    verdict = Splices([(len(holding), len(holding), [values.plant(one) for one in added])])
+    verdict = Splices([(end, end, [values.plant(one) for one in added])])
     if not more.holds(added):  # somebody changes them just now
         return None
     assert before.kinds is not None
-    mark = Mark(before.begun, before.kinds + more.kinds, before.more + marks, holding.followed(more))
+    first, *rest = before.holding
+    mark = Mark(
+        before.begun,
+        before.kinds + more.kinds,
+        before.more + marks,
+        (first, rest[0].followed(more) if rest else more),
+    )
     return Taken(mark if len(mark.more) < _FEW_MORE else _joined(mark), verdict)
 
 
 def _joined(mark: Mark) -> Mark:
-    is_slow = mark.holding is None or mark.holding.is_slow
-    return Mark(mark.whole, mark.kinds, holding=None if is_slow else mark.holding)
+    first, rest = mark.holding
+    holding = first.followed(rest)
+    return Mark(mark.whole, mark.kinds, holding=() if holding.is_slow else (holding,))
 
 
 def _mark(values: Values, value: Any) -> Mark:
@@ -246,7 +258,7 @@ def _mark(values: Values, value: Any) -> Mark:
             holding = Holding(value, codec.canonical)
             encoding = codec.canonical_long([*map(_attributes, value)])
             is_whole = not holding.is_slow and holding.holds(value)
-            return Mark(encoding, holding.kinds, holding=holding if is_whole else None)
+            return Mark(encoding, holding.kinds, holding=(holding,) if is_whole else ())
         return Mark(codec.canonical_long(value) if kind_of(value) is list else codec.canonical(value))
     except InvalidError:
         if values.serde is None:
@@ -420,6 +432,7 @@ class Standings:
 
     def __init__(self) -> None:
         self._standings: dict[tuple[str, str], Standing] = {}
+        self._sizes: dict[tuple[str, str], int] = {}
         self._size_bytes = 0
         self._lock = Lock()
 
@@ -432,7 +445,8 @@ class Standings:
         with self._lock:
             self._pop((thread, line))
             self._standings[thread, line] = standing
-            self._size_bytes += standing.size_bytes
+            self._sizes[thread, line] = size_bytes = standing.size_bytes
+            self._size_bytes += size_bytes
             while self._size_bytes > _KEPT_BYTES and len(self._standings) > 1:
                 self._pop(next(iter(self._standings)))
 
@@ -443,6 +457,5 @@ class Standings:
                 self._pop(key)
 
     def _pop(self, key: tuple[str, str]) -> None:
-        gone = self._standings.pop(key, None)
-        if gone is not None:
-            self._size_bytes -= gone.size_bytes
+        if self._standings.pop(key, None) is not None:
+            self._size_bytes -= self._sizes.pop(key)
