@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from hashlib import sha256
 from typing import Final
 
@@ -18,8 +19,12 @@ def digest(kind: str, format_number: int, canonical_bytes: bytes) -> bytes:
         format_number: The format that the bytes are written in, below 65,536.
         canonical_bytes: Before compression and encryption.
     """
+    return sha256(_head(kind, format_number) + canonical_bytes).digest()[:DIGEST_SIZE]
+
+
+@cache
+def _head(kind: str, format_number: int) -> bytes:
     name = kind.encode()
     if not 0 < len(name) < 256 or not 0 <= format_number < 1 << 16:
         raise InvalidError(f"kind {kind!r} or format {format_number!r} has no place in a digest")
-    head = bytes((len(name),)) + name + format_number.to_bytes(2)
-    return sha256(head + canonical_bytes).digest()[:DIGEST_SIZE]
+    return bytes((len(name),)) + name + format_number.to_bytes(2)

@@ -219,7 +219,8 @@ def refs_in(encoding: bytes) -> list[Ref]:
     return found
 
 
-_OBJECT_MARKS: Final = b"\x24\x93", b"\x24\x94"
+_WITH_PARTS: Final = b"\x24\x93"
+_WITH_MORE_PARTS: Final = b"\x24\x94"
 """The tag of an object and the head of its parts; no UTF-8 has them."""
 
 
@@ -230,7 +231,7 @@ def classes_in(data: bytes) -> set[str]:
         data: An encoding, or a node; a branch holds none.
     """
     found: set[str] = set()
-    if not any(mark in data for mark in _OBJECT_MARKS):
+    if _WITH_PARTS not in data and _WITH_MORE_PARTS not in data:
         return found
 
     def look(tag: int, body: memoryview) -> None:

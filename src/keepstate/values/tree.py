@@ -121,25 +121,23 @@ def split_root(data: bytes) -> tuple[bytes, list[bytes]]:
 
 
 class Stretch(NamedTuple):
-    """The entries of one node, or of a tail, and the place where they begin."""
+    """The entries of one node, or of a tail, and the places where they begin and end."""
 
     begin: int
+    end: int
     entries: Sequence[Entry]
     is_tail: bool
 
-    @property
-    def end(self) -> int:
-        """Returns the place behind them."""
-        return self.begin + sum(entry.count for entry in self.entries)
-
     def split(self, place: int) -> tuple[Sequence[Entry], Sequence[Entry]]:
         """Returns the entries before a border and those behind it."""
+        if place >= self.end:
+            return self.entries, ()
         at = self.begin
         for index, entry in enumerate(self.entries):
             if at >= place:
                 return self.entries[:index], self.entries[index:]
             at += entry.count
-        return self.entries, ()
+        raise CorruptError(f"a tree has fewer items than it counts: none at {place}")
 
 
 def child_ref(style: Style, entry: Entry, level: int) -> Ref:
@@ -150,18 +148,20 @@ def child_ref(style: Style, entry: Entry, level: int) -> Ref:
 def stretch_at(tree: Tree, place: int, level: int = 0) -> Fetching[Stretch]:
     """Returns the stretch of a level in which a place lies; behind the last node that is the tail."""
     if level >= len(tree.tails):
-        return Stretch(0, (), True)
+        return Stretch(0, 0, (), True)
     begins = tree.begins
     if place >= begins[level]:
-        return Stretch(begins[level], tree.tails[level].entries, True)
+        tail = tree.tails[level]
+        return Stretch(begins[level], begins[level] + tail.count, tail.entries, True)
     above = next(height for height in range(level + 1, len(begins)) if begins[height] <= place)
-    at, entries = begins[above], tree.tails[above].entries
+    at, end, entries = begins[above], tree.count, tree.tails[above].entries
     for height in range(above, level, -1):
         at, entry = _holding(entries, at, place)
+        end = at + entry.count
         ref = child_ref(tree.style, entry, height)
         objects = yield (ref,)
         entries = tuple(read_node(tree.style, objects[ref.name], height - 1, is_deep=ref.is_deep))
-    return Stretch(at, entries, False)
+    return Stretch(at, end, entries, False)
 
 
 def _holding(entries: Iterable[Entry], begin: int, place: int) -> tuple[int, Entry]:
@@ -241,7 +241,7 @@ class Editing:
     ) -> Fetching[tuple[int, int, Sequence[Entry]]]:
         """Changes one level; returns the borders between which the level above changes, and to what."""
         stretch = yield from stretch_at(self.tree, begin, level)
-        first = stretch.begin
+        first, begins_in_tail = stretch.begin, stretch.is_tail
         cut = _Cut(self.tree.style, level, stretch.split(begin)[0])
         cut.feed(fresh)
         if end > stretch.end or (end == stretch.end and not stretch.is_tail and end > begin):
@@ -253,6 +253,8 @@ class Editing:
             if stretch.is_tail:
                 end = stretch.begin
                 self._set_tail(tails, level, cut.rest)
+                if level == 0 and not begins_in_tail:
+                    self._name_items(cut.rest)
                 break
             if not cut.rest:
                 break
@@ -264,17 +266,14 @@ class Editing:
     def _set_tail(self, tails: list[Tail], level: int, entries: Sequence[Entry]) -> None:
         while len(tails) <= level:
             tails.append(_EMPTY)
-        before, tails[level] = tails[level], Tail(entries)
-        if level == 0:
-            # What stood in a leaf itself stands in the tail by name.
-            there = {entry.name for entry in before.entries}
-            for entry in entries:
-                if (
-                    entry.encoding is not None
-                    and entry.value_bytes > INLINE_BYTES
-                    and entry.name not in there
-                ):
-                    self._blobs[entry.name] = entry.encoding
+        tails[level] = Tail(entries)
+
+    def _name_items(self, entries: Iterable[Entry]) -> None:
+        """Makes objects of items that stand in the tail now: what stood in a leaf itself had no name."""
+        there = {entry.name for entry in self.tree.tails[0].entries}
+        for entry in entries:
+            if entry.encoding is not None and entry.value_bytes > INLINE_BYTES and entry.name not in there:
+                self._blobs[entry.name] = entry.encoding
 
     def _made(self, level: int, nodes: Sequence[Sequence[Entry]]) -> Fetching[list[Entry]]:
         """Returns the entries of new nodes, their items fetched where they stood in the tail by name."""
@@ -320,7 +319,7 @@ class Editing:
     ) -> None:
         for entry in entries:
             if level == 0:
-                if entry.value_bytes > inline_bytes and entry.name in self._blobs:
+                if entry.name in self._blobs and entry.value_bytes > inline_bytes:
                     kept[entry.name] = self._blobs[entry.name]
             elif entry.name in self._nodes and entry.name not in kept:
                 data, below = self._nodes[entry.name]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from keepstate.adapters.langgraph.records import space_of
 from keepstate.adapters.langgraph.serde import Values
 from keepstate.adapters.langgraph.taking import Standings
+from keepstate.engine.admission import admit_space
 from keepstate.engine.history.ledger import Ledger, Records
 from keepstate.engine.history.objects import Kept, SharedObjects
 from keepstate.engine.keepstate import Keepstate
@@ -33,7 +34,8 @@ class Keeper:
 
     def scope(self, handle: Keepstate, thread: str) -> SpaceScope:
         """Returns where a thread's work is done."""
-        return SpaceScope(handle, handle.space(space_of(thread)).name, handle.author)
+        name = admit_space("name", space_of(thread), handle.namespace)
+        return SpaceScope(handle, name, handle.author)
 
     def ledger(self, scope: SpaceScope, unit: Unit) -> Ledger:
         """Returns the history of a thread, as one unit of work sees it."""

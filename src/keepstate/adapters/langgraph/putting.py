@@ -29,7 +29,7 @@ from keepstate.adapters.langgraph.records import (
 )
 from keepstate.adapters.langgraph.taking import Moment, Seen, Standing, State, Taken, state_of
 from keepstate.engine import layout
-from keepstate.engine.history.heads import MAIN, Head, put_head, read_head
+from keepstate.engine.history.heads import MAIN, Head, head_of, put_head, read_head
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.record import NONCE_BYTES
 from keepstate.engine.keepstate import Keepstate
@@ -181,18 +181,17 @@ async def _find(unit: Unit, putting: Putting) -> Found:
     branch = short(LINES + names.line) if names.line else MAIN
     ids = names.id, putting.parent, standing.id if standing else None
     keys = {id: checkpoint_key(names.line, id) for id in ids if id is not None}
-    await unit.read(layout.RECORDED, _branch_key(names.line), *keys.values())
-    if branch == MAIN and await unit.get(layout.RECORDED) is not None:
+    recorded, stands, *found = await unit.read(layout.RECORDED, _branch_key(names.line), *keys.values())
+    head = head_of(stands.key, stands.value) if stands else None
+    if branch == MAIN and recorded is not None:
         branch = RECORDED_MAIN
-    records: dict[str | None, CheckpointRecord | None] = {
-        id: await _record(unit, key) for id, key in keys.items()
+        head = await read_head(unit, layout.BRANCHES, branch)
+    records: dict[str | None, CheckpointRecord] = {
+        id: read(await unit.value(entry), CheckpointRecord, entry.key)
+        for id, entry in zip(keys, found, strict=True)
+        if entry is not None
     }
-    return Found(branch, await read_head(unit, layout.BRANCHES, branch), *(records.get(id) for id in ids))
-
-
-async def _record(unit: Unit, key: bytes) -> CheckpointRecord | None:
-    entry = await unit.get(key)
-    return None if entry is None else read(await unit.value(entry), CheckpointRecord, key)
+    return Found(branch, head, *map(records.get, ids))
 
 
 async def _keep_parent(unit: Unit, putting: Putting) -> None:

@@ -6,6 +6,7 @@ with its digest, and then stands whole in the record.
 
 from __future__ import annotations
 
+from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated, Final, NamedTuple, TypeVar
 
@@ -26,6 +27,8 @@ THREADS: Final = "thread/"
 _NAME_BYTES: Final = 100
 _SPACE_BYTES: Final = 120
 _BEGINNING: Final = 16
+_KEYS: Final = 1_024
+"""Remembered as they were made: the same few are asked for again and again while a thread goes on."""
 _Name = Annotated[bytes, msgspec.Meta(min_length=DIGEST_SIZE, max_length=DIGEST_SIZE)]
 
 
@@ -94,6 +97,7 @@ def line_prefix(part: bytes, line: str) -> bytes:
     return part + pack(_short(line))
 
 
+@lru_cache(maxsize=_KEYS)
 def checkpoint_key(line: str, id: str) -> bytes:
     """Returns the key of a checkpoint."""
     return layout.CHECKPOINTS + pack(_short(line), _short(id))

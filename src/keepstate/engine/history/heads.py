@@ -13,7 +13,7 @@ from keepstate.engine.admission import admit_text
 from keepstate.engine.describing import describe
 from keepstate.engine.stored import opened
 from keepstate.engine.unit import Unit
-from keepstate.errors import InvalidError
+from keepstate.errors import CorruptError, InvalidError
 from keepstate.values.digest import DIGEST_SIZE
 
 MAIN: Final = "main"
@@ -53,9 +53,20 @@ def is_whole_id(text: str) -> bool:
 
 async def read_head(unit: Unit, part: bytes, name: str) -> Head | None:
     """Returns where a branch or tag stands; the unit's batch applies only if it still does."""
-    key = layout.named_key(part, name)
-    entry = await unit.get(key)
-    return None if entry is None else opened(entry.value, Head, describe(key))
+    entry = await unit.get(layout.named_key(part, name))
+    return None if entry is None else head_of(entry.key, entry.value)
+
+
+def head_of(key: bytes, stored: bytes) -> Head:
+    """Returns where a branch or tag stands by what is stored under its key.
+
+    Raises:
+        CorruptError: Nobody wrote it.
+    """
+    try:
+        return opened(stored, Head, "")
+    except CorruptError:
+        return opened(stored, Head, describe(key))  # to name the place takes longer than to read the head
 
 
 def put_head(unit: Unit, part: bytes, name: str, head: Head) -> None:
@@ -71,13 +82,13 @@ async def heads(unit: Unit, part: bytes) -> AsyncIterator[tuple[str, Head]]:
     own = unit.written(part)
     for key, value in own.items():
         if value is not None:
-            yield layout.name_of(part, key), opened(value, Head, describe(key))
+            yield layout.name_of(part, key), head_of(key, value)
     after: bytes | None = None
     while True:
         page = await unit.store.scan(unit.space, part, after=after)
         for entry in page.entries:
             if entry.key not in own:
-                yield layout.name_of(part, entry.key), opened(entry.value, Head, describe(entry.key))
+                yield layout.name_of(part, entry.key), head_of(entry.key, entry.value)
         if page.next is None:
             return
         after = page.next

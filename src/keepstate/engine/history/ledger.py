@@ -40,12 +40,11 @@ class Records:
         """Returns a commit and its roots by name, if it is remembered."""
         return self._by_id.get(id)
 
-    def add(self, id: bytes, record: CommitRecord) -> tuple[CommitRecord, dict[bytes, bytes]]:
-        """Remembers a commit, and forgets all others when they have become many."""
+    def add(self, id: bytes, record: CommitRecord, roots: dict[bytes, bytes]) -> None:
+        """Remembers a commit and its roots, and forgets all others when they have become many."""
         if len(self._by_id) >= self._most:
             self._by_id = {}
-        self._by_id[id] = record, record.roots()
-        return self._by_id[id]
+        self._by_id[id] = record, roots
 
 
 class Ledger:
@@ -115,6 +114,9 @@ class Ledger:
 
     async def record(self, id: bytes) -> CommitRecord:
         """Returns a commit, the objects that it carries at hand."""
+        return (await self._with_roots(id))[0]
+
+    async def _with_roots(self, id: bytes) -> tuple[CommitRecord, dict[bytes, bytes]]:
         found = self._records.get(id)
         if found is None:
             stored = await self.ahead.take(self.unit, id)
@@ -123,14 +125,15 @@ class Ledger:
             else:
                 record = await self.stored_record(id)
             if record is not None:
-                found = self._records.add(id, record)
+                found = record, record.roots()
+                self._records.add(id, *found)
             else:
                 record = await self.archived_record(id)
                 if record is None:
                     raise await self._missing(id)
                 found = record, record.roots()
         self.known.add(found[1])
-        return found[0]
+        return found
 
     async def _missing(self, id: bytes) -> KeepstateError:
         await self.unit.verify()
@@ -138,11 +141,6 @@ class Ledger:
         if self._objects.loose is not None:
             return PrunedError(f"{place} was collected; nothing led to it")
         return CorruptError(f"{place} is missing; restore it from a copy", place=place)
-
-    async def _roots(self, id: bytes) -> dict[bytes, bytes]:
-        record = await self.record(id)
-        found = self._records.get(id)
-        return record.roots() if found is None else found[1]
 
     async def grafts(self) -> Grafts:
         """Returns the grafts of commits whose parents were pruned."""
@@ -245,17 +243,20 @@ class Ledger:
         """
         earlier: dict[bytes, bytes] = {}
         known = set(classes).union(*map(classes_in, (root, *objects.values())))
-        for source in parents if sources is None else sources:
-            earlier |= await self._roots(source)
-            known.update((await self.record(source)).classes)
+        sources = parents if sources is None else sources
+        there = {id: await self._with_roots(id) for id in dict.fromkeys((*sources, *parents))}
+        for source in sources:
+            taken, roots = there[source]
+            earlier |= roots
+            known.update(taken.classes)
         carries = carried(root, {**earlier, **objects})
-        before = [await self.record(parent) for parent in parents]
+        before = [there[parent][0] for parent in parents]
         now_ms = await self.unit.now_ms()
         now_ms = now_ms if made_ms is None else min(made_ms, now_ms)
         record = CommitRecord(
             parents=list(parents),
             root=root,
-            carried=carries,
+            carried=[*carries.values()],
             generation=1 + max((parent.generation for parent in before), default=0),
             created_ms=max(now_ms, *(parent.created_ms for parent in before), 0),
             author=author,
@@ -265,10 +266,10 @@ class Ledger:
         )
         encoding = record.encoding()
         id = id_of(encoding)
-        _, carries_by_name = self._records.add(id, record)
-        self._put(root, objects, earlier, carries_by_name)
+        self._records.add(id, record, carries)
+        self._put(root, objects, earlier, carries)
         self.unit.put_object(layout.COMMITS + id, packed_record(record, encoding))
-        self.known.add({**objects, **carries_by_name})
+        self.known.add({**objects, **carries})
         return id, record
 
     def _put(

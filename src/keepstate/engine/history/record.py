@@ -82,14 +82,14 @@ def read_record(encoding: bytes, id: bytes) -> CommitRecord:
     return opened(encoding[1:], CommitRecord, place)
 
 
-def carried(root: bytes, objects: Mapping[bytes, bytes]) -> list[bytes]:
-    """Returns the roots that a commit of such a state carries, of those that are at hand."""
-    found: list[bytes] = []
+def carried(root: bytes, objects: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
+    """Returns the roots that a commit of such a state carries, by name, of those that are at hand."""
+    found: dict[bytes, bytes] = {}
     size = 0
     for ref in refs_in(root):
         if ref.kind is Kind.LIST and ref.name in objects:
             size += len(objects[ref.name])
             if size > CARRIED_BYTES:
                 break
-            found.append(objects[ref.name])
-    return list(dict.fromkeys(found))
+            found[ref.name] = objects[ref.name]
+    return found
