@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from keepstate.adapters.langgraph import KeepstateSaver
+from keepstate.adapters.langgraph import KeepstateSaver, taking
 from keepstate.adapters.langgraph.classes import Classes
 from keepstate.adapters.langgraph.holding import Holding
 from keepstate.adapters.langgraph.serde import Values
@@ -134,6 +134,11 @@ def taken_by(serde: Any, passed: list[Any]) -> list[Any]:
 @settings(max_examples=60)
 @given(steps=STEPS, count=st.integers(0, 4))
 def test_what_is_stored_is_what_was_passed(serde: Any, steps: list[Any], count: int) -> None:
+    store_and_compare(serde, steps, count)
+
+
+def store_and_compare(serde: Any, steps: list[Any], count: int) -> None:
+    """Changes messages step by step, stores them after each, and compares what comes back."""
     passed = messages(count)
     with KeepstateSaver("memory://", serde=serde, allow=[Look]) as saver:
         at, stored = config(), []
@@ -151,6 +156,15 @@ def test_what_is_stored_is_what_was_passed(serde: Any, steps: list[Any], count: 
         for at, expected in stored:
             found = values(saver, at)["messages"]
             assert (exact(found) if serde is None else [exact(one) for one in found]) == expected
+
+
+@given(steps=STEPS, count=st.integers(0, 4))
+def test_on_other_pythons_it_is_so_too(steps: list[Any], count: int) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(taking, "ARE_TOLD", False)
+        patch.setattr(taking, "Holding", None)
+
+        store_and_compare(None, steps, count)
 
 
 @pytest.mark.parametrize("name", sorted(set(EDITS) - {"none", "copy", "append", "private"}))

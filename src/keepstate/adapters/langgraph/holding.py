@@ -15,7 +15,7 @@ from itertools import chain
 from operator import attrgetter
 from typing import Any, Final, TypeAlias
 
-from keepstate.adapters.langgraph.identities import Identities, identities
+from keepstate.adapters.langgraph.identities import identities
 from keepstate.errors import InvalidError
 
 _FIXED: Final = frozenset({str, int, float, bool, bytes, type(None)})
@@ -34,7 +34,7 @@ class Holding:
 
     Python is asked what objects refer to, as its garbage collector asks: a message to its class, its
     attributes and its extra ones, which are dicts; a dict to its values. What was referred to is kept, so
-    that nothing else can take its address.
+    that nothing else can take its address. For CPython (`identities.ARE_TOLD`).
 
     Args:
         messages: The messages; all of LangChain's own classes, without extra attributes.
@@ -63,9 +63,9 @@ class Holding:
         self._sizes = [*map(len, self._groups)]
         self._names = [*chain.from_iterable(self._dicts)]
         self._values = get_referents(*self._groups)
-        self._own: Identities = identities(get_referents(*messages))
-        self._named: Identities = identities(self._names)
-        self._valued: Identities = identities(self._values)
+        self._own = identities(get_referents(*messages))
+        self._named = identities(self._names)
+        self._valued = identities(self._values)
 
     def _look_into(self, groups: list[Any]) -> bool:
         """Notes dicts and lists, at any depth; returns whether nothing else is there that may change."""
@@ -123,13 +123,9 @@ class Holding:
         both._dicts, both._groups = self._dicts + more._dicts, self._groups + more._groups
         both._odd, both._sizes = self._odd + more._odd, self._sizes + more._sizes
         both._names, both._values = self._names + more._names, self._values + more._values
-        both._own = _both(self._own, more._own)
-        both._named, both._valued = _both(self._named, more._named), _both(self._valued, more._valued)
+        both._own, both._named = self._own + more._own, self._named + more._named
+        both._valued = self._valued + more._valued
         return both
-
-
-def _both(some: Identities, more: Identities) -> Identities:
-    return some + more  # type: ignore[operator]  # all of a process are of one kind
 
 
 def _kind(value: object) -> Any:

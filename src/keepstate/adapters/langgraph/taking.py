@@ -17,6 +17,7 @@ import msgspec
 
 from keepstate._runner import Lock
 from keepstate.adapters.langgraph.holding import Holding
+from keepstate.adapters.langgraph.identities import ARE_TOLD
 from keepstate.adapters.langgraph.serde import Values, kind_of
 from keepstate.adapters.langgraph.shapes import Snapshot
 from keepstate.engine.losses import Losses
@@ -255,6 +256,8 @@ def _mark(values: Values, value: Any) -> Mark:
     codec = values.codec
     try:
         if kind_of(value) is list and value and _are_messages(values, value):
+            if not ARE_TOLD:
+                return Mark(codec.canonical_long([*map(_attributes, value)]), [*map(type, value)])
             holding = Holding(value, codec.canonical)
             encoding = codec.canonical_long([*map(_attributes, value)])
             is_whole = not holding.is_slow and holding.holds(value)
