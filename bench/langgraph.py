@@ -116,7 +116,9 @@ def _grown(table: Table, places: dict[str, str], turns: int) -> tuple[Points, di
         for name in points:
             points[name].append((upto, file_bytes(places[name])))
     last = {name: seconds[-ROWS:] for name, seconds in rows.items()}
-    table.add_at_least(f"{STORE}: put at turn {turns:,}", 8.0, list(zip(last[OURS], last[SQLITE], strict=True)))
+    table.add_at_least(
+        f"{STORE}: put at turn {turns:,}", 8.0, list(zip(last[OURS], last[SQLITE], strict=True))
+    )
     for name, seconds in last.items():
         table.time(Pace(STORE, f"put at turn {turns:,}", name, median(seconds) * 1e6, len(seconds) * ROW))
     return points, talks
