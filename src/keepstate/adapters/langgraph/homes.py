@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import cached_property
 from itertools import islice
 from os import PathLike
 from typing import Any, Final, TypeGuard, TypeVar, cast
@@ -23,7 +24,7 @@ from keepstate.stores.wrappers.encrypted import KeyRing
 
 T = TypeVar("T")
 
-_EMBEDDED: Final = ("memory:", "file:", "sqlite:")
+_EMBEDDED: Final = ("memory", "file", "sqlite")
 _THREADS: Final = 32
 
 Work = Callable[[Keepstate], Coroutine[Any, Any, T]]
@@ -108,10 +109,14 @@ class Homes:
         """Whether it is a handle that was opened here, and not passed in."""
         return handle is not None and (self._is_own or handle is not self._base)
 
-    @property
+    @cached_property
     def is_embedded(self) -> bool:
         """Whether it works in this process alone, and belongs to no event loop."""
-        return self._base.runner.colour == "blocking" and self.url.startswith(_EMBEDDED)
+        return self._base.runner.colour == "blocking" and self._scheme in _EMBEDDED
+
+    @cached_property
+    def _scheme(self) -> str:
+        return self.url.partition(":")[0]
 
     # ---- working
 
@@ -133,7 +138,7 @@ class Homes:
 
     def _explain(self, error: CorruptError) -> None:
         """Raises `InvalidError` if the file is no damaged store, but one of LangGraph's own."""
-        if self.url.startswith("sqlite:") and isinstance(error.place, str):
+        if self._scheme == "sqlite" and isinstance(error.place, str):
             from keepstate.adapters.langgraph.official import refuse_official
 
             refuse_official(error.place, error)
@@ -142,7 +147,7 @@ class Homes:
         """Returns the result of work."""
         if not self.is_embedded:
             return await work(self.here())
-        if self.url.startswith("memory:"):
+        if self._scheme == "memory":
             return finish(work(self.blocking()))
         return await self._beside(lambda: self.finish(work))
 
