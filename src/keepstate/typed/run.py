@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from keepstate._runner import Colour
+from keepstate._runner import Colour, Lock
 from keepstate.engine.admission import admit_flag, admit_instance, admit_text, refuse_twin
 from keepstate.engine.event_record import Event
 from keepstate.engine.keepstate import Keepstate
@@ -107,13 +108,14 @@ class AgentRun:
         limits.admit_count("reruns", reruns)
         milliseconds("lease_ttl_s", lease_ttl_s)
         self._reruns, self._lease_ttl_s = reruns, lease_ttl_s
-        self._held: HeldRun | None = None
+        self._lock = Lock()
+        self._held: HeldRun | _Beginning | None = None
         self._thread_id = ""
         self._before: KeyedState | None = None  # of the last run, whose memory may go on
 
     def __repr__(self) -> str:
         held = self._held
-        return f"<AgentRun in {self._home!r} {'idle' if held is None else f'doing {held.record.run_id!r}'}>"
+        return f"<AgentRun in {self._home!r} {'idle' if held is None else f'doing {_id_of(held)!r}'}>"
 
     # ---- beginning and ending
 
@@ -139,29 +141,37 @@ class AgentRun:
 
         Raises:
             ConflictError: Another process does the run.
-            StateError: This object does a run already. Or the run cannot be resumed, because its run-scoped
-                values were removed since.
+            StateError: This object does a run already, or begins one, or was closed meanwhile. Or the run
+                cannot be resumed, because its run-scoped values were removed since.
         """
         admit_flag("resume", resume)
         if not admit_text("run_id", run_id):
             raise InvalidError("`run_id` is empty; give the run's id")
-        if self._held is not None:
-            raise StateError(f"run {self._held.record.run_id!r} goes on; finish it before another begins")
         place, names = self._home.thread(thread_id)
         assert isinstance(place, Space)
         state = KeyedState._in_run(place, names, run_id, self._registry, self._hooks)  # pyright: ignore[reportPrivateUsage]
-        self._held = await begin_run(
-            place,
-            names,
-            state,
-            run=(thread_id, run_id),
-            before=self._before if self._thread_id == thread_id else None,
-            resume=resume,
-            wait_s=wait_s,
-            lease_ttl_s=self._lease_ttl_s,
-        )
+        beginning = _Beginning(run_id)
+        if not self._now(beginning, instead_of=None):
+            raise StateError(f"run {_id_of(self._held)!r} goes on; finish it before another begins")
+        try:
+            held = await begin_run(
+                place,
+                names,
+                state,
+                run=(thread_id, run_id),
+                before=self._before if self._thread_id == thread_id else None,
+                resume=resume,
+                wait_s=wait_s,
+                lease_ttl_s=self._lease_ttl_s,
+            )
+        except BaseException:
+            self._now(None, instead_of=beginning)
+            raise
+        if not self._now(held, instead_of=beginning):
+            await held.let_go()
+            raise StateError(f"this object was closed while run {run_id!r} began; begin it by another")
         self._thread_id, self._before = thread_id, state
-        return self._held.record
+        return held.record
 
     async def finish_run(
         self, status: Literal["finished", "failed"] = "finished", *, messages: Sequence[object] = ()
@@ -178,18 +188,19 @@ class AgentRun:
         try:
             await held.commit(MutationBatch(), messages=messages, begins=False, status=status)
         except LeaseLostError:
-            self._held = None
+            self._now(None, instead_of=held)
             await held.let_go()
             raise
-        self._held = None
+        self._now(None, instead_of=held)
         await held.let_go()
         return held.record
 
     async def close(self) -> None:
         """Lets go of a run that goes on, so that it can be resumed, and of a store that was opened here."""
-        held, self._held = self._held, None
+        with self._lock:
+            held, self._held = self._held, None
         try:
-            if held is not None:
+            if isinstance(held, HeldRun):
                 await held.let_go()
         finally:
             await self._home.close()
@@ -353,9 +364,29 @@ class AgentRun:
         )
 
     def _going(self) -> HeldRun:
-        if self._held is None:
+        held = self._held
+        if not isinstance(held, HeldRun):
             raise StateError("no run goes on; begin one by `start_run(thread_id, run_id)`")
-        return self._held
+        return held
+
+    def _now(self, held: HeldRun | _Beginning | None, *, instead_of: HeldRun | _Beginning | None) -> bool:
+        """Does this from now on if it did that until now, and returns whether it did."""
+        with self._lock:
+            did = self._held is instead_of
+            if did:
+                self._held = held
+        return did
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Beginning:
+    """Keeps the place of a run that begins: of two that are begun at once one is refused."""
+
+    run_id: str
+
+
+def _id_of(held: HeldRun | _Beginning | None) -> str:
+    return held.record.run_id if isinstance(held, HeldRun) else held.run_id if held is not None else ""
 
 
 def _merged(calls: Iterable[Called]) -> MutationBatch:

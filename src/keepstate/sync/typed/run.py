@@ -106,8 +106,8 @@ class AgentRun(Twin[typed.AgentRun]):
 
         Raises:
             ConflictError: Another process does the run.
-            StateError: This object does a run already. Or the run cannot be resumed, because its run-scoped
-                values were removed since.
+            StateError: This object does a run already, or begins one, or was closed meanwhile. Or the run
+                cannot be resumed, because its run-scoped values were removed since.
         """
         return finish(self._inner.start_run(thread_id, run_id, resume=resume, wait_s=wait_s))
 

@@ -206,8 +206,7 @@ class AgentRunContract(RunsInTurnContract):
         assert new.record.fence > fence
 
     async def _stops_renewing(self, run: AgentRun) -> None:
-        held = run._held  # pyright: ignore[reportPrivateUsage]
-        assert held is not None
+        held = run._going()  # pyright: ignore[reportPrivateUsage]
         assert held.renewing is not None
         await held.renewing.stop()
 
@@ -302,6 +301,23 @@ class AgentRunContract(RunsInTurnContract):
                 await self.run().start_run("t", wrong)
         with pytest.raises(InvalidError):
             await self.run().start_run("", "r")
+
+    async def test_of_two_runs_that_begin_at_once_one_is_refused_and_held_by_nobody(self) -> None:
+        run = self.run()
+
+        async def begins(run_id: str) -> str:
+            try:
+                return (await run.start_run("t", run_id)).run_id
+            except StateError:
+                return ""
+
+        begun = await self.together(begins("r1"), begins("r2"))
+
+        assert sorted(begun) == ["", run.record.run_id]
+        await run.close()
+        for run_id in ("r1", "r2"):
+            record = await self.run().start_run("t", run_id)
+            assert record.status == "running"
 
     async def test_ids_may_be_any_text(self) -> None:
         for name in ("a/b", "a%2Fb", "c:d", "e f", "ü✓", "*?[x]"):
