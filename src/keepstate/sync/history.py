@@ -146,6 +146,9 @@ class History(Upkeep[engine.History]):
     def fork(self, to: History) -> int:
         """Copies the whole history to that of another space, in any store, and returns its commits.
 
+        Outside a transaction one of more than 500 branches and tags takes several batches, `main` comes with
+        the last, and a call that was interrupted is made again to go on.
+
         Raises:
             AlreadyExistsError: A branch or tag of the same name stands on another commit there.
         """

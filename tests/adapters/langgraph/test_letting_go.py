@@ -16,6 +16,7 @@ from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.adapters.langgraph import KeepstateSaver
 from keepstate.engine import layout
+from keepstate.engine.history import upkeep
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import StoreUnavailableError
 from keepstate.stores.memory import MemoryStore
@@ -137,6 +138,28 @@ def test_a_thread_with_more_writes_than_one_batch_has_is_copied() -> None:
         copied = [*saver.list(config("copy"))]
         assert [len(found.pending_writes or ()) for found in copied] == [500] * 3
         assert len([*saver.list(config())]) == len(stored)
+
+
+@pytest.mark.parametrize("after", range(0, 7, 2))
+def test_a_thread_with_more_ends_of_lines_than_one_batch_has_is_copied_whole_or_seen_as_absent(
+    after: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(upkeep, "_HEADS", 3)
+    with saving() as (saver, store, _):
+        (begun,) = line(saver, 1)
+        for _ in range(12):
+            line(saver, 1, tasks=0, after=begun)
+        store.refuses = after_some(after)
+        with suppress(StoreUnavailableError):
+            saver.copy_thread("t", "copy")
+        store.refuses = lambda _: False
+        assert len([*saver.list(config("copy"))]) in (0, 13)
+
+        saver.copy_thread("t", "copy")
+
+        assert [found.checkpoint for found in saver.list(config("copy"))] == [
+            found.checkpoint for found in saver.list(config())
+        ]
 
 
 # ---- interrupted

@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from keepstate.engine.history import upkeep
 from keepstate.engine.history.history import History
+from keepstate.engine.history.sharing import brought_in, taken_out
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import AlreadyExistsError, CorruptError, InvalidError, UnsupportedError
 from tests.engine.history.conftest import history_of
@@ -101,3 +103,26 @@ async def test_a_bundle_of_a_later_format_is_named_as_one(history: History, tmp_
     path.write_bytes(b"a history of keepstate")
     with pytest.raises(InvalidError, match="no bundle"):
         await history.import_bundle(path)
+
+
+async def test_a_history_of_many_branches_comes_in_several_batches_main_last_and_goes_on_when_cut_off(
+    history: History, ks: Keepstate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await a_history(history)
+    for number in range(5):
+        await history.branch(f"b{number}", "main~1")
+        await history.commit({"messages": LONG[number:], "of": number}, branch=f"b{number}")
+    monkeypatch.setattr(upkeep, "_HEADS", 3)
+    fork = history_of(ks.space("fork"))
+    bundle = await history._run(taken_out)
+    is_whole = await fork._run(lambda ledger: brought_in(ledger, bundle, 3))
+    await fork.collect()
+    begun = [branch.name async for branch in fork.branches()]
+    sound = await fork.verify()
+
+    assert not is_whole
+    assert (len(begun), "main" in begun, sound.problems) == (3, False, ())
+    assert await history.fork(fork) == len(bundle.commits)
+    assert await same(history, fork)
+    assert (await fork.verify()).problems == ()
+    assert [(await fork.checkout(f"b{number}"))["of"] for number in range(5)] == [*range(5)]

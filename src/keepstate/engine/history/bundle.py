@@ -16,7 +16,7 @@ refused before anything is written.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -27,7 +27,7 @@ import msgspec
 from keepstate.engine.history.grafts import Graft, Grafts
 from keepstate.engine.history.heads import Head, admit_ref_name
 from keepstate.engine.history.objects import packed, unpacked
-from keepstate.engine.history.record import id_of, read_record
+from keepstate.engine.history.record import CommitRecord, id_of, read_record
 from keepstate.errors import CorruptError, InvalidError, UnsupportedError
 from keepstate.values.merkle import reach
 from keepstate.values.refs import Kind, Ref, name_of
@@ -58,25 +58,54 @@ class Bundle(msgspec.Struct):
 
     def verify(self) -> None:
         """Raises `CorruptError` unless it holds all that its branches and tags lead to."""
-        todo = [head.commit for head in (*self.branches.values(), *self.tags.values())]
-        seen, known = set(todo), set[bytes]()
+        self.led_to([head.commit for head in (*self.branches.values(), *self.tags.values())])
+
+    def reached(self, commits: Iterable[bytes]) -> set[bytes]:
+        """Returns these commits and all before them."""
+        todo = [*commits]
+        seen = set(todo)
         while todo:
-            id = todo.pop()
-            if id not in self.commits:
-                raise CorruptError(f"the bundle lacks commit {id.hex()}; export it again")
-            record = read_record(self.commits[id], id)
+            new = [parent for parent in self._parents(todo.pop()) if parent not in seen]
+            seen.update(new)
+            todo += new
+        return seen
+
+    def led_to(self, commits: Iterable[bytes], there: Collection[bytes] = ()) -> Bundle:
+        """Returns commits, all before them, and what these hold: without branches and tags.
+
+        Args:
+            commits: The commits.
+            there: Those that are left out.
+
+        Raises:
+            CorruptError: It lacks something of that.
+        """
+        found, known = Bundle(), set[bytes]()
+        for id in self.reached(commits) - set(there):
+            record = self._record(id)
+            found.commits[id] = self.commits[id]
+            if id in self.grafts:
+                found.grafts[id] = self.grafts[id]
             roots = record.roots()
-            _serve(reach([record.root], known, _ignore), self, roots)
+            _serve(reach([record.root], known, found._take(roots)), self, roots)
             known.difference_update(roots)  # another commit may not carry them
-            graft = self.grafts.get(id)
-            for parent in record.parents if graft is None else graft.parents:
-                if parent not in seen:
-                    seen.add(parent)
-                    todo.append(parent)
+        return found
 
+    def _take(self, roots: Mapping[bytes, bytes]) -> Callable[[Ref, bytes], None]:
+        def take(ref: Ref, data: bytes) -> None:
+            if ref.name not in roots:
+                self.objects[ref.name] = Kind(ref.kind), data
 
-def _ignore(_ref: Ref, _data: bytes) -> None:
-    """Lets every object be asked for."""
+        return take
+
+    def _parents(self, id: bytes) -> list[bytes]:
+        graft = self.grafts.get(id)
+        return graft.parents if graft is not None else self._record(id).parents
+
+    def _record(self, id: bytes) -> CommitRecord:
+        if id not in self.commits:
+            raise CorruptError(f"the bundle lacks commit {id.hex()}; export it again")
+        return read_record(self.commits[id], id)
 
 
 def _serve(work: Any, bundle: Bundle, roots: dict[bytes, bytes]) -> None:

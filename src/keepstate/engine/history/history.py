@@ -36,7 +36,7 @@ from keepstate.engine.history.merging import MergeRules, merged, reverted
 from keepstate.engine.history.paths import Path, Steps, shown, steps_of
 from keepstate.engine.history.record import EMPTY_STATE
 from keepstate.engine.history.revisions import Revision, find_commit, held
-from keepstate.engine.history.sharing import brought_in, taken_out
+from keepstate.engine.history.sharing import taken_out
 from keepstate.engine.history.upkeep import Upkeep
 from keepstate.engine.history.writing import Appending, planted
 from keepstate.engine.recording.returning import put_back
@@ -246,13 +246,16 @@ class History(Upkeep):
     async def fork(self, to: History) -> int:
         """Copies the whole history to that of another space, in any store, and returns its commits.
 
+        Outside a transaction one of more than 500 branches and tags takes several batches, `main` comes with
+        the last, and a call that was interrupted is made again to go on.
+
         Raises:
             AlreadyExistsError: A branch or tag of the same name stands on another commit there.
         """
         admit_instance("to", to, History)
         self._scope.refuse_inside("forking a history")
         bundle = await self._run(taken_out)
-        return await to._run(lambda ledger: brought_in(ledger, bundle))
+        return await to._bring_in(bundle)
 
     # ---- merging
 

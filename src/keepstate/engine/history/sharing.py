@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeAlias
+
 from keepstate.engine import layout
 from keepstate.engine.describing import describe
 from keepstate.engine.history.bundle import Bundle
 from keepstate.engine.history.grafts import put_grafts
-from keepstate.engine.history.heads import Head, heads, put_head, read_head
+from keepstate.engine.history.heads import MAIN, Head, heads, put_head, read_head
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.objects import UnitObjects, packed
 from keepstate.errors import AlreadyExistsError
+from keepstate.values import limits
 from keepstate.values.merkle import reach
 from keepstate.values.refs import Kind, Ref
+
+_Named: TypeAlias = tuple[bytes, str, Head]
+"""Which of the two it is, its name, and where it stands."""
 
 
 async def taken_out(ledger: Ledger) -> Bundle:
@@ -47,29 +54,66 @@ async def _heads(ledger: Ledger, part: bytes) -> dict[str, Head]:
     return {name: head for name, head in found if head is not None}
 
 
-async def brought_in(ledger: Ledger, bundle: Bundle) -> int:
-    """Writes a history, and returns how many commits it has.
+async def brought_in(ledger: Ledger, bundle: Bundle, most: int | None = None) -> bool:
+    """Writes a history, and returns whether all of it is there now; if not, the same call goes on.
+
+    The branch `main` comes last. What branches and tags lead to that are there already is not written again.
+
+    Args:
+        ledger: Where it is written.
+        bundle: The history.
+        most: So many branches and tags at once.
 
     Raises:
         AlreadyExistsError: A branch or tag of the same name stands on another commit.
     """
-    for part, named in ((layout.BRANCHES, bundle.branches), (layout.TAGS, bundle.tags)):
-        for name, head in named.items():
-            there = await read_head(ledger.unit, part, name)
-            if there is not None and there != head:
-                what = describe(layout.named_key(part, name))
-                raise AlreadyExistsError(
-                    f"{what} of {ledger.unit.space!r} is another one; bring the history into another space"
-                )
-            if there is None and part is layout.BRANCHES:
-                await ledger.refuse_recorded(name)
-            put_head(ledger.unit, part, name, head)
+    absent = await _absent(ledger, bundle)
+    now = absent[:most]
+    new = bundle if len(now) == len(bundle.branches) + len(bundle.tags) else _part(bundle, now, absent)
+    for part, name, head in now:
+        if part is layout.BRANCHES:
+            await ledger.refuse_recorded(name)
+        put_head(ledger.unit, part, name, head)
     objects = UnitObjects(ledger.unit)
-    for object_name, (_, data) in bundle.objects.items():
+    for object_name, (_, data) in new.objects.items():
         objects.put(object_name, data)
-    for id, record in bundle.commits.items():
+    for id, record in new.commits.items():
         ledger.unit.put_object(layout.COMMITS + id, packed(record))
     grafts = await ledger.grafts()
-    if (all_grafts := {**grafts, **bundle.grafts}) != grafts:
+    if (all_grafts := {**grafts, **new.grafts}) != grafts:
         put_grafts(ledger.unit, all_grafts)
-    return len(bundle.commits)
+    return len(now) == len(absent)
+
+
+async def _absent(ledger: Ledger, bundle: Bundle) -> list[_Named]:
+    """Returns the branches and tags that are not there, `main` last; the batch stands on the others."""
+    named = _named(bundle)
+    keys = [layout.named_key(part, name) for part, name, _ in named]
+    for begin in range(0, len(keys), limits.READ_KEYS):
+        await ledger.unit.read(*keys[begin : begin + limits.READ_KEYS])
+    absent: list[_Named] = []
+    for key, (part, name, head) in zip(keys, named, strict=True):
+        there = await read_head(ledger.unit, part, name)
+        if there is None:
+            absent.append((part, name, head))
+        elif there != head:
+            raise AlreadyExistsError(
+                f"{describe(key)} of {ledger.unit.space!r} is another one; "
+                "bring the history into another space"
+            )
+    return sorted(absent, key=lambda one: one[:2] == (layout.BRANCHES, MAIN))
+
+
+def _named(bundle: Bundle) -> list[_Named]:
+    return [
+        (part, name, head)
+        for part, heads in ((layout.BRANCHES, bundle.branches), (layout.TAGS, bundle.tags))
+        for name, head in heads.items()
+    ]
+
+
+def _part(bundle: Bundle, now: Sequence[_Named], absent: Sequence[_Named]) -> Bundle:
+    """Returns what some branches and tags lead to, without the commits of those that are there."""
+    to_come = {one[:2] for one in absent}
+    there = [head.commit for part, name, head in _named(bundle) if (part, name) not in to_come]
+    return bundle.led_to([head.commit for _, _, head in now], bundle.reached(there))

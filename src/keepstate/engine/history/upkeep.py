@@ -12,7 +12,7 @@ import msgspec
 
 from keepstate.engine.admission import admit_flag, admit_instance, admit_path
 from keepstate.engine.history.archive import Archive, put_path
-from keepstate.engine.history.bundle import read_bundle, write_bundle
+from keepstate.engine.history.bundle import Bundle, read_bundle, write_bundle
 from keepstate.engine.history.collecting import collect_history
 from keepstate.engine.history.commits import (
     Commit,
@@ -35,6 +35,9 @@ from keepstate.errors import AttemptsExhaustedError, InvalidError
 from keepstate.values import limits
 
 T = TypeVar("T")
+
+_HEADS = limits.BATCH_WRITES // 2
+"""So many branches and tags are brought in by one batch."""
 
 
 class Upkeep:
@@ -202,9 +205,16 @@ class Upkeep:
             AlreadyExistsError: A branch or tag of the same name stands on another commit.
         """
         bundle = await self._scope.runner.call(read_bundle, admit_path("path", path))
-        return await self._run(lambda ledger: brought_in(ledger, bundle))
+        return await self._bring_in(bundle)
 
     # ---- running
+
+    async def _bring_in(self, bundle: Bundle) -> int:
+        """Writes a history, in as many batches as its branches and tags need, and returns its commits."""
+        most = None if self._scope.gathers else _HEADS
+        while not await self._run(lambda ledger: brought_in(ledger, bundle, most)):
+            pass
+        return len(bundle.commits)
 
     def _ledger(self, unit: Unit, archive: Archive | None = None) -> Ledger:
         scope = self._scope
