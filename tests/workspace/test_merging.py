@@ -3,11 +3,24 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from keepstate import AlreadyExistsError, ConflictError, InvalidError, MergeConflictError, NotFoundError
+from keepstate import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidError,
+    MergeConflictError,
+    NotFoundError,
+    Versioned,
+    events,
+    sync,
+)
+from keepstate.testing.manager_contract.trouble import TroubledStore
 from keepstate.values.merge_rules import RuleName
+from keepstate.workspace import Agent
 from tests.workspace.conftest import Place
 
 
@@ -127,3 +140,53 @@ def test_branches_refuse_what_would_lose_something(anywhere: Place) -> None:
     assert dict(state) == dict(anywhere()) == {"x": 3}
     assert state.merge("trial", rules={"x": "theirs"}).message == "merge trial"
     assert state["x"] == 2
+
+
+@pytest.fixture
+def troubled() -> Iterator[TroubledStore]:
+    with sync.open("memory://") as ks:
+        inner: Any = ks.store
+        yield TroubledStore(inner)
+
+
+def test_who_commits_to_other_branches_makes_no_branch_or_merge_fail(troubled: TroubledStore) -> None:
+    state, other = Versioned(troubled), Versioned(troubled, branch="elsewhere")
+    state["x"] = 0
+    state.commit()
+
+    async def commits_elsewhere() -> None:
+        other["n"] = other.get("n", 0) + 1
+        other.commit()
+        troubled.meanwhile = commits_elsewhere
+
+    troubled.meanwhile = commits_elsewhere
+    side = state.branch("side")
+    troubled.meanwhile = None
+    side["y"] = 1
+    side.commit()
+    troubled.meanwhile = commits_elsewhere
+    state.merge("side")
+
+    assert dict(state) == {"x": 0, "y": 1}
+    assert other["n"] == 2
+
+
+def test_a_merge_is_repeated_where_its_branches_move_on_meanwhile(troubled: TroubledStore) -> None:
+    @Agent("ana").task
+    def note(state: Versioned, name: str) -> None:
+        state[name] = True
+
+    state = Versioned(troubled)
+    note(name="first", state=state)
+    side, here = state.branch("side"), Versioned(troubled)
+    note(name="there", state=side)
+
+    async def both_move_on() -> None:
+        note(name="here", state=here)
+        note(name="there too", state=side)
+
+    troubled.meanwhile = both_move_on
+    state.merge("side")
+
+    assert dict(state) == dict.fromkeys(("first", "there", "here", "there too"), True)
+    assert len(events(state)) == len(events(here)) == 8

@@ -10,16 +10,19 @@ from typing import Any, Final
 import msgspec
 
 from keepstate._finish import finish, finish_each
+from keepstate.engine import layout
 from keepstate.engine.documents import MISSING
 from keepstate.engine.history.commits import Commit, Pruned
 from keepstate.engine.history.committing import OnConflict, Order, admit_order
 from keepstate.engine.history.diary import DIARIES, ENTRIES
-from keepstate.engine.history.heads import MAIN, admit_ref_name
+from keepstate.engine.history.heads import MAIN, admit_ref_name, read_head
 from keepstate.engine.history.history import History
 from keepstate.engine.history.merging import MergeRules
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.history.working import Working
+from keepstate.engine.scope import ATTEMPTS
 from keepstate.engine.transaction import Transaction, gathering
+from keepstate.engine.unit import Unit
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.stores.protocol import Store
 from keepstate.values.pickles import SignedPickle
@@ -330,11 +333,11 @@ class Versioned(MutableMapping[str, Any]):
         return self._draft.base
 
     def _together(self, work: Callable[[Transaction], Awaitable[None]]) -> None:
-        async def run() -> None:
+        async def once() -> None:
             async with gathering(self._home.scope) as tx:
                 await work(tx)
 
-        finish(run())
+        finish(self._home.scope.repeated(once, ATTEMPTS))
 
     def prune(self, *, keep_last: int | None = None, older_than: timedelta | None = None) -> Pruned:
         """Lets go of old commits, and deletes what nothing leads to any more; what happened stays.
@@ -382,4 +385,9 @@ class Versioned(MutableMapping[str, Any]):
 
 
 async def _has_branch(tx: Transaction, name: str) -> bool:
-    return any([branch.name == name async for branch in tx.history.branches()])
+    """Whether there is a branch; others may come and go meanwhile."""
+
+    async def work(unit: Unit) -> bool:
+        return await read_head(unit, layout.BRANCHES, name) is not None
+
+    return (await tx._scope.run(work))[0]  # pyright: ignore[reportPrivateUsage]
