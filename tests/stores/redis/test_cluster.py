@@ -13,7 +13,7 @@ from keepstate._runner import ThreadRunner
 from keepstate.errors import StoreUnavailableError
 from keepstate.stores.protocol import Applied, Batch, Check, Put
 from keepstate.stores.redis import RedisStore
-from keepstate.stores.redis.encoding import place
+from keepstate.stores.redis.encoding import REGISTRY_SHARDS, place, registry_key
 from keepstate.stores.urls import StoreUrl
 from keepstate.testing.servers import Redis, RedisCluster
 from keepstate.testing.store_contract.stage import applied, changed, value_of
@@ -67,6 +67,25 @@ class TestCluster(RedisStage):
 
         outcomes = await store.apply([Batch(space, [Put(A, b"1")]) for space in SPACES])
         assert all(isinstance(outcome, Applied) for outcome in outcomes)
+        await store.close()
+
+    async def test_spaces_are_listed_anew_once_the_node_with_their_names_was_replaced(
+        self, own_cluster: RedisCluster
+    ) -> None:
+        store = await self.open(own_cluster.url)
+        await store.apply([Batch(space, [Put(A, b"1")]) for space in SPACES])
+        names = [registry_key("keepstate", shard) for shard in range(REGISTRY_SHARDS)]
+        node = own_cluster.master_of(names[0].decode())
+        lost = [name.decode() for name in names if own_cluster.master_of(name.decode()) is node]
+        kept = [space for space in SPACES if own_cluster.master_of(f"{{{space}}}") is not node]
+        for name in lost:
+            node.command("DEL", name)
+        node.command("CLIENT", "KILL", "TYPE", "normal")  # as by a failover that lost the names alone
+
+        await store.apply([Batch(space, [Put(A, b"2")]) for space in SPACES])
+        await store.apply([Batch(space, [Put(A, b"3")]) for space in kept])
+
+        assert set(kept) <= set(await store.spaces("s", limit=1000))
         await store.close()
 
     async def test_a_node_that_restarts_is_found_again_with_all_that_it_had(

@@ -98,6 +98,22 @@ class TestFaults(RedisStage):
         await store.close()
         await newcomer.close()
 
+    async def test_spaces_are_listed_anew_after_a_server_lost_them(
+        self, redis_server: Redis, space: str
+    ) -> None:
+        store = await self.open(redis_server.url)
+        other = f"{space}/other"
+        await store.apply([Batch(name, [Put(A, b"1")]) for name in (space, other)])
+        redis_server.flush()
+
+        for name in (space, other):
+            with pytest.raises(HistoryLostError):
+                await store.read(name, [A])
+            await applied(store, name, Put(A, b"2"))
+
+        assert await store.spaces(space) == [space, other]
+        await store.close()
+
     @pytest.mark.parametrize("call", ["apply", "scan", "changes", "drop", "read many"])
     async def test_every_call_notices_a_lost_history(
         self, redis_server: Redis, space: str, call: str

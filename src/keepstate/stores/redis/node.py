@@ -47,6 +47,8 @@ class Node:
         self._wires = WeakSet[Wire]()
         self._max_connections = max_connections
         self._is_closed = False
+        self.breaks = 0
+        """How often a connection was given up: the server may have restarted, and forgotten things, since."""
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.address}>"
@@ -97,6 +99,7 @@ class Node:
     async def _discard(self, wire: Wire) -> None:
         """Closes a connection that failed or was interrupted, and lets who waits first open another."""
         with self._lock:
+            self.breaks += 1
             self._wires.discard(wire)
             request = self._next_called(None)
         if request is not None:

@@ -2,13 +2,16 @@
 
 A space is listed before its first batch, so that none is ever missing. One that was dropped stays listed, for
 its revisions go on if it is made again; who asks for names looks at each space's state.
+
+A handle remembers what it has listed, for as long as nothing tells that a server may have lost it: broken
+connections to it, another in its place, or lost history anywhere.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping
+from typing import TypeAlias, cast
 
 from keepstate.errors import CorruptError, StorageError
 from keepstate.stores.redis.client import Answer, Client, Unit
@@ -22,10 +25,14 @@ from keepstate.stores.redis.encoding import (
     registry_key,
     slot_of_tag,
 )
+from keepstate.stores.redis.node import Node
 from keepstate.stores.redis.wire import Refusal, Reply, refused
 
 _PAGE_NAMES = 512
-_REMEMBERED = 1 << 16
+_REMEMBERED = (1 << 16) // REGISTRY_SHARDS
+
+_Keeper: TypeAlias = "tuple[Node, int, int]"
+"""A server, how often a connection to it was given up, and how often history was found lost."""
 
 
 class Registry:
@@ -42,11 +49,24 @@ class Registry:
         self._keys = [registry_key(prefix, shard) for shard in range(REGISTRY_SHARDS)]
         self._slots = [slot_of_tag(b"%d" % shard) for shard in range(REGISTRY_SHARDS)]
         self._lock = threading.Lock()
-        self._listed: set[str] = set()
+        self._losses = 0
+        self._keepers: list[_Keeper | None] = [None] * REGISTRY_SHARDS
+        """What keeps each set, as it was when the names in `_listed` were added."""
+        self._listed: list[set[str]] = [set() for _ in self._keys]
 
     def is_listed(self, space: str) -> bool:
         """Whether this handle knows that the space is listed."""
-        return space in self._listed
+        shard = self._place(space).registry_shard
+        return space in self._listed[shard] and self._keepers[shard] == self._keeper(shard)
+
+    def doubt(self) -> None:
+        """Forgets what is listed: history was lost, and names may have been lost with it."""
+        with self._lock:
+            self._losses += 1
+
+    def _keeper(self, shard: int) -> _Keeper | None:
+        node = self._client.node_of(self._slots[shard])
+        return None if node is None else (node, node.breaks, self._losses)
 
     async def enlist(self, spaces: Iterable[str]) -> dict[str, StorageError]:
         """Lists spaces, and returns for which it could not.
@@ -54,10 +74,12 @@ class Registry:
         A server without room refuses to list; whoever writes meets that itself, and who only deletes must
         not.
         """
-        names = [space for space in dict.fromkeys(spaces) if space not in self._listed]
+        names = [space for space in dict.fromkeys(spaces) if not self.is_listed(space)]
         if not names:
             return {}
-        answers = await self._client.run([self._listing(self._place(space)) for space in names])
+        places = [self._place(space) for space in names]
+        keepers = {place.registry_shard: self._keeper(place.registry_shard) for place in places}
+        answers = await self._client.run([self._listing(place) for place in places])
         failed: dict[str, StorageError] = {}
         listed: list[str] = []
         for space, answer in zip(names, answers, strict=True):
@@ -68,11 +90,20 @@ class Registry:
                 listed.append(space)
             elif reply.code != "OOM":
                 failed[space] = refused(reply, self._client.access.url, space)
-        with self._lock:
-            if len(self._listed) > _REMEMBERED:
-                self._listed.clear()  # to list a space twice costs a round trip and changes nothing
-            self._listed.update(listed)
+        self._remember(listed, keepers)
         return failed
+
+    def _remember(self, spaces: Iterable[str], keepers: Mapping[int, _Keeper | None]) -> None:
+        with self._lock:
+            for space in spaces:
+                shard = self._place(space).registry_shard
+                listed, keeper = self._listed[shard], keepers[shard]
+                if keeper is None:
+                    continue
+                if self._keepers[shard] != keeper or len(listed) > _REMEMBERED:
+                    listed.clear()  # to list a space twice costs a round trip and changes nothing
+                self._keepers[shard] = keeper
+                listed.add(space)
 
     def _listing(self, place: Place) -> Unit:
         shard = place.registry_shard

@@ -168,11 +168,12 @@ class RedisStore(StoreBase):
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         if len(batches) == 1 and (outcome := await self._apply_one(batches[0])) is not None:
             return [outcome]
+        # The marks come first: who finds none after a loss must find that nothing is listed any more.
+        marks = {batch.space: self._marks.of(batch.space) for batch in batches}
         unlisted = [
             batch.space for batch in batches if batch.writes and not self._registry.is_listed(batch.space)
         ]
         failed = await self._registry.enlist(unlisted) if unlisted else {}
-        marks = {batch.space: self._marks.of(batch.space) for batch in batches}
         if void := self._marks.void(batches, url=self.url):
             return await applied_beside(void, batches, self._apply)
         # A space's batches go as one unit: no passing state of the server can refuse one and pass the next.
@@ -238,6 +239,7 @@ class RedisStore(StoreBase):
 
     def _lost(self, space: str, mark: Mark) -> HistoryLostError:
         self._revisions.pop(space, None)
+        self._registry.doubt()
         return self._marks.lost(space, mark, url=self.url)
 
     # ---- reading
