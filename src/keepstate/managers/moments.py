@@ -195,7 +195,8 @@ class Moments:
         newest = {moment.id for moment in (await self._newest()).values()}
         moments = await self.all()
         old = [moment for moment in moments if moment.saved_at <= before and moment.id not in newest]
-        kept = next((moment for moment in moments if moment not in old), None)
+        gone = {moment.id for moment in old}
+        kept = next((moment for moment in moments if moment.id not in gone), None)
         if kept is None:
             return old, before
         # A commit is never before its parents, so that it may be later than what is kept says.
