@@ -125,12 +125,10 @@ class KnowledgeDocuments(Manager):
             return [each["value"] for each in kept]
 
         found: list[FailedDocument] = []
-        now_ms = milliseconds_of(await base.space.now())
-        ripe = [name async for name, kept in base.values("failed") if kept["hidden_ms"] <= now_ms]
-        while ripe and len(found) < limit:
-            most = limit - len(found)
-            names, ripe = ripe[:most], ripe[most:]
+        now_ms, after = milliseconds_of(await base.space.now()), None
+        while (most := limit - len(found)) and (names := await _ripe(base, now_ms, after, most)):
             found += await self._together(base, partial(hand_out, names=names))
+            after = names[-1]
         return found
 
     async def _clean(self, folder: Folder, before: datetime) -> int:
@@ -146,6 +144,17 @@ class KnowledgeDocuments(Manager):
         for begin in range(0, len(names), _AT_ONCE):
             removed += await self._together(folder, partial(remove, names=names[begin : begin + _AT_ONCE]))
         return removed
+
+
+async def _ripe(base: Folder, now_ms: int, after: str | None, most: int) -> list[str]:
+    """Returns the first failed documents behind that of `after` that nobody has just been given."""
+    names: list[str] = []
+    async for name, kept in base.values("failed", after=after):
+        if kept["hidden_ms"] <= now_ms:
+            names.append(name)
+            if len(names) == most:
+                break
+    return names
 
 
 async def standing_of(base: Folder, *document_ids: str) -> tuple[IndexingProgress | None, int]:
