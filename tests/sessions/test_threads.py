@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+import keepstate
 from keepstate import Threads
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import NotFoundError
 from keepstate.sessions import threads as source
+from keepstate.stores.wrappers.measured import MeasuredStore, Measurement
 
 
 @pytest.fixture
@@ -61,3 +64,24 @@ async def test_what_a_killed_remover_left_is_removed_by_the_next(
         await threads.retrieve("t")
     assert not await threads.delete("t")
     assert [name async for name in ks.space("thread/t").documents.keys("*")] == []
+
+
+async def test_a_page_where_nearly_all_was_deleted_takes_few_round_trips() -> None:
+    told: list[Measurement] = []
+    async with keepstate.open("memory://") as ks:
+        inner: Any = ks.store
+        threads = Threads(persistence=MeasuredStore(inner, told.append))
+        said = [{"role": "user", "content": str(n), "id": f"m{n}"} for n in range(200)]
+        await threads.create("t", messages=said)
+        for n in range(200):
+            if n not in (0, 1, 120):
+                await threads.messages.delete("t", f"m{n}")
+
+        told.clear()
+        last = await threads.messages.list("t", limit=1)
+        page = await threads.messages.list("t", limit=2, after="m120")
+        reads = [each for each in told if each.operation == "read"]
+
+    assert ([each.id for each in last.data], last.has_more) == (["m120"], True)
+    assert ([each.id for each in page.data], page.has_more) == (["m1", "m0"], False)
+    assert len(reads) < 30
