@@ -116,7 +116,7 @@ def _admit_keys(encryption: object) -> None:
 
 def _owned(store: AnyStore, colour: Colour) -> PassedStore:
     """Returns a source that opens a store with the first operation and closes it in the end."""
-    own = _Shared(store)
+    own = _Shared(store, opens_again=True)
     own.users = 1
     return PassedStore(store, colour, own=own)
 
@@ -160,6 +160,8 @@ class _Shared:
         key: Under which handles find it.
         is_keyless: Whether to ask it, once it is open, if it is encrypted and may not be written.
         folder: What to make before it opens, if it is not there.
+        opens_again: Whether it is opened again by the next that needs it, where it could not be. Else that
+            one finds another store under the key.
     """
 
     def __init__(
@@ -169,11 +171,12 @@ class _Shared:
         *,
         is_keyless: bool = False,
         folder: str | None = None,
+        opens_again: bool = False,
     ) -> None:
         self.store, self._key, self._process = store, key, ThreadRunner()
-        self._is_keyless, self._folder = is_keyless, folder
+        self._is_keyless, self._folder, self._opens_again = is_keyless, folder, opens_again
         self.users = 0
-        self.is_open = self.is_over = self._is_opening = False
+        self.is_open = self.is_over = self._is_opening = self._has_failed = False
         self._waiting: list[Promise[bool]] = []
 
     async def opened(self) -> bool:
@@ -191,20 +194,21 @@ class _Shared:
             return await promise.wait()
         try:
             await self._open()
-        except BaseException:
-            self._settle(is_open=False)
+        except BaseException as error:
+            self._has_failed = self._opens_again and not isinstance(error, ClosedError)
+            self._settle(is_open=False, is_over=not self._has_failed)
             raise
         if self.users == 0:  # whoever wanted it has closed meanwhile
-            self._settle(is_open=False)
+            self._settle(is_open=False, is_over=True)
             await self.store.close()
             return False
-        self._settle(is_open=True)
+        self._settle(is_open=True, is_over=False)
         return True
 
     async def _open(self) -> None:
         if self._folder:
             Path(self._folder).mkdir(parents=True, exist_ok=True)
-        await self.store.open()
+        await self._open_store()
         if not self._is_keyless:
             return
         try:
@@ -213,9 +217,19 @@ class _Shared:
             await self.store.close()
             raise
 
-    def _settle(self, *, is_open: bool) -> None:
+    async def _open_store(self) -> None:
+        try:
+            await self.store.open()
+        except ClosedError:
+            if not self._has_failed:
+                raise
+            # A wrapper that failed has closed what was open beneath it, for good.
+            self.store = self.store.twin(runner_of(self.store.colour))
+            await self.store.open()
+
+    def _settle(self, *, is_open: bool, is_over: bool) -> None:
         with _lock:
-            self.is_open, self.is_over = is_open, not is_open
+            self.is_open, self.is_over, self._is_opening = is_open, is_over, False
             waiting, self._waiting = self._waiting, []
             if self.is_over:
                 self._forget()
@@ -389,8 +403,12 @@ class PassedStore:
         if isinstance(store, Coloured) and store.colour != colour:
             right = "keepstate.open" if store.colour == "async" else "keepstate.sync.open"
             raise InvalidError(f"{store!r} is {store.colour}; hand it to {right}")
-        self._store, self._own = store, own
+        self._passed, self._own = store, own
         self.runner = runner_of(colour)
+
+    @property
+    def _store(self) -> Store:
+        return self._passed if self._own is None else self._own.store
 
     @property
     def url(self) -> str:
@@ -403,8 +421,9 @@ class PassedStore:
 
     async def opened(self) -> Store:
         """Returns the store."""
-        if self._own is not None and not await self._own.opened():
-            raise ClosedError(f"{self._store!r} is closed, and so is the handle that it belongs to")
+        while self._own is not None and not await self._own.opened():
+            if self._own.is_over:
+                raise ClosedError(f"{self._store!r} is closed, and so is the handle that it belongs to")
         return self._store
 
     async def close(self) -> None:

@@ -188,6 +188,21 @@ def test_connections_from_before_a_restart_are_not_used(own_server: Postgres) ->
     finish(store.close())
 
 
+def test_a_store_whose_server_was_down_is_opened_when_it_is_up(own_server: Postgres) -> None:
+    store = PostgresStore.from_url(StoreUrl.parse(own_server.url), runner=ThreadRunner())
+    own_server.stop()
+    with pytest.raises(StoreUnavailableError):
+        finish(store.open())
+    own_server.start()
+
+    finish(store.open())
+
+    applied(store, "s", Put(KEY, b"1"))
+    assert value_of(store, "s", KEY) == b"1"
+    assert store.connections == 1
+    finish(store.close())
+
+
 def test_a_server_that_stays_down_is_told_and_used_again_when_it_is_back(own_server: Postgres) -> None:
     store = impatient(own_server.url, retry_for_s=0.2)
     applied(store, "s", Put(KEY, b"1"))

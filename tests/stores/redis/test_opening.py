@@ -46,6 +46,23 @@ class TestOpening(RedisStage):
 
         assert found == [Durability.POWER, Durability.PROCESS, Durability.NONE]
 
+    async def test_a_store_whose_server_was_down_is_opened_when_it_is_up(
+        self, own_server: Redis, space: str
+    ) -> None:
+        store = self.make(own_server.url)
+        own_server.kill()
+        with pytest.raises(StoreUnavailableError):
+            await store.open()
+        own_server.start()
+
+        await store.open()
+        await applied(store, space, Put(DOC, b"1"))
+        connected = int(own_server.info()["total_connections_received"])
+
+        assert [await value_of(store, space, DOC) for _ in range(5)] == [b"1"] * 5
+        assert int(own_server.info()["total_connections_received"]) <= connected + 1  # the one that asks
+        await store.close()
+
     async def test_a_server_that_is_down_is_named_at_once(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]

@@ -65,15 +65,7 @@ class PostgresStore(StoreBase):
     ) -> None:
         super().__init__(url=str(url), runner=runner, clock=clock, retry_for_s=retry_for_s)
         self._place, self._options = url, options
-        self._client = Client(
-            url=str(url),
-            parameters=connection_parameters(url),
-            schema=options.schema,
-            max_connections=options.max_connections,
-            timeout_s=options.timeout_s,
-            runner=runner,
-            clock=clock,
-        )
+        self._client = self._made_client()
         self._watcher = Watcher(self._client, clock=clock)
         self._marks = Marks()
 
@@ -96,12 +88,25 @@ class PostgresStore(StoreBase):
 
     # ---- opening and closing
 
+    def _made_client(self) -> Client:
+        return Client(
+            url=self.url,
+            parameters=connection_parameters(self._place),
+            schema=self._options.schema,
+            max_connections=self._options.max_connections,
+            timeout_s=self._options.timeout_s,
+            runner=self._runner,
+            clock=self._clock,
+        )
+
     async def _open(self) -> Capabilities:
         try:
             settings = await self._client.prepare()
             return self._offered(settings)
         except BaseException:
             self._client.close()
+            self._client = self._made_client()  # it may be opened again
+            self._watcher = Watcher(self._client, clock=self._clock)
             raise
 
     async def _close(self) -> None:

@@ -91,14 +91,7 @@ class RedisStore(StoreBase):
         super().__init__(url=str(url), runner=runner, clock=clock, retry_for_s=options.retry_for_s)
         self._url, self._options, self._marks = url, options, Marks()
         self._place = lru_cache(maxsize=_PLACES)(partial(place, options.prefix))
-        self._client = Client(
-            addresses(url),
-            access(url, options),
-            is_cluster=url.scheme == CLUSTER,
-            runner=runner,
-            clock=clock,
-            max_connections=options.max_connections,
-        )
+        self._client = self._made_client()
         self._registry = Registry(self._client, options.prefix, self._place)
         self._lines: HintLines | None = None
         self._ending: list[Signal] = []
@@ -115,6 +108,16 @@ class RedisStore(StoreBase):
 
     # ---- opening and closing
 
+    def _made_client(self) -> Client:
+        return Client(
+            addresses(self._url),
+            access(self._url, self._options),
+            is_cluster=self._url.scheme == CLUSTER,
+            runner=self._runner,
+            clock=self._clock,
+            max_connections=self._options.max_connections,
+        )
+
     async def _open(self) -> Capabilities:
         try:
             found = [
@@ -128,14 +131,20 @@ class RedisStore(StoreBase):
                 for node in await self._client.masters()
             ]
         except OutcomeUnknownError as error:
-            await self._client.close()
+            await self._give_up()
             raise StoreUnavailableError(str(error), url=self.url) from error
         except BaseException:
-            await self._client.close()
+            await self._give_up()
             raise
         weakest = inspection.weakest(found)
         self._has_hints = weakest.hints
         return weakest.capabilities
+
+    async def _give_up(self) -> None:
+        """Hangs up, and begins anew: it may be opened again."""
+        given_up, self._client = self._client, self._made_client()
+        self._registry = Registry(self._client, self._options.prefix, self._place)
+        await given_up.close()
 
     def _probed_at(self, node: Node) -> Place:
         """Returns a place, of a name too long for a space, for which this node answers."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from copy import copy
-from typing import Final
+from typing import Final, Self
 
 from keepstate.errors import CorruptError, InvalidError, KeepstateError
 from keepstate.stores.base import StoreBase
@@ -47,6 +47,10 @@ class KeylessStore(StoreWrapper):
     def __init__(self, store: StoreBase | StoreWrapper, refusal: KeepstateError) -> None:
         super().__init__(store)
         self._refusal = refusal
+
+    def around(self, store: StoreBase | StoreWrapper) -> Self:
+        """Returns the same around another store."""
+        return type(self)(store, self._refusal)
 
     @property
     def lacks_keys(self) -> bool:

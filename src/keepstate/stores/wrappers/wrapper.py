@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import Self
 
 from keepstate._runner import Colour, Runner
+from keepstate.errors import UnsupportedError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.hints import HintListener
 from keepstate.stores.protocol import (
@@ -39,7 +40,10 @@ class StoreWrapper:
 
     def around(self, store: StoreBase | StoreWrapper) -> Self:
         """Returns the same wrapper around another store."""
-        raise NotImplementedError(f"{type(self).__name__} does not say how it is made again")
+        raise UnsupportedError(
+            f"{self!r} cannot be made again, for another colour or after it failed to open: "
+            f"{type(self).__name__} has no `around`"
+        )
 
     # ---- opening and closing
 
