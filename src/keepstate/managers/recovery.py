@@ -25,6 +25,7 @@ from keepstate.errors import (
     ConflictError,
     InvalidError,
     KeepstateError,
+    LeaseLostError,
     NotFoundError,
 )
 from keepstate.managers.agents import RECOVERABLE, AgentCheckpoint, AgentStateStore
@@ -335,8 +336,12 @@ class AgentRecoveryManager:
 
         async def renew(signal: Signal) -> None:
             while not await signal.wait(self.claim_s / 3):
-                with suppress(KeepstateError):  # who is at work finds out when it is asked
+                try:
                     await lease.renew()
+                except LeaseLostError:
+                    return  # who is at work finds out when it is asked
+                except KeepstateError as error:
+                    _log.warning("%r could not be renewed, and is tried again: %s", lease, error)
 
         heartbeat = folder.space.runner.start(renew, f"recovery of {agent_id!r}")
         try:
