@@ -6,6 +6,7 @@ from contextvars import copy_context
 from math import log2
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,3 +63,26 @@ def test_however_much_was_read_few_layers_hold_it() -> None:
         return len(notes._layers)  # pyright: ignore[reportPrivateUsage]
 
     assert 1 < copy_context().run(main) <= log2(5000)
+
+
+@pytest.mark.parametrize("is_in_tasks", [True, False])
+def test_of_what_was_read_for_ever_the_last_is_remembered_and_no_more_than_so_much(is_in_tasks: bool) -> None:
+    reads = Reads(most=100)
+
+    def read(number: int) -> None:
+        for owner in ("always", f"owner {number}"):
+            copy_context().run(reads.read, owner, "x", number) if is_in_tasks else reads.read(
+                owner, "x", number
+            )
+
+    def main() -> int:
+        for number in range(1, 2001):
+            read(number)
+        assert all(reads.expected(f"owner {number}", "x") == number for number in range(1902, 2001))
+        assert reads.expected("always", "x") == 2000
+        assert reads.expected("owner 1", "x") is None
+        notes = [notes for who, notes in _known.get().items() if who() is reads]
+        assert len(notes) == (not is_in_tasks)
+        return len(reads._shared) + sum(len(each.places()) for each in notes)
+
+    assert 100 <= copy_context().run(main) <= 100 + 400

@@ -60,8 +60,9 @@ Entries = list[ProfileEntry[Any]]
 class ProfileAccess:
     """Reads and writes values of profile keys, each under the string of whom it belongs to.
 
-    It remembers what each task and thread has read by it: who writes over that writes only if it is still
-    so. Without a read before, `write` replaces what is there; `update` is for changing it.
+    It remembers what each task and thread has read by it, of the last 65,536 values at least: who writes over
+    that writes only if it is still so. Without a read before, `write` replaces what is there; `update` is for
+    changing it.
 
     Args:
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and

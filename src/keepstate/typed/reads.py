@@ -3,6 +3,8 @@
 A context belongs to one task or thread; one that is started inside another begins with what that knows. Who
 reads in a task made for just that, as `asyncio.wait_for` does, goes by what anybody has read, until it
 writes: from then on such tasks tell it what they read.
+
+What was read long ago is forgotten, so that a server that reads for ever does not grow.
 """
 
 from __future__ import annotations
@@ -10,8 +12,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass
+from itertools import islice
 from types import MappingProxyType
+from typing import Final
 from weakref import ref
+
+from keepstate._runner import Lock
+
+MOST: Final = 65_536
+"""So many values that were read last are remembered, by each context and by all together."""
 
 
 @dataclass(slots=True)
@@ -29,7 +38,8 @@ class _Notes:
     """What one context knows: never changed, as others begin with it, and yet cheap to add to.
 
     Layers, each at least twice as large as the one before: a note is copied as often as the number of notes
-    has doubled since. None in a layer is for what was forgotten.
+    has doubled since. None in a layer is for what was forgotten. Where the last layer has twice as many as
+    are to be remembered, those of it that were noted first are left out.
     """
 
     __slots__ = ("_layers",)
@@ -45,13 +55,16 @@ class _Notes:
         """Returns the places that have, or had, a note."""
         return {place for layer in self._layers for place in layer}
 
-    def including(self, notes: Mapping[_Place, _Note | None]) -> _Notes:
-        """Returns these notes and others, which come in their place."""
+    def including(self, notes: Mapping[_Place, _Note | None], most: int) -> _Notes:
+        """Returns these notes and others, which come in their place; at least so many of the last ones."""
         top, under = dict(notes), self._layers
         while under and len(under[0]) < 2 * len(top):
-            top, under = {**under[0], **top}, under[1:]
+            older = {place: note for place, note in under[0].items() if place not in top}
+            top, under = {**older, **top}, under[1:]
         if not under:
             top = {place: note for place, note in top.items() if note is not None}
+            if len(top) >= 2 * most:
+                top = dict(islice(top.items(), len(top) - most, None))
         return _Notes((top, *under))
 
 
@@ -61,17 +74,22 @@ _known: ContextVar[Mapping[ref[Reads], _Notes]] = ContextVar("keepstate_reads", 
 
 
 class Reads:
-    """The versions that are known of some values."""
+    """The versions that are known of some values.
 
-    def __init__(self) -> None:
-        self._shared: dict[_Place, int] = {}  # for who reads in a task made for just that
+    Args:
+        most: How many values that were read last are remembered at least.
+    """
+
+    def __init__(self, most: int = MOST) -> None:
+        self._most, self._lock = most, Lock()
+        self._shared: dict[_Place, int] = {}  # for who reads in a task made for just that; the last one last
 
     def read(self, owner: str, key: str, version: int) -> None:
         """Notes what was read."""
         place = owner, key
         before = self._own().get(place)
         if before is None:
-            self._shared[place] = version
+            self._share(place, version)
         elif before.is_told:
             before.version = version
         self._note({place: _Note(version)})
@@ -91,23 +109,33 @@ class Reads:
     def refused(self, owner: str, key: str) -> None:
         """Notes that what was read is not what is there: it is to be read again from here."""
         place = owner, key
-        if self._own().get(place) is None and place in self._shared:
-            self._note({place: _Note(self._shared[place], is_told=True)})
+        if self._own().get(place) is None and (shared := self._shared.get(place)) is not None:
+            self._note({place: _Note(shared, is_told=True)})
 
     def forget(self, owner: str, key: str | None = None) -> None:
         """Forgets one value, or all of an owner."""
         places = {(owner, key)} if key is not None else self._places_of(owner)
-        for place in places:
-            self._shared.pop(place, None)
+        with self._lock:
+            for place in places:
+                self._shared.pop(place, None)
         if known := [place for place in places if self._own().get(place) is not None]:
             self._note(dict.fromkeys(known))
 
+    def _share(self, place: _Place, version: int) -> None:
+        with self._lock:
+            self._shared.pop(place, None)
+            self._shared[place] = version
+            if len(self._shared) > self._most:
+                del self._shared[next(iter(self._shared))]
+
     def _places_of(self, owner: str) -> set[_Place]:
-        return {place for place in {*self._own().places(), *self._shared} if place[0] == owner}
+        with self._lock:
+            shared = list(self._shared)
+        return {place for place in {*self._own().places(), *shared} if place[0] == owner}
 
     def _own(self) -> _Notes:
         return _known.get().get(ref(self), _NONE)
 
     def _note(self, notes: Mapping[_Place, _Note | None]) -> None:
         others = {who: known for who, known in _known.get().items() if who() is not None}
-        _known.set(MappingProxyType({**others, ref(self): self._own().including(notes)}))
+        _known.set(MappingProxyType({**others, ref(self): self._own().including(notes, self._most)}))
