@@ -8,8 +8,9 @@ from contextlib import suppress
 import pytest
 
 import keepstate
+from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
-from keepstate.errors import ConflictError, InvalidError, LeaseLostError
+from keepstate.errors import ClosedError, ConflictError, InvalidError, LeaseLostError
 from tests.engine.conftest import Turned
 
 
@@ -79,6 +80,36 @@ async def test_a_lease_that_ran_out_is_lost_to_every_call(turned: Turned) -> Non
         async with turned.space.transaction(lease=lease) as tx:
             await tx.documents.put("a", 1)
     assert await turned.space.documents.get("a") is None
+
+
+async def test_a_renewal_on_its_way_does_not_revive_a_lease_that_is_let_go(space: Space) -> None:
+    for turn in range(10):
+        lease = await space.leases.acquire(f"job {turn}", 30)
+
+        calls = [lease.renew(), lease.release()]
+        outcomes = await asyncio.gather(*(calls if turn % 2 else calls[::-1]), return_exceptions=True)
+
+        assert True in outcomes
+        assert await space.leases.holder(f"job {turn}") is None
+        assert not lease.is_held()
+
+
+async def test_what_a_block_raises_is_not_hidden_by_a_lease_that_cannot_be_let_go(ks: Keepstate) -> None:
+    lease = await ks.space("run").leases.acquire("job", 30)
+
+    with pytest.raises(ValueError, match="what went wrong") as caught:
+        async with lease:
+            await ks.close()
+            raise ValueError("what went wrong")
+    assert "was not released, and ends with its time: the handle on" in "".join(caught.value.__notes__)
+
+
+async def test_a_block_that_ends_well_says_that_its_lease_could_not_be_let_go(ks: Keepstate) -> None:
+    lease = await ks.space("run").leases.acquire("job", 30)
+
+    with pytest.raises(ClosedError):
+        async with lease:
+            await ks.close()
 
 
 def test_a_lease_of_another_store_is_no_fence_although_the_space_has_the_same_name() -> None:

@@ -264,3 +264,11 @@ async def size_of_next(talk: Any, store: Any) -> int:
     await talk.append({"role": "user", "content": "x" * 100})
     changes = await store.changes("session/s", before)
     return sum(len(change.new) for change in changes.items if change.new is not None)
+
+
+async def test_what_an_exclusive_block_raises_is_not_hidden_by_its_end(ks: Keepstate) -> None:
+    with pytest.raises(ValueError, match="what went wrong") as caught:
+        async with Session("s", persistence=ks).exclusive():
+            await ks.close()
+            raise ValueError("what went wrong")
+    assert "was not released" in "".join(caught.value.__notes__)

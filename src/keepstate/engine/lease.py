@@ -8,11 +8,12 @@ the holder.
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
-from keepstate._runner import Promise
 from keepstate.engine import layout
+from keepstate.engine.beside import taken_beside
 from keepstate.engine.describing import describe
 from keepstate.engine.hearing import hear
 from keepstate.engine.losses import Losses
@@ -28,8 +29,6 @@ _SAFE_SHARE = 0.9
 """The share of a lease's time for which its holder believes in it; the rest is for clocks that run
 unevenly."""
 _LONGEST_WAIT_S = 1.0
-_RELEASE_S = 1.0
-"""So long a cancelled caller waits until it holds nothing; then that goes on without it."""
 
 
 class Lease:
@@ -50,6 +49,8 @@ class Lease:
         self.name, self.token = name, token
         self.ttl_s: float = ttl_s
         self._until_s: float = since_s + ttl_s * _SAFE_SHARE
+        self._ends = 0
+        """How often it was let go or found lost; a renewal that began before that revives nothing."""
 
     def __repr__(self) -> str:
         state = "held" if self.is_held() else "over"
@@ -114,7 +115,7 @@ class Lease:
         """
         ttl_s = self.ttl_s if ttl_s is None else ttl_s
         ttl_ms = milliseconds("ttl_s", ttl_s)
-        since_s = self._scope.clock.awake_or_asleep_s()
+        since_s, ends = self._scope.clock.awake_or_asleep_s(), self._ends
 
         async def work(unit: Unit) -> None:
             self._fence(unit)
@@ -124,12 +125,13 @@ class Lease:
             await self._scope.run(work, attempts=1)
         except ConflictError as conflict:
             raise self._lost() from conflict
-        self.ttl_s = ttl_s
-        self._until_s = since_s + ttl_s * _SAFE_SHARE
+        if self._ends == ends:
+            self.ttl_s = ttl_s
+            self._until_s = since_s + ttl_s * _SAFE_SHARE
 
     async def release(self) -> bool:
         """Lets go of it, and returns whether it was still held."""
-        self._until_s = 0.0
+        self._end()
 
         async def work(unit: Unit) -> None:
             self._fence(unit)
@@ -139,11 +141,17 @@ class Lease:
             await self._scope.run(work, attempts=1)
         except ConflictError:
             return False
+        finally:
+            self._end()  # also of a renewal that began meanwhile and was applied before
         return True
+
+    def _end(self) -> None:
+        self._until_s = 0.0
+        self._ends += 1
 
     def _lost(self) -> LeaseLostError:
         """Returns the error that says so, and stops believing in the lease."""
-        self._until_s = 0.0
+        self._end()
         return LeaseLostError(
             f"lease {self.name!r} of {self._scope.name!r} (token {self.token}) is no longer held; "
             "stop what it guarded and acquire it again",
@@ -158,7 +166,12 @@ class Lease:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        await self.release()
+        try:
+            await self.release()
+        except KeepstateError as failure:
+            if error is None:
+                raise
+            error.add_note(f"{self!r} was not released, and ends with its time: {failure}")
 
 
 async def fence(lease: Lease, scope: Scope, unit: Unit) -> None:
@@ -220,43 +233,7 @@ class Leases:
 
     async def _tried(self, name: str, ttl_s: float, ttl_ms: int) -> Lease | ConflictError:
         """Tries once, beside the caller: for who is cancelled it is let go, if it comes to be held."""
-        runner = self._scope.runner
-        promise: Promise[Lease | ConflictError] = runner.promise()
-        taken, is_cancelled, is_free = list[Lease](), False, runner.signal()
-
-        async def attempt() -> None:
-            try:
-                held = await self._try(name, ttl_s, ttl_ms)
-            except BaseException as error:  # noqa: BLE001 - raised where it is waited for
-                promise.fail(error)
-                is_free.set()
-                return
-            if isinstance(held, Lease):
-                taken.append(held)
-            else:
-                is_free.set()
-            promise.give(held)
-            if is_cancelled:
-                await let_go()
-
-        async def let_go() -> None:
-            try:
-                for lease in taken:
-                    await lease.release()
-            except KeepstateError:
-                pass  # its time ends, if later
-            finally:
-                is_free.set()
-
-        runner.detach(attempt)
-        try:
-            return await promise.wait()
-        except BaseException:
-            is_cancelled = True
-            if taken:
-                runner.detach(let_go)
-            await is_free.wait(_RELEASE_S)
-            raise
+        return await taken_beside(self._scope.runner, lambda: self._try(name, ttl_s, ttl_ms), _let_go)
 
     async def _try(self, name: str, ttl_s: float, ttl_ms: int) -> Lease | ConflictError:
         key = layout.named_key(layout.LEASES, name)
@@ -297,6 +274,12 @@ class Leases:
         if entry is None or entry.expires_at_ms is None:
             return 0.0
         return (entry.expires_at_ms - reading.now_ms) / 1000 + 0.001
+
+
+async def _let_go(held: Lease | ConflictError) -> None:
+    if isinstance(held, Lease):
+        with suppress(KeepstateError):  # its time ends, if later
+            await held.release()
 
 
 def _held_by(scope: Scope) -> bytes:
