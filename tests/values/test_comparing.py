@@ -26,7 +26,7 @@ def rewritten(before: object, after: object, objects: Objects) -> Planted:
     """Returns the Merkle form of `after`, made from that of `before`."""
     planted = CODEC.plant(before)
     objects.update(planted.objects)
-    verdict = compared(CODEC.canonical(before), CODEC.canonical(after), after, CODEC.plant)
+    verdict = compared(CODEC.canonical(before), CODEC.canonical(after))
     if verdict is None:
         return Planted(planted.encoding, {})
     return objects.serve(edited(planted.encoding, verdict)) if isinstance(verdict, Edits) else verdict
@@ -102,16 +102,22 @@ def test_of_a_long_list_only_what_was_changed_is_planted(
     change(after)
     before: Any = [{"steps": MESSAGES, "done": False}] if is_nested else MESSAGES
     now: Any = [{"steps": after, "done": False}] if is_nested else after
-    planted: list[object] = []
 
-    def plant(value: object) -> Planted:
-        planted.append(value)
-        return CODEC.plant(value)
-
-    compared(CODEC.canonical(before), CODEC.canonical(now), now, plant)
+    planted = planted_in(compared(CODEC.canonical(before), CODEC.canonical(now)))
 
     assert len(planted) <= 1
-    assert planted in ([], [{"n": -1}], ["summary"])
+    assert planted in ([], [CODEC.canonical({"n": -1})], [CODEC.canonical("summary")])
+
+
+def planted_in(verdict: Edits | Planted | None) -> list[bytes]:
+    """Returns the encodings of all that was made anew."""
+    if not isinstance(verdict, Edits):
+        return [] if verdict is None else [verdict.encoding]
+    made = [*verdict.puts.values(), *(one for some in verdict.inserted.values() for one in some)]
+    return [
+        *(one.encoding for one in made),
+        *(encoding for inner in verdict.inside.values() for encoding in planted_in(inner)),
+    ]
 
 
 def test_bytes_that_end_like_the_items_of_before_are_not_taken_for_them() -> None:

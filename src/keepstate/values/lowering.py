@@ -252,6 +252,12 @@ def array_head(count: int) -> bytes:
     return b"\xdc" + count.to_bytes(2) if count < 1 << 16 else b"\xdd" + count.to_bytes(4)
 
 
+def array_count(encoding: bytes) -> int:
+    """Returns how many items an array has, by how its encoding begins."""
+    first = encoding[0]
+    return first & 0x0F if first < 0xA0 else int.from_bytes(encoding[1 : 3 if first == 0xDC else 5])
+
+
 def map_head(count: int) -> bytes:
     """Returns what msgpack writes before the keys and values of a map."""
     if count < 16:

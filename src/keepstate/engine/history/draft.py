@@ -19,7 +19,7 @@ from keepstate.engine.unit import Unit
 from keepstate.errors import InvalidError
 from keepstate.values.codec import STATES, Codec, canonical
 from keepstate.values.comparing import compared
-from keepstate.values.contents import open_contents, whole
+from keepstate.values.contents import open_contents, replanted, whole
 from keepstate.values.diff import unlike_keys
 from keepstate.values.merkle import Planted, gather
 from keepstate.values.patch import Edits, edited
@@ -151,20 +151,16 @@ class Draft(Loaded, MutableMapping[str, Any]):
 
     def _edits(self, encodings: dict[str, bytes]) -> Edits:
         """Returns what was changed, but for what was removed."""
-        edits, values, codec = Edits(), self._state.values, self._codec
+        edits = Edits()
         for key, encoding in encodings.items():
             step, before = canonical(key), self._bases.get(key)
-            verdict = (
-                codec.plant(values[key])
-                if before is None
-                else compared(before, encoding, values[key], codec.plant)
-            )
+            verdict = replanted(encoding) if before is None else compared(before, encoding)
             if isinstance(verdict, Edits):
                 edits.inside[step] = verdict
             elif verdict is not None:
                 edits.puts[step] = verdict
         if self._state.is_whole:
-            edits.order = [canonical(key) for key in values]
+            edits.order = [canonical(key) for key in self._state.values]
         return edits
 
     async def _merged(self, ledger: Ledger, outcome: Outcome) -> dict[str, Any]:
