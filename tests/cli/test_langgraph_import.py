@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import ormsgpack
 import pytest
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
@@ -23,7 +24,7 @@ from langgraph.types import Command
 from keepstate.adapters.langgraph import official
 from keepstate.adapters.langgraph.saver import KeepstateSaver
 from keepstate.errors import InvalidError
-from tests.adapters.langgraph.saving import checkpoint
+from tests.adapters.langgraph.saving import checkpoint, put
 from tests.cli.conftest import Keepstate
 from tests.cli.talking import TURNS, atalk, config, graph, talk
 
@@ -208,7 +209,7 @@ def test_a_thread_that_cannot_be_read_ends_before_that_and_the_others_are_brough
         found = [saver.get_tuple(name.config) for name in (first, last)]
 
     assert done.code == 1
-    assert f"not read  {last} cannot be read: " in done.out.replace("\n", " ")
+    assert f"left out  {last} cannot be read: " in done.out.replace("\n", " ")
     assert "1 thread not whole" in done.out
     assert (again.code, again.json()["unread"], again.json()["different"]) == (0, [], [])
     assert again.json()["present"] > of_bob
@@ -228,7 +229,92 @@ def test_a_class_that_nobody_allowed_is_named_and_nothing_of_it_made(
 
     assert done.code == 1
     assert "checkpoint 1 of thread 'odd' holds a" in done.out and "_Point" in done.out
-    assert "--allow" in done.out
+    assert f"--allow {_Point.__module__}:_Point" in done.out
+
+
+def _stores(path: str, thread: str, encoded: bytes) -> None:
+    """Puts bytes of somebody else's making into a database."""
+    with SqliteSaver.from_conn_string(path) as saver:
+        saver.setup()
+        given = ormsgpack.packb({"v": 4, "id": "1", "channel_values": {"x": 0}})
+        row = (thread, "", "1", None, "msgpack", given.replace(b"\xa1x\x00", b"\xa1x" + encoded), b"{}")
+        saver.conn.execute("insert into checkpoints values (?, ?, ?, ?, ?, ?, ?)", row)
+        saver.conn.commit()
+
+
+@pytest.mark.parametrize(
+    ("code", "named"),
+    [
+        (0, ("os", "mkdir", "harm")),
+        (1, ("os", "mkdir", ["harm"])),
+        (2, ("os", "mkdir", {"path": "harm"})),
+        (3, ("pathlib", "Path", "harm", "mkdir")),
+        (0, ("subprocess", "Popen", ["mkdir", "harm"])),
+        (0, ("shutil; mkdir harm #", "x", "harm")),
+    ],
+)
+@pytest.mark.parametrize("allow", [(), ("os:mkdir",), ("subprocess:Popen",), ("posix:mkdir",)])
+def test_a_function_that_stored_bytes_name_is_never_called_nor_advised(
+    keepstate: Keepstate,
+    tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+    code: int,
+    named: tuple[Any, ...],
+    allow: tuple[str, ...],
+) -> None:
+    encoded = ormsgpack.packb(ormsgpack.Ext(code, ormsgpack.packb(named)))
+    _stores(f"{tmp_path}/evil.db", "evil", encoded)
+    options = [word for one in allow for word in ("--allow", one)]
+    done = keepstate("langgraph", "import", "--from", f"sqlite:///{tmp_path}/evil.db", *options)
+
+    assert not (tmp_path / "harm").exists()
+    assert done.code == (2 if allow else 1)
+    assert "--allow" not in done.out + done.err
+    assert "is allowed, and" in done.err if allow else "look who has written that" in done.out
+    assert not caplog.records
+
+
+@dataclass
+class _Sulky:
+    """Cannot be looked at once it sulks."""
+
+    x: int
+
+    def __getattribute__(self, name: str) -> Any:
+        if SULKING and name in ("x", "__dict__"):
+            raise ValueError("leave me alone")
+        return super().__getattribute__(name)
+
+
+SULKING: list[bool] = []
+
+
+def test_a_thread_that_cannot_be_stored_ends_before_that_and_the_others_are_brought_in(
+    keepstate: Keepstate, tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bad = ""
+    with SqliteSaver.from_conn_string(f"{tmp_path}/odd.db") as saver:
+        for thread in ("a", "odd", "written", "z"):
+            at = put(saver, {"configurable": {"thread_id": thread, "checkpoint_ns": ""}}, 0, n=1)
+            if thread == "written":
+                saver.put_writes(at, [("x", _Sulky(1))], "task")
+            elif thread == "odd":
+                bad = str(put(saver, at, 1, n=_Sulky(1)).get("configurable", {})["checkpoint_id"])
+    monkeypatch.setattr(f"{__name__}.SULKING", [True])
+    allow = f"{_Sulky.__module__}:_Sulky"
+    done = keepstate(
+        "langgraph", "import", "--from", f"sqlite:///{tmp_path}/odd.db", "--allow", allow, "--json"
+    )
+    told = done.json()
+    with KeepstateSaver(url) as ours:
+        brought = sorted(ours.threads())
+
+    assert done.code == 1
+    assert (told["added"], told["compared"], told["different"]) == (3, 3, [])
+    assert f"checkpoint {bad} of thread 'odd'" in told["unread"][0]
+    assert "of thread 'written'" in told["unread"][1]
+    assert "leave me alone" in told["unread"][0]
+    assert brought == ["a", "odd", "z"]
 
 
 def test_of_two_that_are_read_at_once_only_the_one_with_the_class_is_refused(

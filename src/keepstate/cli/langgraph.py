@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -59,12 +61,12 @@ def import_(
 
     The source is only read. What is there already is not written again: an import that was interrupted goes
     on where it stopped. At the end each checkpoint is read from both and compared. A thread with a checkpoint
-    that cannot be read ends before it: exit 1, and it goes on there when it is run again.
+    that cannot be read or stored ends before it: exit 1, and it goes on there when it is run again.
 
     Args:
         target: The store to bring it to, if --url does not say.
     """
-    classes = [_class(text) for text in allow]
+    classes = _classes(allow)
     begun = perf_counter()
     with _extra():
         from keepstate.adapters.langgraph import official, taking_over
@@ -88,7 +90,7 @@ def _show(totals: TakenOver, seconds: float, session: Session) -> None:
         write_json({**msgspec.to_builtins(totals), "seconds": round(seconds, 3)})
         return
     _list("different", totals.different)
-    _list("not read", totals.unread)
+    _list("left out", totals.unread)
     what = f"{counted(totals.checkpoints, 'checkpoint')} of {counted(totals.threads, 'thread')}"
     done = f"{totals.added:,} brought in, {totals.present:,} there already"
     verdict = f"{totals.compared:,} compared and the same"
@@ -157,10 +159,19 @@ def _seconds(text: str) -> float:
     return (age if isinstance(age, timedelta) else datetime.now(UTC) - age).total_seconds()
 
 
+def _classes(allow: Sequence[str]) -> list[tuple[str, str]]:
+    if allow:
+        sys.path.insert(0, os.getcwd())  # as --app does: an application is run where it lies
+    return [_class(text) for text in allow]
+
+
 def _class(text: str) -> tuple[str, str]:
     module, _, name = text.partition(":")
     if not module or not name:
         raise InvalidError(f"--allow {text} names no class; write MODULE:CLASS")
+    with _extra():
+        from keepstate.adapters.langgraph.classes import class_of
+    class_of((module, name))
     return module, name
 
 

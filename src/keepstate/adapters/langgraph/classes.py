@@ -131,13 +131,10 @@ class Classes(Registry):
         return name in known or CLASSES.knows(name, version)
 
     def _imported(self, name: str) -> Registration:
-        module, path = self._allowed[name]
-        found: Any = import_module(module)
-        for part in path.split("."):
-            found = getattr(found, part, None)
-        made = self.of(found) if isinstance(found, type) else None
+        kind = class_of(self._allowed[name])
+        made = self.of(kind)
         if made is None:
-            raise InvalidError(f"{module}.{path} is allowed, and is no class whose objects can be made again")
+            raise InvalidError(f"{_name(kind)} is allowed, and its objects cannot be made again")
         return made
 
     def made(self, kind: type, attributes: dict[str, Any]) -> Any:
@@ -153,6 +150,32 @@ class Classes(Registry):
     def messages(self) -> frozenset[type]:
         """Returns the classes of messages whose objects are nothing but their attributes."""
         return MESSAGES()
+
+
+def class_of(allowed: Allowed) -> type:
+    """Returns the class that is allowed, imported if it is named; nothing else is looked for or called.
+
+    Raises:
+        InvalidError: It is not there, or is no class.
+    """
+    match allowed:
+        case type():
+            return allowed
+        case (str() as module, str() as path):
+            try:
+                found: object = import_module(module)
+            except Exception as error:  # whatever a module of the caller's raises
+                raise InvalidError(
+                    f"{module}.{path} is allowed, and {module} cannot be imported: {error}"
+                ) from error
+        case _:
+            raise InvalidError(f"{allowed!r} allows nothing; give a class, or its module and name")
+    for part in path.split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, type):
+        what = "is not there" if found is None else f"is a {type(found).__name__} and no class"
+        raise InvalidError(f"{module}.{path} is allowed, and {what}; only classes can be allowed")
+    return found
 
 
 def hashable(more: Iterable[Allowed]) -> frozenset[Allowed]:

@@ -1,12 +1,15 @@
 """Reads what LangGraph's own savers have stored in SQLite or PostgreSQL: by these savers, and writes nothing.
 
 Their serializer makes objects of the classes of LangChain, of LangGraph, and of those that are allowed. Where
-it would leave another one out, which it does with no more than a warning, `InvalidError` is raised.
+it would leave another one out, which it does with no more than a warning, `InvalidError` is raised. It calls
+whatever is allowed, be it a function: so here only classes can be, of which keepstate can store the objects.
 """
 
 from __future__ import annotations
 
+import logging
 import sqlite3
+import sys
 from collections.abc import Generator, Iterable, Sequence
 from contextlib import AbstractContextManager, closing, contextmanager
 from contextvars import ContextVar
@@ -21,8 +24,9 @@ from langgraph.checkpoint.base import BaseCheckpointSaver, CheckpointTuple
 from langgraph.checkpoint.serde.event_hooks import register_serde_event_listener
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from keepstate.adapters.langgraph.classes import Allowed
+from keepstate.adapters.langgraph.classes import Allowed, Classes, class_of
 from keepstate.errors import InvalidError, MissingExtraError, NotFoundError, StoreUnavailableError
+from keepstate.values.types import LEAF_WRITERS
 
 _CHECKPOINTS: Final = "select thread_id, checkpoint_ns, checkpoint_id from checkpoints order by 1, 2, 3"
 _WRITES: Final = (
@@ -31,6 +35,7 @@ _WRITES: Final = (
     "order by task_path, task_id, idx < 0, idx"  # a place in an order, and those with a meaning behind
 )
 _BLOCKED: Final = ("msgpack_blocked", "msgpack_method_blocked")
+_LOGGER: Final = logging.getLogger("langgraph.checkpoint.serde.jsonplus")
 _READS: Final[ContextVar[Any]] = ContextVar("official_reads", default=None)
 """Which of them is reading: every listener of the process hears of what any serializer leaves out."""
 
@@ -77,7 +82,7 @@ class Official:
         self._saver, self._connection, self._failures = saver, connection, failures
         mark, value, table = ("?", "value", "writes") if is_sqlite else ("%s", "blob", "checkpoint_writes")
         self._writes = _WRITES.format(mark=mark, value=value, table=table)
-        self._blocked: list[str] = []
+        self._blocked: list[str] = []  # what is said of each
 
     def named(self) -> list[Named]:
         """Returns the names of all checkpoints: by thread and namespace, the oldest first."""
@@ -128,12 +133,32 @@ class Official:
     def hear(self, event: Any) -> None:
         """Notes what the serializer has left out of what is read here."""
         if event.get("kind") in _BLOCKED and _READS.get() is self:
-            self._blocked.append(f"{event.get('module')}:{event.get('name')}")
+            self._blocked.append(_blocked(str(event["module"]), str(event["name"]), event.get("method")))
+
+    def passes(self, record: logging.LogRecord) -> bool:
+        """Whether the serializer may say this: what it left out here is told as an error, with no advice."""
+        return _READS.get() is not self or not str(record.msg).startswith("Blocked")
 
     def _refuse_blocked(self, name: Named) -> None:
         if self._blocked:
-            blocked = self._blocked[0]
-            raise InvalidError(f"{name} holds a {blocked}; allow it, if you know it: --allow {blocked}")
+            raise InvalidError(f"{name} {self._blocked[0]}")
+
+
+def _blocked(module: str, name: str, method: str | None) -> str:
+    """Returns what to say of what stored bytes name, and nobody has allowed; it is not imported for that."""
+    told = f"{module}:{name}"
+    if method is not None:
+        return f"wants {method} of {told!r} called, which nothing allows; look who has written that"
+    found: object = getattr(sys.modules.get(module), "__dict__", {}).get(name)
+    if found is not None and not isinstance(found, type):
+        return f"wants {told!r} called, which is no class and cannot be allowed; look who has written that"
+    if module.partition(".")[0] in sys.stdlib_module_names or not _is_name(f"{module}.{name}"):
+        return f"holds a {told!r}, which is no class of an application; look who has written that"
+    return f"holds a {told}; if it is a class of yours, allow it: --allow {told}"
+
+
+def _is_name(dotted: str) -> bool:
+    return all(part.isidentifier() for part in dotted.split("."))
 
 
 def _values(row: Any) -> Sequence[Any]:
@@ -149,11 +174,11 @@ def opened(url: str, allow: Iterable[Allowed] = ()) -> Generator[Official]:
         allow: Classes that may come back, beside LangChain's and LangGraph's own.
 
     Raises:
-        InvalidError: The URL names neither.
+        InvalidError: The URL names neither, or what is allowed is no class of objects that can be stored.
         NotFoundError: There are no checkpoints.
         MissingExtraError: LangGraph's saver is not installed.
     """
-    names = [(one.__module__, one.__qualname__) if isinstance(one, type) else tuple(one) for one in allow]
+    names = [_named(one) for one in allow]
     serde = JsonPlusSerializer(allowed_msgpack_modules=names, allowed_json_modules=names or None)
     scheme = urlsplit(url).scheme
     if scheme == "sqlite":
@@ -164,10 +189,21 @@ def opened(url: str, allow: Iterable[Allowed] = ()) -> Generator[Official]:
         raise InvalidError(f"{url!r} is no database of LangGraph's; give sqlite:///old.db or postgresql://…")
     with opening as official:
         stop = register_serde_event_listener(official.hear)
+        _LOGGER.addFilter(official.passes)
         try:
             yield official
         finally:
+            _LOGGER.removeFilter(official.passes)
             stop()
+
+
+def _named(allowed: Allowed) -> tuple[str, ...]:
+    kind = class_of(allowed)
+    if kind not in LEAF_WRITERS and Classes(is_quiet=True).of(kind) is None:
+        raise InvalidError(
+            f"{kind.__module__}.{kind.__qualname__} is allowed, and no checkpoint can keep objects of it"
+        )
+    return (kind.__module__, kind.__qualname__) if isinstance(allowed, type) else allowed
 
 
 def refuse_official(path: str, cause: Exception) -> None:

@@ -2,7 +2,7 @@
 
 What is there already is not written again, so that an import which was interrupted goes on where it stopped.
 The source is only read. Threads may have gone on in the target: what is brought in stands before that. A
-thread with a checkpoint that cannot be read ends before it; the others are brought in all the same.
+thread with a checkpoint that cannot be read or stored ends before it; the others are brought in all the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from keepstate.adapters.langgraph.official import Named, Official
 from keepstate.adapters.langgraph.putting import Putting
 from keepstate.adapters.langgraph.saver import KeepstateSaver
-from keepstate.errors import InvalidError
+from keepstate.errors import ClosedError, CorruptError, KeepstateError, StorageError
 
 Tell = Callable[[str, int, int], None]
 """Hears what is being done, how many checkpoints of it are done, and how many there are."""
@@ -37,7 +37,7 @@ class TakenOver(msgspec.Struct):
         present: How many were there already.
         compared: How many were read from both and are the same.
         different: Those that are not, and in what.
-        unread: Which could not be read, and why: the first of each thread, which ends before it.
+        unread: Which could not be read or stored, and why: the first of each thread, which ends before it.
     """
 
     threads: int = 0
@@ -76,8 +76,7 @@ def take_over(
         The totals, and those that are in the target now.
 
     Raises:
-        InvalidError: A value would not come back equal.
-        StoreUnavailableError: The source does not answer any more.
+        StorageError: The source or the target does not answer any more.
     """
     totals, brought = TakenOver(len({name.thread for name in names}), len(names)), list[Named]()
     known: dict[str, bool] = {}
@@ -86,24 +85,44 @@ def take_over(
         tell("importing", done, len(names))
         if name.thread in ended:
             continue
-        if name.thread not in known:
-            known[name.thread] = _has(target, name.thread)
-        found = target.get_tuple(name.config) if known[name.thread] else None
         try:
-            theirs, tasks = source.read(name) if found is None else None, source.writes(name)
-        except InvalidError as error:
+            if name.thread not in known:
+                known[name.thread] = _has(target, name.thread)
+            is_new = _bring(source, target, name, is_known=known[name.thread])
+        except Exception as error:  # noqa: BLE001 - whatever values raise when they are stored
+            _refuse_lost(error)
             ended.add(name.thread)
-            totals.unread.append(str(error))
+            totals.unread.append(_said(name, "brought in", error))
             continue
-        if theirs is not None:
-            _put(theirs, name, target)
-        totals.added += theirs is not None
-        totals.present += theirs is None
-        if found is None or len(found.pending_writes or ()) < sum(len(task.writes) for task in tasks):
-            for task in tasks:  # a run that was killed may have left them out
-                target.put_writes(name.config, task.writes, task.task_id, task.task_path)
+        totals.added += is_new
+        totals.present += not is_new
         brought.append(name)
     return totals, brought
+
+
+def _bring(source: Official, target: KeepstateSaver, name: Named, *, is_known: bool) -> bool:
+    """Brings one checkpoint in, and returns whether it was not there."""
+    found = target.get_tuple(name.config) if is_known else None
+    theirs, tasks = source.read(name) if found is None else None, source.writes(name)
+    if found is None or len(found.pending_writes or ()) < sum(len(task.writes) for task in tasks):
+        for task in tasks:  # before it: of what is not whole nothing is seen, whatever cannot be stored
+            target.put_writes(name.config, task.writes, task.task_id, task.task_path)
+    if theirs is not None:
+        _put(theirs, name, target)
+    return theirs is not None
+
+
+def _refuse_lost(error: Exception) -> None:
+    """Raises an error again that is not of one checkpoint: the source or the target is lost."""
+    if isinstance(error, StorageError | ClosedError) and not isinstance(error, CorruptError):
+        raise error
+
+
+def _said(name: Named, done: str, error: Exception) -> str:
+    if isinstance(error, KeepstateError):
+        text = str(error)
+        return text if name.id in text and name.thread in text else f"{name} cannot be {done}: {text}"
+    return f"{name} cannot be {done}: {type(error).__name__}: {error}"
 
 
 def _has(target: KeepstateSaver, thread: str) -> bool:
@@ -124,12 +143,16 @@ def compare(
     """Reads each checkpoint from both, and notes those that differ."""
     for done, name in enumerate(names):
         tell("comparing", done, len(names))
-        theirs, ours = source.read(name), target.get_tuple(name.config)
+        try:
+            theirs, ours = source.read(name), target.get_tuple(name.config)
+            parts = [] if ours is None else _different(theirs, ours)
+        except Exception as error:  # noqa: BLE001 - or when they are compared
+            _refuse_lost(error)
+            totals.different.append(_said(name, "compared", error))
+            continue
         if ours is None:
             totals.different.append(f"{name} is missing")
-            continue
-        parts = _different(theirs, ours)
-        if parts:
+        elif parts:
             totals.different.append(f"{name} differs in its {', '.join(parts)}")
         else:
             totals.compared += 1
