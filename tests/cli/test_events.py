@@ -40,6 +40,13 @@ def test_events_are_printed_in_order(keepstate: Keepstate, stream: sync.EventStr
     assert keepstate("events", "run", "sums", "--follow", "--limit", "1").code == 2
 
 
+def test_a_limit_of_nothing_is_refused(keepstate: Keepstate, stream: sync.EventStream) -> None:
+    ended = keepstate("events", "run", "sums", "--limit", "0")
+
+    assert (ended.code, ended.out) == (2, "")
+    assert "`limit` is 0" in ended.err
+
+
 def test_following_prints_what_comes(started: Started, stream: sync.EventStream) -> None:
     process = started("events", "run", "sums", "--follow", "--json")
     assert process.stdout is not None

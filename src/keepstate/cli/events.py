@@ -56,7 +56,8 @@ async def events(
             async for event in found.follow(stream=stream, after=after):
                 _show(event, session)
         else:
-            for event in await found.read(stream=stream, after=after, limit=limit or _LIMIT):
+            most = _LIMIT if limit is None else limit
+            for event in await found.read(stream=stream, after=after, limit=most):
                 _show(event, session)
     return exits.OK
 
