@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from keepstate import sync
 from tests.cli.conftest import COMMAND, Keepstate
 
 
@@ -143,3 +144,17 @@ def test_watching_prints_changes_as_they_are_made(keepstate: Keepstate) -> None:
         ("created", None, 1), ("updated", 1, 2),
     ]  # fmt: skip
     assert "watching * in run after revision 0" in watched.err
+
+
+def test_a_long_list_is_whole_and_in_order(keepstate: Keepstate, url: str) -> None:
+    names = [f"note/{number:03}" for number in range(250)]
+    with sync.open(url) as ks, ks.space("run").transaction() as tx:
+        for number, name in enumerate(reversed(names)):
+            tx.documents.put(name, number)
+
+    listed = keepstate("ls", "run", "note/*", "--json").lines()
+
+    assert [each["key"] for each in listed] == names
+    assert [each["value"] for each in listed] == list(reversed(range(250)))
+    assert keepstate("ls", "run").out.count("note/") == 250
+    assert keepstate("ls", "run", "plan/*").out == ""

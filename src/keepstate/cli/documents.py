@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
 
 from cyclopts import Parameter
 from rich.table import Table
 
 from keepstate.cli import exits
 from keepstate.cli.session import Session, plain, read_value, said, shown, text_of, write_json
+from keepstate.engine.documents import DocumentEntry, Documents
 from keepstate.engine.watch import DocumentChange
 
 _PLAIN = Session()
+_READ_AT_ONCE = 100
 
 
 async def spaces(prefix: str = "", *, session: Session = _PLAIN) -> int:
@@ -36,16 +39,11 @@ async def ls(space: str, pattern: str = "*", *, session: Session = _PLAIN) -> in
     async with session.opened() as ks:
         documents = ks.space(space).documents
         table = Table("document", "version", "value", box=None, pad_edge=False)
-        async for key in documents.keys(pattern):
-            entry = await documents.entry(key)
-            if entry is None:  # deleted since it was listed
-                continue
+        async for entry in _entries(documents, pattern):
             if session.json:
-                write_json(
-                    {"key": key, "version": entry.version, "created": entry.created, "value": entry.value}
-                )
+                _write(entry)
             else:
-                table.add_row(plain(key), str(entry.version), plain(_short(text_of(entry.value))))
+                table.add_row(plain(entry.key), str(entry.version), plain(_short(text_of(entry.value))))
         if not session.json and table.row_count:
             shown().print(table)
     return exits.OK
@@ -65,7 +63,7 @@ async def get(space: str, key: str, *, session: Session = _PLAIN) -> int:
         said().print(plain(f"keepstate: there is no document {key!r} in {space!r}; see: {see}"))
         return exits.FAILED
     if session.json:
-        write_json({"key": key, "version": entry.version, "created": entry.created, "value": entry.value})
+        _write(entry)
     else:
         shown().print_json(text_of(entry.value))
     return exits.OK
@@ -135,6 +133,23 @@ def _show_change(change: DocumentChange, session: Session) -> None:
         return
     value = "" if change.kind == "deleted" else _short(text_of(change.new))
     shown().print(plain(f"{change.revision:>8}  {change.kind:<8} {change.key}  {value}"))
+
+
+async def _entries(documents: Documents, pattern: str) -> AsyncIterator[DocumentEntry[Any]]:
+    """Yields documents in the order of their names, but for those that are deleted while they are listed."""
+    names: list[str] = []
+    async for name in documents.keys(pattern):
+        names.append(name)
+        if len(names) == _READ_AT_ONCE:
+            for entry in (await documents.entries(*names)).values():
+                yield entry
+            names.clear()
+    for entry in (await documents.entries(*names)).values():
+        yield entry
+
+
+def _write(entry: DocumentEntry[Any]) -> None:
+    write_json({"key": entry.key, "version": entry.version, "created": entry.created, "value": entry.value})
 
 
 def _short(text: str, width: int = 100) -> str:
