@@ -12,9 +12,7 @@ import psycopg
 import pytest
 
 import keepstate as ks_package
-from keepstate.cli.remains import ENCRYPTION
 from keepstate.stores.sqlite.cells import TABLE_LEAF
-from keepstate.stores.wrappers.keyless import ENCRYPTION_SPACE
 from keepstate.testing.servers import Redis
 from tests.cli.conftest import Keepstate
 
@@ -304,7 +302,6 @@ def test_an_encrypted_store_is_verified_and_repaired_without_its_key(
     assert "values are encrypted" in verified.out
     assert repaired.code == 0, repaired.out
     assert asyncio.run(read()) == [{"step": 1}, 1_500_000, "work", 2]
-    assert ENCRYPTION == ENCRYPTION_SPACE
 
 
 def test_a_target_that_is_there_is_refused(keepstate: Keepstate, tmp_path: Path, redis_server: Redis) -> None:

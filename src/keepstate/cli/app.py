@@ -10,7 +10,9 @@ def main() -> None:
     try:
         code = _ended()
     except KeyboardInterrupt:
-        code = 130
+        from keepstate.cli.exits import INTERRUPTED
+
+        code = INTERRUPTED
     sys.exit(code)
 
 
@@ -23,5 +25,7 @@ def _ended() -> int:
         sys.stderr.write(
             f"keepstate: the command line needs a package ({error}): pip install 'keepstate[cli]'\n"
         )
-        return 2
+        from keepstate.cli.exits import USAGE
+
+        return USAGE
     return run(sys.argv[1:])

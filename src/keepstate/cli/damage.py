@@ -14,15 +14,13 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate.cli import exits
 from keepstate.cli.remains import (
-    ENCRYPTION,
-    FILES,
     FileSource,
     SpaceRecords,
     StoreRemains,
     StoreSource,
     remains_of,
 )
-from keepstate.cli.session import Session, checked, plain, refuse_memory, said, shown, write_json
+from keepstate.cli.session import FILES, Session, checked, plain, refuse_memory, said, shown, write_json
 from keepstate.engine.describing import describe
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.restoring import Apply, Restoring, skip
@@ -33,6 +31,7 @@ from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Batch, Outcome, Put, Store
 from keepstate.stores.salvage import Damage, Remains, SpaceRemains
 from keepstate.stores.urls import StoreUrl
+from keepstate.stores.wrappers.keyless import ENCRYPTION_SPACE
 
 _PLAIN = Session()
 _MOST_ALIKE = 5
@@ -75,7 +74,7 @@ async def verify(session: Session) -> int:
 
 
 async def _verify(source: Source, names: Sequence[str], report: _Report, bar: Progress, task: TaskID) -> None:
-    report.is_encrypted = ENCRYPTION in names
+    report.is_encrypted = ENCRYPTION_SPACE in names
     for name in names:
         report.spaces += 1
         verifier = Verifier(source, name, is_encrypted=report.is_encrypted)
@@ -105,7 +104,7 @@ async def repair(source: str, target: str, *, session: Session = _PLAIN) -> int:
         if [name async for name in ks.spaces()]:
             raise InvalidError(f"{ks.url} holds something; give a store that holds nothing")
         report.damages += remains.damages
-        report.is_encrypted = any(space.name == ENCRYPTION for space in remains.spaces())
+        report.is_encrypted = any(space.name == ENCRYPTION_SPACE for space in remains.spaces())
         try:
             for space in remains.spaces():
                 await _restore(remains, space, ks.store, report)

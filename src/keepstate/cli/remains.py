@@ -13,9 +13,6 @@ from keepstate.stores.protocol import Entry, Store
 from keepstate.stores.salvage import Damage, Remains, SpaceRemains
 from keepstate.stores.urls import StoreUrl
 
-FILES = ("sqlite", "file")
-ENCRYPTION = "keepstate:encryption"
-"""The space that an encrypted store has, and no other."""
 _PAGE = 256
 
 

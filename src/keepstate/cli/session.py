@@ -27,7 +27,7 @@ from keepstate.values import codec
 from keepstate.values.builtin import TYPE, json_form
 
 URL_VARIABLE = "KEEPSTATE_URL"
-_FILES = ("sqlite", "file")
+FILES = ("sqlite", "file")
 
 
 @Parameter(name="*")
@@ -92,7 +92,7 @@ def checked(url: str) -> StoreUrl:
 
 def refuse_absent(url: StoreUrl) -> None:
     """Raises `NotFoundError` for a file that is not there, where nothing is to be made."""
-    if url.scheme in _FILES and not Path(url.path).exists():
+    if url.scheme in FILES and not Path(url.path).exists():
         raise NotFoundError(f"there is no store at {url}; `keepstate put` would make one")
 
 
