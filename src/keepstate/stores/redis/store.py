@@ -7,7 +7,8 @@ noticed by who saw them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import AsyncGenerator, Collection, Sequence
+from contextlib import aclosing
 from copy import copy
 from functools import lru_cache, partial
 from itertools import count
@@ -96,6 +97,7 @@ class RedisStore(StoreBase):
         self._lines: HintLines | None = None
         self._ending: list[Signal] = []
         self._has_hints = True
+        self._swept_last: str | None = None
 
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> RedisStore:
@@ -423,16 +425,29 @@ class RedisStore(StoreBase):
         self._marks.saw(space, cast("int", revision), cast("bytes", marked))
 
     async def _sweep(self, limit: int) -> int:
-        removed, after = 0, None
-        while page := await self._named("", after, limits.PAGE_ROWS):
-            for space, state in page:
-                while state.due_ms and removed < limit:
-                    swept = await self._sweep_space(space, min(limit - removed, limits.BATCH_WRITES))
+        removed = 0
+        async with aclosing(self._due_from(self._swept_last)) as spaces:
+            async for space in spaces:
+                while swept := await self._sweep_space(space, min(limit - removed, limits.BATCH_WRITES)):
                     removed += swept
-                    if swept == 0:
-                        break
-            after = page[-1][0]
+                    if removed == limit:
+                        self._swept_last = space  # the next call begins behind it: each space has its turn
+                        return removed
         return removed
+
+    async def _due_from(self, last: str | None) -> AsyncGenerator[str]:
+        """Yields the spaces in which something expires: those after `last`, then those up to it."""
+        after, turned = last, last is None
+        while True:
+            page = await self._named("", after, limits.PAGE_ROWS)
+            for space, state in page:
+                if turned and last is not None and space > last:
+                    return
+                if state.due_ms:
+                    yield space
+            if not page and turned:
+                return
+            after, turned = (page[-1][0], turned) if page else (None, True)
 
     async def _sweep_space(self, space: str, limit: int) -> int:
         arguments = (self._clock.random_bytes(NONCE_BYTES), b"%d" % limit)

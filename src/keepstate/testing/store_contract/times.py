@@ -144,6 +144,21 @@ class Times(Stage):
         assert [entry.key for entry in await scanned(store, space, b"\x01")] == [B]
         assert await store.sweep() == 0
 
+    async def test_sweeps_of_one_entry_come_to_every_space(self, store: StoreBase, space: str) -> None:
+        names = [f"{space}/{number}" for number in range(3)]
+        for name in names:
+            await applied(store, name, Put(A, b"1", ttl_ms=SHORT_MS), Put(DOC, b"2", ttl_ms=SHORT_MS))
+        await self.pass_time(SHORT_MS)
+
+        steps: list[int] = []
+        while step := await store.sweep(limit=1):
+            steps.append(step)
+
+        assert set(steps) == {1}
+        for name in names:
+            assert sorted(c.key for c in await changed(store, name, 1)) == [A, DOC]
+            await store.drop(name)
+
     async def test_an_unswept_entry_costs_no_revision(self, store: StoreBase, space: str) -> None:
         await applied(store, space, Put(A, b"1", ttl_ms=SHORT_MS))
         await self.pass_time(SHORT_MS)
