@@ -15,11 +15,12 @@ from keepstate import (
     Disk,
     InvalidError,
     NotFoundError,
+    SignedPickle,
     StoreFullError,
     Versioned,
 )
 from keepstate.stores.memory import _named
-from keepstate.workspace import PastState
+from keepstate.workspace import Agent, PastState
 from tests.workspace.conftest import Place
 from tests.workspace.plain import Plain
 
@@ -292,9 +293,30 @@ def test_in_memory_any_object_that_pickles_is_kept(store: str | None) -> None:
             assert other.get("cart") == (None if store is None else Cart(["tea", "milk"]))
 
 
-def test_on_disk_pickles_are_asked_for(tmp_path: Path) -> None:
-    from keepstate import SignedPickle
+@pytest.mark.parametrize("place", ["memory", "disk"])
+def test_an_object_of_no_registered_class_is_there_after_tasks_and_discard(
+    place: str, tmp_path: Path
+) -> None:
+    store = Disk(tmp_path) if place == "disk" else None
+    agent = Agent("shopper")
 
+    @agent.task
+    def fill(item: str) -> int:
+        state["cart"].items.append(item)
+        return len(state["cart"].items)
+
+    with Versioned(store, pickle=SignedPickle(b"k" * 32, allow=[Cart]) if store else None) as state:
+        state["cart"] = Cart(["tea"])
+        state.commit()
+        counts = [fill(item, state=state) for item in ("milk", "salt")]
+        state["cart"].items.append("never")
+        state.discard()
+
+        assert counts == [2, 3]
+        assert state["cart"] == Cart(["tea", "milk", "salt"])
+
+
+def test_on_disk_pickles_are_asked_for(tmp_path: Path) -> None:
     with Versioned(Disk(tmp_path)) as state:
         state["cart"] = Cart(["tea"])
         with pytest.raises(InvalidError, match=r"cart.*pickle=SignedPickle"):

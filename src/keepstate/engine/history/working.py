@@ -149,7 +149,7 @@ class Working(Draft):
         """Takes what the branch has now, its lists and dicts in place; what was not committed is dropped."""
 
         async def work(unit: Unit) -> tuple[State, Commit | None]:
-            ledger = Ledger(unit, self._records)
+            ledger = Ledger(unit, self._records, states=self._codec)
             head = await ledger.branch(self.branch)
             record = await ledger.record(head.commit) if head else None
             fresh, base = self._at(head, record)
