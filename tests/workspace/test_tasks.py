@@ -25,11 +25,11 @@ from keepstate.workspace import (
 class Script:
     """A policy that takes its steps from a list, and keeps what it was shown."""
 
-    def __init__(self, *steps: str) -> None:
-        self._steps: Iterator[str] = iter(steps)
+    def __init__(self, *steps: str | tuple[str, str]) -> None:
+        self._steps: Iterator[str | tuple[str, str]] = iter(steps)
         self.seen: list[tuple[str, dict[str, Any], str]] = []
 
-    def __call__(self, task: AgentTask, inputs: dict[str, Any], shown: str) -> str:
+    def __call__(self, task: AgentTask, inputs: dict[str, Any], shown: str) -> str | tuple[str, str]:
         self.seen.append((task.name, inputs, shown))
         return next(self._steps)
 
@@ -144,6 +144,22 @@ def test_an_interrupt_of_a_step_ends_the_task() -> None:
         wait(state=state)
 
     assert kinds(state) == [TaskStartEvent]
+
+
+def test_what_the_policy_thought_is_told_with_its_step() -> None:
+    policy = Script(("x = 2", "Two is enough."), "task_success(x)")
+    agent, state = Agent(policy=policy), Live()
+
+    @agent.task
+    def choose() -> int:  # type: ignore[empty-body]
+        """Choose."""
+
+    assert choose(state=state) == 2
+    actions = [event for event in events(state) if isinstance(event, ActionEvent)]
+    assert [(each.code, each.thinking) for each in actions] == [
+        ("x = 2", "Two is enough."), ("task_success(x)", ""),
+    ]  # fmt: skip
+    assert "  thought: Two is enough.\n    ran:\n    x = 2" in policy.seen[1][2]
 
 
 def test_a_result_that_does_not_fit_is_told_to_the_policy() -> None:

@@ -43,8 +43,11 @@ T = TypeVar("T")
 TaskState: TypeAlias = Live | Versioned
 """What a task may remember on."""
 
-Policy = Callable[["AgentTask", dict[str, Any], str], str | Awaitable[str]]
-"""Returns the source of the next step, given the task, its inputs, and what `view` tells of the state."""
+Step: TypeAlias = str | tuple[str, str]
+"""The source of a step; or that, and what the policy thought."""
+
+Policy = Callable[["AgentTask", dict[str, Any], str], Step | Awaitable[Step]]
+"""Returns the next step, given the task, its inputs, and what `view` tells of the state."""
 
 _EMPTY_CODE: Final = frozenset({
     "RESUME", "NOP", "LOAD_CONST", "RETURN_CONST", "RETURN_VALUE", "RETURN_GENERATOR", "POP_TOP", "RERAISE",
@@ -155,8 +158,8 @@ class _Run:
         """Asks the policy for step after step."""
         namespace = await self._beside(lambda: Namespace(inputs, self._state))
         for number in range(1, agent.max_steps + 1):
-            source = await self._asked(agent, inputs)
-            happened, end = self._step(agent, namespace, source)
+            action = await self._asked(agent, inputs)
+            happened, end = self._step(agent, namespace, action)
             await self._keep_storable(happened, end, number)
             for event in end:
                 if isinstance(event, SuccessEvent):
@@ -168,21 +171,30 @@ class _Run:
         await self.keep(self.event(FailEvent, message=message))
         raise self._failure(message)
 
-    async def _asked(self, agent: Agent, inputs: dict[str, Any]) -> str:
+    async def _asked(self, agent: Agent, inputs: dict[str, Any]) -> tuple[str, str]:
+        """Returns the source of the next step, and what the policy thought."""
         assert agent.policy is not None
         shown = await self._beside(lambda: view(self._state))
-        source: Any = agent.policy(self._task, dict(inputs), shown)
-        if inspect.isawaitable(source):
-            source = await source
-        if not isinstance(source, str):
-            raise InvalidError(f"the policy of agent {agent.name!r} returned {source!r}; it returns source")
-        return source
+        step: Any = agent.policy(self._task, dict(inputs), shown)
+        if inspect.isawaitable(step):
+            step = await step
+        match step:
+            case str(source):
+                return source, ""
+            case (str(source), str(thinking)):
+                return source, thinking
+            case _:
+                raise InvalidError(
+                    f"the policy of agent {agent.name!r} returned {step!r}; it returns source, or source and "
+                    "what it thought"
+                )
 
     def _step(
-        self, agent: Agent, namespace: Namespace, source: str
+        self, agent: Agent, namespace: Namespace, action: tuple[str, str]
     ) -> tuple[list[TaskEvent], list[TaskEvent]]:
         """Runs one step, and returns what happened, and how it ended, if it did not just go on."""
-        happened = [self.event(ActionEvent, code=source)]
+        source, thinking = action
+        happened = [self.event(ActionEvent, code=source, thinking=thinking)]
         end: list[TaskEvent] = []
         try:
             namespace.run(source, agent.executor)

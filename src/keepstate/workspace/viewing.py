@@ -82,7 +82,8 @@ def _told(event: TaskEvent) -> str:
         inputs = ", ".join(f"{name}={_shown(value)}" for name, value in event.inputs.items())
         told = f"{event.task_name}({inputs}) began: {event.message}"
     elif isinstance(event, ActionEvent):
-        told = f"ran:\n{event.code}"
+        thought = f"thought: {event.thinking}\n" if event.thinking else ""
+        told = f"{thought}ran:\n{event.code}"
     elif isinstance(event, OutputEvent):
         told = f"printed: {''.join(event.parts)}"
     elif isinstance(event, ErrorEvent):
