@@ -19,6 +19,7 @@ from keepstate.stores.admission import admit_read
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
 from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Outcome, Page, Reading
 from keepstate.stores.space_state import SpaceState
+from keepstate.stores.space_table import SpaceTable
 from keepstate.stores.urls import StoreUrl
 
 
@@ -27,7 +28,7 @@ class MemoryHeap:
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
-        self.spaces: dict[str, SpaceState] = {}
+        self.spaces = SpaceTable[SpaceState]()
         self._handles: tuple[ref[MemoryStore], ...] = ()
 
     def space(self, name: str) -> SpaceState:
@@ -175,8 +176,7 @@ class MemoryStore(StoreBase):
 
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
         with self._heap.lock:
-            names = sorted(name for name, state in self._heap.spaces.items() if state.exists)
-        return [name for name in names if name.startswith(prefix) and (after is None or name > after)][:limit]
+            return self._heap.spaces.page(prefix, after, limit)
 
     async def _drop(self, space: str) -> None:
         with self._heap.lock:

@@ -26,6 +26,7 @@ from keepstate.stores.file.noted import Note
 from keepstate.stores.file.state import Draft, JournaledState
 from keepstate.stores.places import is_forbidden
 from keepstate.stores.protocol import Batch, Outcome
+from keepstate.stores.space_table import SpaceTable
 
 T = TypeVar("T")
 
@@ -49,7 +50,7 @@ class SharedJournal:
     def __init__(self, path: str, form: Format | None, files: Files, clock: Clock) -> None:
         self.path, self.users = path, 0
         self.lock, self._writing = threading.Lock(), threading.Lock()
-        self.spaces: dict[str, JournaledState] = {}
+        self.spaces = SpaceTable[JournaledState]()
         self._is_unsettled = False
         self._hearers: tuple[Callable[[str], None], ...] = ()
         try:
@@ -115,7 +116,7 @@ class SharedJournal:
     def _reread(self) -> None:
         if not self._is_unsettled:
             return
-        spaces: dict[str, JournaledState] = {}
+        spaces = SpaceTable[JournaledState]()
         self._journal.reread(partial(_replay, spaces))
         with self.lock:
             self.spaces, self._is_unsettled = spaces, False

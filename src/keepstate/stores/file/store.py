@@ -189,10 +189,7 @@ class FileStore(StoreBase):
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
         self._shared.settle()
         with self._shared.lock:
-            names = [name for name, state in self._shared.spaces.items() if state.exists]
-        return sorted(name for name in names if name.startswith(prefix) and (after is None or name > after))[
-            :limit
-        ]
+            return self._shared.spaces.page(prefix, after, limit)
 
 
 class _Claim:
