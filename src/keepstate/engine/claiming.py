@@ -1,41 +1,63 @@
-"""How tasks are claimed: the best ready one first, due and forgotten ones on the way.
+"""How tasks are claimed: the best ready one first.
 
 A claim looks at a page of ready tasks without guarding it: two workers may look at the same page. What each
 takes, its batch checks by key; whoever is second gets a conflict and picks another at random, so that a crowd
 spreads over the page instead of running after one task.
 
-Where a worker is choosy, one read shows all that a page of tasks is about, and the claim stands on that read:
-it costs a scan, a read and a batch.
+Where a worker is choosy, or has met a task that it cannot read, one read shows all that a page of tasks is
+about, and the claim stands on that read: it costs a scan, a read and a batch.
+
+A worker passes over tasks that it cannot read: another one, of newer code, may know their class. And whatever
+ends a claim, what was taken until then is given back: a batch that is on its way applies although its caller
+is cancelled, so it goes beside the caller.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import msgspec
 
 from keepstate.engine import layout, tasks
+from keepstate.engine.beside import done_beside, taken_beside
 from keepstate.engine.document_record import decoded, read_record
 from keepstate.engine.hearing import hear
+from keepstate.engine.losses import Losses
 from keepstate.engine.scope import Scope, SpaceScope, called
 from keepstate.engine.tasks import TaskRecord
 from keepstate.engine.unit import UNWRITTEN, Unit
-from keepstate.errors import ConflictError, InvalidError, NotFoundError, TransitionError
+from keepstate.engine.waking import Waking, is_spent, put_ready, put_ready_or_dead
+from keepstate.errors import (
+    ConflictError,
+    CorruptError,
+    InvalidError,
+    KeepstateError,
+    MissingExtraError,
+    NotFoundError,
+    StoreUnavailableError,
+    TransitionError,
+    UnsupportedError,
+)
 from keepstate.stores.protocol import ABSENT, Entry, Store
-from keepstate.values import limits
 
 if TYPE_CHECKING:
     from keepstate.engine.transaction import Transaction
 
+T = TypeVar("T")
+
 _PAGE = 32
 _MATCHED_FIRST, _MATCHED_PAGE = 8, 100
 """How many tasks to ask for at once whether they match: few while the first ones may."""
-_TIMED_PAGE = 64
 _LONGEST_WAIT_S = 1.0
-_TIMED_EVERY_S = 0.25
-"""How often to look for due and forgotten tasks while enough others are ready."""
+_BACK_AT_ONCE = 100
+_MOST_TOLD = 10_000
+_UNREADABLE = CorruptError, InvalidError, MissingExtraError, UnsupportedError
+"""What a payload raises again however often it is read: its class is of newer code, or nobody knows it."""
+_log = logging.getLogger("keepstate.engine")
 
 Claimed = tuple[TaskRecord, Any]
 Match = Callable[[str, Any], bool]
@@ -65,75 +87,141 @@ class Wish:
     also: Callable[[Unit, str, str | None], Awaitable[None]] | None = None
 
 
+@dataclass(slots=True)
+class _Search:
+    """How far one claim has come.
+
+    Attributes:
+        wish: What is asked for.
+        count: How many at the most.
+        found: What is held already.
+        unfit: The keys of what does not match.
+        unreadable: By key, what this worker cannot read, and why.
+        standing: Why the first of those cannot be read that the last look has met; None without any.
+    """
+
+    wish: Wish
+    count: int
+    found: list[Claimed] = field(default_factory=list[Claimed])
+    unfit: set[bytes] = field(default_factory=set[bytes])
+    unreadable: dict[bytes, KeepstateError] = field(default_factory=dict[bytes, KeepstateError])
+    standing: KeepstateError | None = None
+
+    def left_of(self, page: Sequence[Entry]) -> list[Entry]:
+        """Returns those of a page that may still be taken."""
+        left: list[Entry] = []
+        for entry in page:
+            if (error := self.unreadable.get(entry.key)) is not None:
+                self.standing = self.standing or error
+            elif entry.key not in self.unfit:
+                left.append(entry)
+        return left
+
+
 class Claims:
     """Claims tasks of one space."""
 
     def __init__(self, scope: Scope) -> None:
         self._scope = scope
-        self._timed_at_s: float | None = None
+        self._waking = Waking(scope)
+        self._told: set[str] = set()
+        """The tasks of which a warning has said that they cannot be read here."""
 
-    async def claim(self, wish: Wish, count: int, wait_s: float) -> list[Claimed]:
+    async def claim(self, wish: Wish, count: int, wait_s: float, losses: Losses) -> list[Claimed]:
         """Returns up to `count` tasks with their payloads, after waiting for the first if need be."""
-        store = await self._scope.store()
+        search = _Search(wish, count)
+        try:
+            await self._search(search, wait_s, losses)
+        except StoreUnavailableError as error:
+            if not search.found:
+                raise
+            # What is held can be worked on; given back it cannot be now.
+            _log.warning("a claim of %r has ended with %d tasks: %s", wish.worker, len(search.found), error)
+        except BaseException:
+            if search.found:
+                await done_beside(self._scope.runner, partial(self._give_back, search.found, losses))
+            raise
+        # Who is choosy may leave it to others; who takes anything would wait for ever and not know for what.
+        if not search.found and search.standing is not None and wish.match is None:
+            raise search.standing
+        return search.found
+
+    async def _search(self, search: _Search, wait_s: float, losses: Losses) -> None:
+        store, documents = await self._scope.store(), search.wish.documents
         clock = self._scope.clock
         deadline_s = clock.monotonic_s() + wait_s
-        unfit: set[bytes] = set()
         versions: list[int] = []
         # To hear of changes costs more than a claim: on a server, a thread or task that subscribes.
-        found = await self._claim_now(store, wish, count, unfit)
-        if found or wait_s <= 0:
-            return found
+        await self._look(store, search, losses)
+        if search.found or wait_s <= 0:
+            return
         async with hear(store, self._scope.stored_name) as hints:
             while True:
-                if wish.documents and (now := await self._versions(store, wish.documents)) != versions:
+                if documents and (now := await self._versions(store, documents)) != versions:
                     versions = now
-                    unfit.clear()  # what did not fit may fit what the documents say now
-                found = await self._claim_now(store, wish, count, unfit)
+                    search.unfit.clear()  # what did not fit may fit what the documents say now
+                await self._look(store, search, losses)
                 left_s = deadline_s - clock.monotonic_s()
-                if found or left_s <= 0:
-                    return found
-                await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._next_due_s(store)))
+                if search.found or left_s <= 0:
+                    return
+                await hints.wait(min(left_s, _LONGEST_WAIT_S, await self._waking.next_due_s(store)))
 
     async def _versions(self, store: Store, documents: Sequence[str]) -> list[int]:
         reading = await store.read(self._scope.stored_name, _keys(documents))
         return [ABSENT if entry is None else entry.version for entry in reading.entries]
 
-    async def _claim_now(self, store: Store, wish: Wish, count: int, unfit: set[bytes]) -> list[Claimed]:
-        found: list[Claimed] = []
+    async def _look(self, store: Store, search: _Search, losses: Losses) -> None:
+        """Takes what is ready now."""
+        wish = search.wish
         refused: set[bytes] = set()
         missed: set[bytes] = set()
         limit = _PAGE if wish.match is None else _MATCHED_FIRST
         crowded = False
-        await self._wake(store, force=False)
+        search.standing = None
+        await self._waking.wake(store, force=False)
         after: bytes | None = None
-        while len(found) < count:
+        while len(search.found) < search.count:
             page = await store.scan(self._scope.stored_name, layout.READY, after=after, limit=limit)
-            passed = refused | unfit
-            candidates = [entry for entry in page.entries if entry.key not in passed]
+            candidates = [entry for entry in search.left_of(page.entries) if entry.key not in refused]
             seen: dict[bytes, Unit] = {}
-            if wish.match is not None and candidates:
+            if candidates and (wish.match is not None or search.unreadable):
                 seen = await self._look_at(store, candidates, wish.documents)
-                unfit |= await self._unfit(candidates, seen, wish.match, wish.documents)
-                candidates = [entry for entry in candidates if entry.key not in unfit]
+                await self._sort_out(candidates, seen, search)
+                candidates = search.left_of(candidates)
             if not candidates:
                 if page.next is not None:
                     after, limit = page.next, max(limit, _MATCHED_PAGE)
-                elif await self._wake(store, force=True):
+                elif await self._waking.wake(store, force=True):
                     after = None
                 else:
-                    return found
+                    return
                 continue
             pick = int(self._scope.clock.spread() * len(candidates)) if crowded else 0
             entry = candidates[pick]
-            claimed = await self._take(entry, wish, seen.get(entry.key))
+            claimed = await self._take(entry, wish, seen.get(entry.key), losses)
             crowded = claimed is None
-            if claimed is not None:
-                found.append(claimed)
+            if isinstance(claimed, KeepstateError):
+                self._pass_over(entry, claimed, search)
+            elif claimed is not None:
+                search.found.append(claimed)
             elif entry.key in missed:
                 refused.add(entry.key)  # twice somebody else's, or an index entry whose task is gone
             else:
                 missed.add(entry.key)
-        return found
+
+    def _pass_over(self, index: Entry, error: KeepstateError, search: _Search) -> None:
+        search.unreadable[index.key] = error
+        task_id = tasks.id_in(index)
+        if task_id not in self._told:
+            if len(self._told) >= _MOST_TOLD:
+                self._told.clear()
+            self._told.add(task_id)
+            _log.warning(  # without the error's text, which may show what the payload holds
+                "task %r of %r is passed over: its payload cannot be read here (%s); get it to see why",
+                task_id,
+                self._scope.name,
+                type(error).__name__,
+            )
 
     async def _look_at(
         self, store: Store, candidates: Sequence[Entry], documents: Sequence[str]
@@ -151,27 +239,28 @@ class Claims:
             return first | await self._look_at(store, candidates[half:], documents)
         return {entry.key: unit for entry in candidates}
 
-    async def _unfit(
-        self,
-        candidates: Sequence[Entry],
-        seen: Mapping[bytes, Unit],
-        match: Choice,
-        documents: Sequence[str],
-    ) -> set[bytes]:
-        """Returns the keys of those that do not match."""
-        unfit: set[bytes] = set()
+    async def _sort_out(
+        self, candidates: Sequence[Entry], seen: Mapping[bytes, Unit], search: _Search
+    ) -> None:
+        """Notes which of them do not match, and which cannot be read."""
         given: dict[Unit, dict[str, Any]] = {}
+        match = search.wish.match
         for index in candidates:
             unit, task_id = seen[index.key], tasks.id_in(index)
             if unit not in given:
-                given[unit] = await self._documents(unit, documents)
+                given[unit] = await self._documents(unit, search.wish.documents)
             about = unit.found(tasks.payload_key(task_id))
             if about is None or self._record(unit.found(tasks.task_key(task_id)), index) is None:
                 continue  # it has moved on, as taking it will find
-            payload = decoded(self._scope, about.key, await unit.value(about))
-            if not await called(match, task_id, payload, given[unit]):
-                unfit.add(index.key)
-        return unfit
+            try:
+                payload = decoded(self._scope, about.key, await unit.value(about))
+            except ConflictError:
+                continue  # so it has, since it was seen
+            except _UNREADABLE as error:
+                self._pass_over(index, error, search)
+                continue
+            if match is not None and not await called(match, task_id, payload, given[unit]):
+                search.unfit.add(index.key)
 
     async def _documents(self, unit: Unit, names: Sequence[str]) -> dict[str, Any]:
         entries = await unit.read(*_keys(names))
@@ -189,18 +278,21 @@ class Claims:
         stands = record.state == "ready" and tasks.place_of(record, stored.version) == index.key
         return record if stands else None
 
-    async def _take(self, index: Entry, wish: Wish, seen: Unit | None) -> Claimed | None:
-        """Returns the claimed task, None if somebody else was first.
+    async def _take(
+        self, index: Entry, wish: Wish, seen: Unit | None, losses: Losses
+    ) -> Claimed | KeepstateError | None:
+        """Returns the claimed task, why it cannot be read, or None if somebody else was first.
 
         Args:
             index: Its index entry.
             wish: What is asked for.
             seen: What has read the task, if that was done to choose it; its batch then stands on that read.
+            losses: What tells whether the claim is void.
         """
         task_id = tasks.id_in(index)
         keys = (tasks.task_key(task_id), tasks.payload_key(task_id))
 
-        async def work(unit: Unit) -> Claimed | None:
+        async def work(unit: Unit) -> Claimed | KeepstateError | None:
             if seen is not None and seen.revision is not None:
                 known = {key: seen.found(key) for key in (*keys, *_keys(wish.documents))}
                 unit.stand_on(seen.losses)
@@ -209,17 +301,58 @@ class Claims:
             record = self._record(stored, index)
             if record is None or about is None:
                 return None
-            payload = decoded(self._scope, about.key, await unit.value(about))
+            try:
+                payload = decoded(self._scope, about.key, await unit.value(about))
+            except _UNREADABLE as error:
+                return error
             unit.delete(index.key)
             record = await _held(unit, record, wish)
             return record, payload
 
         try:
-            return (await self._scope.run(work, attempts=1))[0]
+            return await self._taken(lambda: self._scope.run(work, attempts=1), losses)
         except ConflictError:
             return None
 
-    async def take(self, task_id: str, wish: Wish) -> Claimed:
+    async def _taken(self, take: Callable[[], Awaitable[tuple[T, int]]], losses: Losses) -> T:
+        """Returns what the batch of a claim returned; who is cancelled meanwhile gives back the task."""
+
+        async def give_back(answer: tuple[T, int]) -> None:
+            if isinstance(answer[0], tuple):
+                await self._give_back([cast("Claimed", answer[0])], losses)
+
+        if self._scope.gathers:  # then it is part of a batch that its caller applies
+            return (await take())[0]
+        return (await taken_beside(self._scope.runner, take, give_back))[0]
+
+    async def _give_back(self, claimed: Sequence[Claimed], losses: Losses) -> None:
+        """Makes tasks that are still held ready again, as if nobody had claimed them."""
+
+        async def work(unit: Unit, records: Sequence[TaskRecord]) -> None:
+            unit.stand_on(losses)
+            stored = await unit.read(*(tasks.task_key(record.id) for record in records))
+            now_ms = await unit.now_ms()
+            for entry, record in zip(stored, records, strict=True):
+                if entry is None:
+                    continue
+                now = tasks.opened(entry.value, f"task {record.id!r} of {self._scope.name!r}")
+                if now.state == "claimed" and now.token == record.token:
+                    unit.delete(now.place)
+                    put_ready(unit, entry.key, now, attempt=now.attempt - 1, due_at_ms=now_ms)
+
+        records = [record for record, _ in claimed]
+        try:
+            for begin in range(0, len(records), _BACK_AT_ONCE):
+                await self._scope.run(partial(work, records=records[begin : begin + _BACK_AT_ONCE]))
+        except KeepstateError as error:
+            _log.warning(
+                "up to %d tasks of %r stay claimed until their leases end, for nobody: %s",
+                len(records),
+                self._scope.name,
+                error,
+            )
+
+    async def take(self, task_id: str, wish: Wish, losses: Losses) -> Claimed:
         """Returns one task by its id, claimed although it may not be its turn.
 
         Raises:
@@ -245,13 +378,13 @@ class Claims:
                 )
             if record.state == "ready" and stored.version == UNWRITTEN:
                 raise InvalidError(f"task {task_id!r} is put by this transaction; claim it after its end")
-            if _is_spent(record):
-                return self._over(self._ready_or_dead(unit, stored.key, record, now_ms))
+            if is_spent(record):
+                return self._over(put_ready_or_dead(unit, stored.key, record, now_ms))
             unit.delete(tasks.place_of(record, stored.version))
             payload = decoded(self._scope, about.key, await unit.value(about))
             return await _held(unit, record, wish), payload
 
-        taken, _ = await self._scope.run(work)
+        taken = await self._taken(lambda: self._scope.run(work), losses)
         # Raised by the work, a conflict would be tried again and again, and a death would not be written.
         if isinstance(taken, ConflictError | TransitionError):
             raise taken
@@ -264,82 +397,9 @@ class Claims:
             wanted="claimed",
         )
 
-    # ---- waiting and claimed tasks whose time has come
-
-    async def _wake(self, store: Store, *, force: bool) -> bool:
-        """Makes tasks ready whose delay or lease is over, and says whether there were any."""
-        now_s = self._scope.clock.monotonic_s()
-        if not force and self._timed_at_s is not None and now_s - self._timed_at_s < _TIMED_EVERY_S:
-            return False
-        self._timed_at_s = now_s
-        now_ms = (await store.read(self._scope.stored_name, [])).now_ms
-        woken = False
-        for part in (layout.WAITING, layout.CLAIMED):
-            page = await store.scan(self._scope.stored_name, part, limit=_TIMED_PAGE)
-            due = [entry for entry in page.entries if tasks.time_in(part, entry.key)[0] <= now_ms]
-            if due:
-                woken = await self._make_ready(due) or woken
-        return woken
-
-    async def _make_ready(self, due: list[Entry]) -> bool:
-        async def work(unit: Unit) -> bool:
-            names = [tasks.id_in(entry) for entry in due]
-            stored = await unit.read(*(tasks.task_key(name) for name in names))
-            now_ms = await unit.now_ms()
-            moved = False
-            for index, entry in zip(due, stored, strict=True):
-                if entry is None:
-                    continue
-                record = tasks.opened(entry.value, f"a task record of {self._scope.name!r}")
-                if record.place == index.key and record.due_at_ms <= now_ms:
-                    self._ready_or_dead(unit, entry.key, record, now_ms)
-                    moved = True
-            return moved
-
-        try:
-            return (await self._scope.run(work, attempts=4))[0]
-        except ConflictError:
-            return True
-
-    @staticmethod
-    def _ready_or_dead(unit: Unit, key: bytes, record: TaskRecord, now_ms: int) -> TaskRecord:
-        """Writes a task under its key as one whose delay or lease is over, and returns its record."""
-        unit.delete(record.place)
-        if _is_spent(record):
-            place = tasks.timed_key(layout.DEAD, now_ms, record.id)
-            error = f"the lease of worker {record.worker!r} ran out in attempt {record.attempt}"
-            record = msgspec.structs.replace(record, state="dead", due_at_ms=now_ms, place=place, error=error)
-            unit.put(place, _named(record))
-        else:
-            prefix = tasks.ready_prefix(record.priority)
-            stamp_index = unit.append(prefix, _named(record))
-            record = msgspec.structs.replace(record, state="ready", place=prefix, stamp_index=stamp_index)
-        unit.put(key, msgspec.msgpack.encode(record))
-        return record
-
-    async def _next_due_s(self, store: Store) -> float:
-        """Returns in how many seconds the next waiting or claimed task is due."""
-        now_ms = (await store.read(self._scope.stored_name, [])).now_ms
-        soonest = float(limits.TTL_MS)
-        for part in (layout.WAITING, layout.CLAIMED):
-            page = await store.scan(self._scope.stored_name, part, limit=1)
-            for entry in page.entries:
-                soonest = min(soonest, tasks.time_in(part, entry.key)[0] - now_ms)
-        return max(soonest / 1000, 0.001)
-
 
 def _keys(documents: Sequence[str]) -> list[bytes]:
     return [layout.named_key(layout.DOCUMENTS, name) for name in documents]
-
-
-def _is_spent(record: TaskRecord) -> bool:
-    """Whether the end of its lease is the end of the task."""
-    return record.state == "claimed" and record.attempt >= record.max_attempts
-
-
-def _named(record: TaskRecord) -> bytes:
-    """Returns what an index entry of a task holds."""
-    return record.id.encode("utf-8", "surrogatepass")
 
 
 async def _held(unit: Unit, record: TaskRecord, wish: Wish) -> TaskRecord:
@@ -355,7 +415,7 @@ async def _held(unit: Unit, record: TaskRecord, wish: Wish) -> TaskRecord:
         worker=wish.worker,
         place=place,
     )
-    unit.put(place, _named(record))
+    unit.put(place, tasks.name_of(record))
     unit.put(tasks.task_key(record.id), msgspec.msgpack.encode(record))
     if wish.also is not None:
         await wish.also(unit, record.id, former)

@@ -25,6 +25,7 @@ from keepstate.engine.scope import Scope
 from keepstate.engine.tasks import DONE_KEPT_MS, STATES, TaskInfo, TaskRecord, TaskState
 from keepstate.engine.times import admit_wait, delay_ms, milliseconds
 from keepstate.engine.unit import UNWRITTEN, Unit
+from keepstate.engine.waking import put_ready
 from keepstate.errors import InvalidError, LeaseLostError, NotFoundError, TransitionError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
@@ -146,17 +147,14 @@ class Queue:
     @staticmethod
     def _store(unit: Unit, record: TaskRecord, state: TaskState, **changes: Any) -> TaskRecord:
         """Writes a record and its index entry for a new state; the old entry is the caller's to remove."""
-        record = msgspec.structs.replace(record, state=state, **changes)
-        name = record.id.encode("utf-8", "surrogatepass")
-        kept_ms = DONE_KEPT_MS if state == "done" else None
+        key, kept_ms = tasks.task_key(record.id), DONE_KEPT_MS if state == "done" else None
         if state == "ready":
-            prefix = tasks.ready_prefix(record.priority)
-            record = msgspec.structs.replace(record, place=prefix, stamp_index=unit.append(prefix, name))
-        else:
-            place = tasks.timed_key(layout.INDEXES[state], record.due_at_ms, record.id)
-            record = msgspec.structs.replace(record, place=place)
-            unit.put(place, name, ttl_ms=kept_ms)
-        unit.put(tasks.task_key(record.id), msgspec.msgpack.encode(record), ttl_ms=kept_ms)
+            return put_ready(unit, key, record, **changes)
+        record = msgspec.structs.replace(record, state=state, **changes)
+        place = tasks.timed_key(layout.INDEXES[state], record.due_at_ms, record.id)
+        record = msgspec.structs.replace(record, place=place)
+        unit.put(place, tasks.name_of(record), ttl_ms=kept_ms)
+        unit.put(key, msgspec.msgpack.encode(record), ttl_ms=kept_ms)
         return record
 
     # ---- claiming
@@ -172,12 +170,18 @@ class Queue:
     ) -> list[Task]:
         """Returns up to `count` tasks, now held by this worker; none if there are none.
 
+        A task that cannot be read here, for its class is of newer code, is left to others; a warning tells.
+        Where `match` raises, or the call is cancelled, what it has taken by then is given back.
+
         Args:
             worker: Who claims.
             lease_s: For how long to hold them, in seconds, unless a heartbeat says more.
             count: How many at the most.
             wait_s: How long to wait for the first one, in seconds.
             match: Takes only tasks for which it answers true, given their id and payload.
+
+        Raises:
+            InvalidError: There are only tasks that cannot be read here, and no `match` to choose others by.
         """
         choice: Choice | None = None
         if match is not None:
@@ -209,7 +213,7 @@ class Queue:
         limits.admit_count("count", count)
         losses = Losses(await self._scope.store(), self._scope.stored_name, self._scope.name)
         claimed = await self._claims.claim(
-            Wish(worker, lease_ms, match, documents, joining(self._scope, also)), count, wait_s
+            Wish(worker, lease_ms, match, documents, joining(self._scope, also)), count, wait_s, losses
         )
         return [Task(self, record, payload, lease_s, losses) for record, payload in claimed]
 
@@ -224,13 +228,13 @@ class Queue:
         tasks.task_key(id)
         worker, lease_ms = admit_name("worker", worker), milliseconds("lease_s", lease_s)
         losses = Losses(await self._scope.store(), self._scope.stored_name, self._scope.name)
-        record, payload = await self._claims.take(id, Wish(worker, lease_ms))
+        record, payload = await self._claims.take(id, Wish(worker, lease_ms), losses)
         return Task(self, record, payload, lease_s, losses)
 
     async def work(
         self, worker: str, *, lease_s: float = 60, wait_s: float | None = None, match: Match | None = None
     ) -> AsyncIterator[Task]:
-        """Yields one task after the other, each claimed when it is asked for.
+        """Yields one task after the other, each claimed when it is asked for; raises what `claim` raises.
 
         Args:
             worker: Who claims.

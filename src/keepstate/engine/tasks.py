@@ -144,6 +144,11 @@ def opened(stored: bytes, place: str) -> TaskRecord:
     return stored_struct(stored, TaskRecord, place)
 
 
+def name_of(record: TaskRecord) -> bytes:
+    """Returns what an index entry of a task holds."""
+    return record.id.encode("utf-8", "surrogatepass")
+
+
 def id_in(entry: Entry) -> str:
     """Returns the id of the task that an index entry stands for.
 

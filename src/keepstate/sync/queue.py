@@ -47,12 +47,18 @@ class Queue(Twin[engine.Queue]):
     ) -> list[Task]:
         """Returns up to `count` tasks, now held by this worker; none if there are none.
 
+        A task that cannot be read here, for its class is of newer code, is left to others; a warning tells.
+        Where `match` raises, or the call is cancelled, what it has taken by then is given back.
+
         Args:
             worker: Who claims.
             lease_s: For how long to hold them, in seconds, unless a heartbeat says more.
             count: How many at the most.
             wait_s: How long to wait for the first one, in seconds.
             match: Takes only tasks for which it answers true, given their id and payload.
+
+        Raises:
+            InvalidError: There are only tasks that cannot be read here, and no `match` to choose others by.
         """
         return [
             Task(each)
@@ -74,7 +80,7 @@ class Queue(Twin[engine.Queue]):
     def work(
         self, worker: str, *, lease_s: float = 60, wait_s: float | None = None, match: Match | None = None
     ) -> Iterator[Task]:
-        """Yields one task after the other, each claimed when it is asked for.
+        """Yields one task after the other, each claimed when it is asked for; raises what `claim` raises.
 
         Args:
             worker: Who claims.
