@@ -9,24 +9,10 @@ from typing import Any, Final, cast
 from keepstate.engine.admission import admit_name
 from keepstate.errors import InvalidError, TransitionError
 
-_MERMAIDS_OWN: Final = frozenset(
-    {
-        *(
-            "as",
-            "choice",
-            "class",
-            "classdef",
-            "click",
-            "default",
-            "direction",
-            "end",
-            "fork",
-            "hide",
-            "join",
-        ),
-        *("join", "left", "note", "of", "over", "right", "scale", "state", "style"),
-    }
-)
+_MERMAIDS_OWN: Final = frozenset({
+    "as", "choice", "class", "classdef", "click", "default", "direction", "end", "fork", "hide", "join",
+    "left", "note", "of", "over", "right", "scale", "state", "style",
+})  # fmt: skip
 """Words that mean something in a Mermaid state diagram, and so cannot name a state there."""
 
 
