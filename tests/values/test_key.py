@@ -16,7 +16,6 @@ from keepstate.values.key import (
     Segment,
     Stamp,
     pack,
-    pack_open,
     stamp_suffix,
     stored_key,
     successor,
@@ -114,16 +113,6 @@ def test_a_stored_key_starts_with_its_section(section: int) -> None:
 def test_a_section_that_does_not_exist_is_refused() -> None:
     with pytest.raises(InvalidError, match="section 3"):
         stored_key(3, "documents")
-
-
-@given(st.lists(segments, max_size=2), st.text(), st.text())
-def test_an_open_path_is_the_start_of_all_that_go_on(path: list[Any], start: str, rest: str) -> None:
-    assert pack(*path, start + rest).startswith(pack_open(*path, start))
-
-
-def test_only_text_and_bytes_can_be_open() -> None:
-    with pytest.raises(InvalidError, match="can be open"):
-        pack_open("documents", 5)
 
 
 @given(st.binary(), st.binary())

@@ -62,14 +62,6 @@ def pack(*segments: Segment | Stamp) -> bytes:
     return _pack(b"", segments)
 
 
-def pack_open(*segments: Segment) -> bytes:
-    """Returns what every path starts with that has these segments; the last, a str or bytes, may go on."""
-    packed = pack(*segments)
-    if not segments or type(segments[-1]) not in (str, bytes):
-        raise InvalidError(f"{segments!r} does not end with a str or bytes; only these can be open")
-    return packed[:-1]
-
-
 def stored_key(section: int, *segments: Segment | Stamp) -> bytes:
     """Returns the key under which a store keeps the path: the section's byte, then the packed path."""
     try:
