@@ -160,7 +160,39 @@ async def test_events_that_write_much_are_applied_in_batches_that_fit(
     assert len(called) == 30 + 30
     await orders.append(*ORDERS[:20])
     assert await projection.run(at_once=20) == 20
-    assert len(called) == 60 + 20
+    assert len(called) == 60 + 20 + 20  # more than fitted before were tried once
+
+
+async def test_small_events_after_a_large_one_are_applied_many_at_once_again(
+    space: Space, orders: EventStream
+) -> None:
+    async def lines(tx: Transaction, event: Event) -> None:
+        for n in range(event.data["lines"]):
+            await tx.documents.put(f"line/{event.position}/{n}", n)
+
+    projection = Projection(orders, "lines", lines, documents="line/*")
+    await orders.append(*({"lines": 600 if n in (8, 9) else 1} for n in range(16)))
+    await projection.run()
+    await orders.append(*({"lines": 1} for _ in range(64)))
+    before = await space.revision()
+
+    assert await projection.run() == 64
+    assert await space.revision() - before <= 4
+
+
+async def test_where_more_events_never_fit_that_is_tried_seldom(space: Space, orders: EventStream) -> None:
+    called = 0
+
+    async def lines(tx: Transaction, event: Event) -> None:
+        nonlocal called
+        called += 1
+        for n in range(120):
+            await tx.documents.put(f"line/{n}/{event.data['number']}", n)
+
+    await orders.append(*({"number": number} for number in range(400)))
+
+    assert await Projection(orders, "lines", lines, documents="line/*").run() == 400
+    assert called < 1.6 * 400
 
 
 async def test_an_event_that_writes_more_than_a_batch_holds_is_named(turned: Turned) -> None:

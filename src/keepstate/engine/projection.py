@@ -25,6 +25,7 @@ from keepstate.values import limits
 
 _LONGEST_WAIT_S = 5.0
 _CLEARED_BY_BATCH = 500
+_SELDOM = 16
 
 
 class Projection:
@@ -70,8 +71,7 @@ class Projection:
         self._stream, self._scope, self.name, self._apply = stream, scope, name, apply
         self._documents, self._version = documents, version
         self._key = layout.cursor_key(stream.name, name)
-        self._fitting = limits.COUNT
-        """So many events at the most have fitted a batch."""
+        self._fitting = _Fitting()
 
     def __repr__(self) -> str:
         return f"<Projection {self.name!r} of {self._stream!r}>"
@@ -183,7 +183,7 @@ class Projection:
             return 0
         if cursor.is_clearing:
             return await self._clear(cursor)
-        events = await self._stream.page(cursor.position, min(at_once, self._fitting), whole=True)
+        events = await self._stream.page(cursor.position, min(at_once, self._fitting.most), whole=True)
         if not events:
             return None
         is_gathered = False
@@ -200,18 +200,21 @@ class Projection:
         except InvalidError as error:
             if not is_gathered:  # it is about what `apply` has asked for
                 raise
-            self._halve(events, error)
+            self._too_many(events, error)
             return 0
-        return len(events) if moved else 0
+        if not moved:
+            return 0
+        self._fitting.fitted(len(events))
+        return len(events)
 
-    def _halve(self, events: Sequence[Event], error: InvalidError) -> None:
+    def _too_many(self, events: Sequence[Event], error: InvalidError) -> None:
         """Lets fewer events be applied at once, for what these have written is no batch."""
         if len(events) == 1:
             raise InvalidError(
                 f"what projection {self.name!r} writes of the event at {events[0].position} of stream "
                 f"{self._stream.name!r} does not fit one batch: {error}; let `apply` write less"
             ) from error
-        self._fitting = len(events) // 2
+        self._fitting.burst(len(events))
 
     async def _clear(self, cursor: Cursor) -> int:
         """Removes some of what it has written; what is left is removed before anything is written again."""
@@ -229,6 +232,40 @@ class Projection:
         left = len(keys) == _CLEARED_BY_BATCH
         await self._move(cursor, Cursor(None, self._version, is_clearing=left), remove)
         return 0
+
+
+class _Fitting:
+    """How many events fit a batch: half as many where they did not, twice as many where they did.
+
+    Where twice as many never fit, that is tried ever more seldom.
+
+    Attributes:
+        most: So many may be tried at once.
+    """
+
+    most: int
+
+    def __init__(self) -> None:
+        self.most = limits.COUNT
+        self._is_trial = False
+        self._full = 0
+        self._full_before_trial = 1
+
+    def fitted(self, count: int) -> None:
+        """Learns that so many have fitted."""
+        if count < self.most:
+            return
+        if self._is_trial:
+            self._is_trial, self._full_before_trial = False, 1
+        self._full += 1
+        if self._full >= self._full_before_trial:
+            self.most, self._full, self._is_trial = min(2 * self.most, limits.COUNT), 0, True
+
+    def burst(self, count: int) -> None:
+        """Learns that so many have not fitted."""
+        if self._is_trial:
+            self._full_before_trial = min(2 * self._full_before_trial, _SELDOM)
+        self.most, self._full, self._is_trial = count // 2, 0, False
 
 
 def _scope_of(tx: Transaction) -> Scope:
