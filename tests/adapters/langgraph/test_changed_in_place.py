@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import copy
+import pickle
+import sys
 import threading
 from collections.abc import Callable
 from enum import StrEnum
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, reject, settings
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from keepstate.adapters.langgraph import KeepstateSaver, taking
 from keepstate.adapters.langgraph.classes import Classes
-from keepstate.adapters.langgraph.holding import Holding
+from keepstate.adapters.langgraph.holding import Holding, attributes_of
 from keepstate.adapters.langgraph.serde import Values
 from tests.adapters.langgraph.saving import config, put, values
 
@@ -177,7 +181,7 @@ def test_no_edit_goes_unseen(name: str, values: list[Any], place: int, is_odd: b
     if is_odd:
         EDITS["odd"](passed, one, values[0])
     before = exact(passed)
-    holding = Holding(passed, VALUES.codec.canonical)
+    holding = Holding(passed, attributes_of(passed), VALUES.told_message)
     assert holding.holds(passed)
 
     EDITS[name](passed, one, values[-1])
@@ -232,3 +236,106 @@ def test_what_changes_in_another_thread_while_it_is_put_is_stored_by_the_next_pu
         at = put(saver, at, 30, messages=passed)
 
         assert exact(values(saver, at)["messages"]) == exact(passed)
+
+
+class Pickling:
+    """A serializer that says all there is of an object."""
+
+    def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
+        """Returns a pickle."""
+        return "pickle", pickle.dumps(obj)
+
+    def loads_typed(self, data: tuple[str, bytes]) -> Any:
+        """Returns what it was made of."""
+        return pickle.loads(data[1])
+
+
+class Note(str):
+    """A text that may have attributes, like any object of a class."""
+
+
+class FailedError(Exception):
+    """An error that says more than its text."""
+
+
+SAID: dict[str, tuple[Callable[[], Any], Callable[[Any], object], Callable[[Any], object]]] = {
+    "an error's attribute": (
+        lambda: FailedError("x"),
+        lambda one: setattr(one, "code", 7),
+        lambda one: vars(one).get("code"),
+    ),
+    "a text's attribute": (
+        lambda: Note("x"),
+        lambda one: setattr(one, "code", 7),
+        lambda one: vars(one).get("code"),
+    ),
+    "an artifact": (
+        lambda: ToolMessage("x", tool_call_id="c", artifact=Note("a")),
+        lambda one: setattr(one.artifact, "code", 7),
+        lambda one: vars(one.artifact).get("code"),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SAID)
+@pytest.mark.parametrize("around", [lambda one: one, lambda one: [one], lambda one: {"in": one}])
+@pytest.mark.parametrize("is_encrypted", [False, True])
+def test_what_only_a_serializer_says_is_seen_as_well(
+    name: str, around: Callable[[Any], Any], is_encrypted: bool
+) -> None:
+    make, change, tell = SAID[name]
+    serde: Any = Pickling()
+    if is_encrypted:
+        serde = EncryptedSerializer.from_pycryptodome_aes(serde, key=b"0123456789abcdef")
+    one = make()
+    with KeepstateSaver("memory://", serde=serde) as saver:
+        at = put(saver, config(), 0, value=around(one))
+        change(one)
+        at = put(saver, at, 1, value=around(one))
+
+        found = values(saver, at)["value"]
+        [kept] = found if isinstance(found, list) else found.values() if isinstance(found, dict) else [found]
+        assert tell(kept) == tell(one) == 7
+
+
+def test_what_was_different_only_while_it_was_put_is_not_taken_for_what_stays() -> None:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        for _ in range(40):
+            put_while_it_changes()
+    finally:
+        sys.setswitchinterval(before)
+
+
+def put_while_it_changes() -> None:
+    """Puts messages while another thread changes each for a moment, and once more when it has ended."""
+    passed = [HumanMessage(f"message {number} " * 9, id=str(number)) for number in range(200)]
+    is_over = threading.Event()
+
+    def change() -> None:
+        while not is_over.is_set():
+            for one in passed:
+                was, one.content = one.content, "for a moment"
+                one.content = was
+
+    worker = threading.Thread(target=change)
+    worker.start()
+    with KeepstateSaver("memory://") as saver:
+        at = put(saver, config(), 0, messages=passed)
+        is_over.set()
+        worker.join()
+        at = put(saver, at, 1, messages=passed)
+
+        assert exact(values(saver, at)["messages"]) == exact(passed)
+
+
+@pytest.mark.parametrize("serde", [None, JsonPlusSerializer()], ids=["own", "serde"])
+def test_an_artifact_that_is_neither_true_nor_false_is_stored(serde: Any) -> None:
+    made = ToolMessage("seen", id="1", tool_call_id="c", artifact=np.array([1.0, 2.0]))
+    with KeepstateSaver("memory://", serde=serde) as saver:
+        at = put(saver, config(), 0, messages=[HumanMessage("look", id="0"), made])
+        made.artifact[0] = 9.0
+        at = put(saver, at, 1, messages=[HumanMessage("look", id="0"), made])
+
+        assert [*values(saver, at)["messages"][1].artifact] == [9.0, 2.0]

@@ -9,7 +9,7 @@ changes, or be replaced by one that is only equal: messages that hold such are e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from gc import get_referents
 from itertools import chain
 from operator import attrgetter
@@ -23,10 +23,18 @@ _GROUPS: Final[frozenset[type]] = frozenset({list, dict})
 _ODD_IN: Final = 4
 """Of so many messages one may have to be encoded; with more of them it takes no longer to encode all."""
 
+_GROUP_BYTES: Final = 256
+"""A dict or list, about."""
+
 _attributes: Final = attrgetter("__dict__")
 _extra: Final = attrgetter("__pydantic_extra__")
 
-Encode: TypeAlias = Callable[[Mapping[str, Any]], bytes]
+Tell: TypeAlias = Callable[[Any], bytes]
+
+
+def attributes_of(messages: Sequence[Any]) -> list[dict[str, Any]]:
+    """Returns copies of the messages' attributes; dicts and lists in them are the very same."""
+    return [*map(dict, map(_attributes, messages))]
 
 
 class Holding:
@@ -38,31 +46,34 @@ class Holding:
 
     Args:
         messages: The messages; all of LangChain's own classes, without extra attributes.
-        encode: Returns an encoding that no two values share.
+        attributes: Copies of their attributes, of which all is told that is told of the messages: these may
+            be changed meanwhile, and back again.
+        tell: Returns an encoding that no two messages share.
     """
 
     __slots__ = (
-        *("_dicts", "_empty", "_encode", "_groups", "_names", "_named", "_odd", "_own", "_sizes"),
+        *("_dicts", "_empty", "_groups", "_names", "_named", "_odd", "_own", "_sizes", "_tell"),
         *("_valued", "_values", "kinds"),
     )
 
-    def __init__(self, messages: Sequence[Any], encode: Encode) -> None:
-        self._encode = encode
+    def __init__(self, messages: Sequence[Any], attributes: Sequence[dict[str, Any]], tell: Tell) -> None:
+        self._tell = tell
         self.kinds: list[type] = [*map(type, messages)]
         self._empty: list[Any] = [*map(_extra, messages)]
         self._dicts: list[dict[Any, Any]] = [*map(_attributes, messages)]
         self._groups: list[dict[Any, Any] | list[Any]] = [*self._dicts]
-        self._odd: list[tuple[dict[str, Any], bytes]] = []
-        inner = [one for one in get_referents(*self._groups) if type(one) not in _FIXED]
-        if not any(inner) and _GROUPS.issuperset(map(type, inner)):
+        self._odd: list[tuple[Any, bytes]] = []
+        inner = [one for one in get_referents(*attributes) if type(one) not in _FIXED]
+        if _GROUPS.issuperset(map(type, inner)) and not any(inner):
             self._empty += inner
         else:
-            for attributes in [*self._dicts]:
-                if not self._look_into([one for one in attributes.values() if type(one) not in _FIXED]):
-                    self._odd.append((attributes, encode(attributes)))
-        self._sizes = [*map(len, self._groups)]
-        self._names = [*chain.from_iterable(self._dicts)]
-        self._values = get_referents(*self._groups)
+            for message, held in zip(messages, attributes, strict=True):
+                if not self._look_into([one for one in held.values() if type(one) not in _FIXED]):
+                    self._odd.append((message, tell(message)))
+        count = len(messages)
+        self._sizes = [*map(len, attributes), *map(len, self._groups[count:])]
+        self._names = [*chain.from_iterable(attributes), *chain.from_iterable(self._dicts[count:])]
+        self._values = get_referents(*attributes, *self._groups[count:])
         self._own = identities(get_referents(*messages))
         self._named = identities(self._names)
         self._valued = identities(self._values)
@@ -91,15 +102,20 @@ class Holding:
         return len(self.kinds)
 
     @property
+    def is_odd(self) -> bool:
+        """Whether a message holds what may change and is neither a list nor a dict."""
+        return bool(self._odd)
+
+    @property
     def is_slow(self) -> bool:
         """Whether to encode the messages takes no longer than to ask whether they are what they were."""
         return len(self._odd) * _ODD_IN > len(self.kinds)
 
     @property
     def size_bytes(self) -> int:
-        """Returns how much memory it takes, about."""
+        """Returns how much memory it takes, about, but for the texts that it keeps."""
         kept = len(self._values) + len(self._names)
-        return 8 * (2 * kept + 5 * len(self.kinds) + 3 * len(self._groups) + len(self._empty))
+        return 16 * kept + _GROUP_BYTES * (len(self._groups) + len(self._empty))
 
     def holds(self, messages: Sequence[Any]) -> bool:
         """Returns whether messages are what they were, none added and none gone."""
@@ -110,7 +126,7 @@ class Holding:
                 and identities([*chain.from_iterable(self._dicts)]) == self._named
                 and [*map(len, self._groups)] == self._sizes
                 and not any(self._empty)
-                and all(self._encode(attributes) == was for attributes, was in self._odd)
+                and all(self._tell(message) == was for message, was in self._odd)
             )
         except (InvalidError, RuntimeError):  # something that is not stored, or that changes just now
             return False
@@ -118,7 +134,7 @@ class Holding:
     def followed(self, more: Holding) -> Holding:
         """Returns what these messages hold and others behind them."""
         both = Holding.__new__(Holding)
-        both._encode = self._encode
+        both._tell = self._tell
         both.kinds, both._empty = self.kinds + more.kinds, self._empty + more._empty
         both._dicts, both._groups = self._dicts + more._dicts, self._groups + more._groups
         both._odd, both._sizes = self._odd + more._odd, self._sizes + more._sizes

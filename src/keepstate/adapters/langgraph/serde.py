@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
+import msgspec
 import ormsgpack
-from langgraph.checkpoint.serde.base import SerializerProtocol
+from langgraph.checkpoint.serde.base import CipherProtocol, SerializerProtocol
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 
 from keepstate.adapters.langgraph.classes import Classes
@@ -21,7 +22,7 @@ from keepstate.engine.history.objects import packed, unpacked
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import merkle
 from keepstate.values.codec import Codec
-from keepstate.values.contents import closed
+from keepstate.values.contents import closed, replanted
 from keepstate.values.merkle import Planted
 from keepstate.values.nodes import LIST_STYLE, item
 from keepstate.values.reading import ObjectReader, Reader
@@ -29,6 +30,8 @@ from keepstate.values.refs import TAG, Fetching
 from keepstate.values.types import LEAF_READERS, OBJECT
 
 _SEALED: Final = "langgraph.serialized"
+SAID: Final = 0x92
+"""How the encoding begins of what a serializer has said: two things."""
 _THREE: Final = 0x93
 _SHORT_TEXT: Final = 0x1F
 """How an object's parts begin: three of them, of which the first is a name of up to so many bytes."""
@@ -67,6 +70,10 @@ class Values:
     def __init__(self, classes: Classes, serde: SerializerProtocol | None = None) -> None:
         self.classes, self.serde = classes, serde
         self.is_encrypted = isinstance(serde, EncryptedSerializer)
+        self._says = serde
+        self._cipher: CipherProtocol | None = None
+        if isinstance(serde, EncryptedSerializer) and _only_encrypts(type(serde)):
+            self._says, self._cipher = serde.serde, serde.cipher
         classes.replaces(_SEALED, Serialized, PlainShape(_parts_of, self._open))
         self.codec = Codec(classes)
         self.messages = classes.messages
@@ -98,7 +105,34 @@ class Values:
         """Returns what a channel is called in the state: nothing readable, if a serializer encrypts."""
         return sha256(channel.encode()).hexdigest()[:16] if self.is_encrypted else channel
 
+    # ---- what tells a value
+
+    def told(self, value: Any) -> bytes:
+        """Returns an encoding that no two values share; with a serializer, all that it says of the value.
+
+        What `EncryptedSerializer` encrypts is told before: it says something else each time.
+
+        Raises:
+            InvalidError: The value would not come back; its path is named.
+        """
+        if self._says is None:
+            return self.codec.canonical(value)
+        kind, data = self._says.dumps_typed(value)
+        return self.codec.canonical([kind, bytes(data)])
+
+    def told_message(self, message: Any) -> bytes:
+        """Returns what tells a message: its attributes; a serializer may say more."""
+        return self.codec.canonical(message.__dict__) if self.serde is None else self.told(message)
+
+    def said(self, told: bytes) -> Serialized:
+        """Returns what a serializer has said, of what tells the value."""
+        return Serialized(*msgspec.msgpack.decode(told, type=tuple[str, bytes]))
+
     # ---- values in parts
+
+    def planted(self, told: bytes) -> Planted:
+        """Returns the Merkle form of a value, of what tells it."""
+        return replanted(told) if self.serde is None else self.plant(self.said(told))
 
     def plant(self, value: Any) -> Planted:
         """Returns the Merkle form of a value that stands by itself, or in a list."""
@@ -106,11 +140,11 @@ class Values:
             return self.codec.plant(value)
         return Planted(self.codec.canonical(self._seal(value)), {})
 
-    def plant_whole(self, value: Any) -> Planted:
-        """Returns the Merkle form of a channel's value: a list by its items, each for itself."""
-        if self.serde is None or kind_of(value) is not list:
-            return self.plant(value)
-        return _at_hand(closed(LIST_STYLE, [item(self.plant(one).encoding) for one in value]))
+    def plant_whole(self, items: list[Any]) -> Planted:
+        """Returns the Merkle form of a channel's list by its items, each for itself."""
+        if self.serde is None:
+            return self.plant(items)
+        return _at_hand(closed(LIST_STYLE, [item(self.plant(one).encoding) for one in items]))
 
     def assemble(self, encoding: bytes, objects: Mapping[bytes, bytes], copies: Copies | None = None) -> Any:
         """Returns a channel's value; copies of what was decoded before, if that is told."""
@@ -150,8 +184,12 @@ class Values:
         return value
 
     def _seal(self, value: Any) -> Serialized:
-        assert self.serde is not None
-        return Serialized(*self.serde.dumps_typed(value))
+        assert self._says is not None
+        said = value if type(value) is Serialized else Serialized(*self._says.dumps_typed(value))
+        if self._cipher is None:
+            return said
+        name, data = self._cipher.encrypt(said.data)
+        return Serialized(f"{said.type}+{name}", data)
 
     def _open(self, fields: Mapping[str, Any]) -> _Opened:
         kind, data = fields["type"], fields["data"]
@@ -160,6 +198,11 @@ class Values:
         if self.is_encrypted and "+" not in kind:
             raise CorruptError(f"a value of {kind!r} stands here that was never encrypted")
         return _Opened(self.serde.loads_typed((kind, data)))
+
+
+def _only_encrypts(kind: type[EncryptedSerializer]) -> bool:
+    """Whether it encrypts what its inner serializer says, and does nothing else."""
+    return kind.dumps_typed is EncryptedSerializer.dumps_typed
 
 
 def _object(data: bytes) -> bytes:

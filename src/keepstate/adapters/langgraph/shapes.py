@@ -71,7 +71,7 @@ class MessageShape:
             name: held[name]
             for name in self._blank
             if name in held
-            and not (name in empty and held[name] == empty[name] and type(held[name]) is type(empty[name]))
+            and not (name in empty and type(held[name]) is type(empty[name]) and held[name] == empty[name])
         }
         return {**fields, **value.__pydantic_extra__} if value.__pydantic_extra__ else fields
 

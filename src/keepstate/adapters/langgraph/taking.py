@@ -16,9 +16,9 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 
 from keepstate._runner import Lock
-from keepstate.adapters.langgraph.holding import Holding
+from keepstate.adapters.langgraph.holding import Holding, attributes_of
 from keepstate.adapters.langgraph.identities import ARE_TOLD
-from keepstate.adapters.langgraph.serde import Values, kind_of
+from keepstate.adapters.langgraph.serde import SAID, Serialized, Values, kind_of
 from keepstate.adapters.langgraph.shapes import Snapshot
 from keepstate.engine.losses import Losses
 from keepstate.errors import InvalidError
@@ -26,7 +26,7 @@ from keepstate.stores.protocol import Entry as StoredEntry
 from keepstate.stores.protocol import Store
 from keepstate.values.codec import canonical
 from keepstate.values.comparing import compared
-from keepstate.values.contents import closed, closed_tree, open_contents
+from keepstate.values.contents import closed, closed_tree, open_contents, split
 from keepstate.values.diff import aligned
 from keepstate.values.lowering import array_head
 from keepstate.values.merkle import Planted
@@ -42,7 +42,6 @@ _OVERHEAD_BYTES: Final = 512
 _FEW_MORE: Final = 64
 """With so many encodings beside, a mark is made one: to join them each time costs as much as all else."""
 
-_attributes: Final = attrgetter("__dict__")
 _extra: Final = attrgetter("__pydantic_extra__")
 
 Kinds: TypeAlias = list[type]
@@ -65,22 +64,22 @@ class Mark(msgspec.Struct, frozen=True):
     """What a value was.
 
     Attributes:
-        begun: Its encoding, or how that of a list begins; None if the value cannot be told.
-        kinds: The classes of its items, where their attributes alone are encoded.
+        begun: Its encoding, or how that of a list begins.
+        kinds: The classes of its items, where each is told by itself: a message by its attributes.
         more: The encodings of more items, behind those.
         holding: What those messages hold, so that the next time nothing of them need be encoded: first of
             those whose encoding is one, then of those behind.
     """
 
-    begun: bytes | None
+    begun: bytes
     kinds: Kinds | None = None
     more: list[bytes] = []
     holding: tuple[Holding, ...] = ()
 
     @property
-    def whole(self) -> bytes | None:
+    def whole(self) -> bytes:
         """Returns the encoding."""
-        if self.begun is None or self.kinds is None or not self.more:
+        if self.kinds is None or not self.more:
             return self.begun
         count = len(self.kinds)
         items = memoryview(self.begun)[len(array_head(count - len(self.more))) :]
@@ -89,8 +88,9 @@ class Mark(msgspec.Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         """Returns how much memory it takes, about."""
-        held = sum([one.size_bytes for one in self.holding])
-        return len(self.begun or b"") + sum(map(len, self.more)) + 8 * len(self.kinds or ()) + held
+        told = len(self.begun) + sum(map(len, self.more)) + 8 * len(self.kinds or ())
+        # The texts that are held take as much again, if nobody else has them any more.
+        return 2 * told + sum([one.size_bytes for one in self.holding]) if self.holding else told
 
 
 class Channel(msgspec.Struct, frozen=True):
@@ -209,7 +209,10 @@ def _take(values: Values, value: Any, before: Channel | None) -> Taken:
         if followed is not None:
             return followed
     mark = _mark(values, value)
-    return Taken(mark, _verdict(values, value, mark, before))
+    return Taken(mark, _verdict(values, mark, before.mark if before else None))
+
+
+# ---- what tells a value
 
 
 def _followed(values: Values, value: list[Any], before: Mark) -> Taken | None:
@@ -227,14 +230,17 @@ def _followed(values: Values, value: list[Any], before: Mark) -> Taken | None:
     if not _are_messages(values, added):
         return None
     try:
-        more = Holding(added, values.codec.canonical)
-        marks = [values.codec.canonical(one.__dict__) for one in added]
+        attributes = attributes_of(added)
+        more = Holding(added, attributes, values.told_message)
+        if values.serde is not None and more.is_odd:
+            return None
+        marks = [*map(values.codec.canonical, attributes)]
     except InvalidError:
         return None  # to be done the other way, which names the path
-    verdict = Splices([(end, end, [values.plant(one) for one in added])])
     if not more.holds(added):  # somebody changes them just now
         return None
     assert before.kinds is not None
+    planted = [values.plant(_item(values, *one)) for one in zip(marks, more.kinds, strict=True)]
     first, *rest = before.holding
     mark = Mark(
         before.begun,
@@ -242,6 +248,7 @@ def _followed(values: Values, value: list[Any], before: Mark) -> Taken | None:
         before.more + marks,
         (first, rest[0].followed(more) if rest else more),
     )
+    verdict = Splices([(end, end, planted)])
     return Taken(mark if len(mark.more) < _FEW_MORE else _joined(mark), verdict)
 
 
@@ -253,21 +260,28 @@ def _joined(mark: Mark) -> Mark:
 
 def _mark(values: Values, value: Any) -> Mark:
     """Returns what tells a value."""
-    codec = values.codec
+    if kind_of(value) is not list:
+        return Mark(values.told(value))
+    if value and _are_messages(values, value):
+        return _mark_of_messages(values, value)
+    if values.serde is None:
+        return Mark(values.codec.canonical_long(value))
+    return Mark(_array([values.told(one) for one in value]), [Serialized] * len(value))
+
+
+def _mark_of_messages(values: Values, messages: list[Any]) -> Mark:
+    kinds, attributes = [*map(type, messages)], attributes_of(messages)
     try:
-        if kind_of(value) is list and value and _are_messages(values, value):
-            if not ARE_TOLD:
-                return Mark(codec.canonical_long([*map(_attributes, value)]), [*map(type, value)])
-            holding = Holding(value, codec.canonical)
-            encoding = codec.canonical_long([*map(_attributes, value)])
-            is_whole = not holding.is_slow and holding.holds(value)
-            return Mark(encoding, holding.kinds, holding=(holding,) if is_whole else ())
-        return Mark(codec.canonical_long(value) if kind_of(value) is list else codec.canonical(value))
+        holding = Holding(messages, attributes, values.told_message) if ARE_TOLD else None
+        if values.serde is not None and (holding is None or holding.is_odd):
+            return Mark(_array([values.told_message(one) for one in messages]), kinds)
+        told = values.codec.canonical_long(attributes)
     except InvalidError:
-        if values.serde is None:
-            codec.canonical(value)  # names the path; of a message's attributes, in the message
-            raise
-        return Mark(None)
+        values.codec.canonical(messages)  # names the path as it is in the messages
+        raise
+    if holding is None or holding.is_slow or not holding.holds(messages):
+        return Mark(told, kinds)
+    return Mark(told, kinds, holding=(holding,))
 
 
 def _are_messages(values: Values, items: Sequence[Any]) -> bool:
@@ -275,65 +289,74 @@ def _are_messages(values: Values, items: Sequence[Any]) -> bool:
     return values.messages.issuperset(map(type, items)) and not any(map(_extra, items))
 
 
-def _verdict(values: Values, value: Any, mark: Mark, before: Channel | None) -> Verdict:
-    was = before.mark.whole if before else None
-    now = mark.whole
-    if now is None or before is None or was is None:
-        return values.plant_whole(value)
-    if was == now and before.mark.kinds == mark.kinds:
+def _array(items: Sequence[bytes]) -> bytes:
+    return array_head(len(items)) + b"".join(items)
+
+
+# ---- how it differs from what stood before
+
+
+def _verdict(values: Values, mark: Mark, before: Mark | None) -> Verdict:
+    """Returns what is to be done; it is made of the mark alone, whatever has become of the value."""
+    if before is None:
+        return _whole(values, mark)
+    was, now = before.whole, mark.whole
+    if was == now and before.kinds == mark.kinds:
         return None
-    if kind_of(value) is list and (mark.kinds is not None or values.serde is not None):
-        return _list_verdict(values, was, before.mark.kinds, now, mark.kinds, value)
-    if values.serde is not None or before.mark.kinds is not None:
-        return values.plant_whole(value)
-    return compared(was, now, value, values.codec.plant)
+    if mark.kinds is not None and before.kinds is not None:
+        return _list_verdict(values, was, before.kinds, now, mark.kinds)
+    if mark.kinds is not None or before.kinds is not None or values.serde is not None:
+        return _whole(values, mark)
+    return compared(was, now)
 
 
-def _list_verdict(
-    values: Values, old: bytes, was_kinds: Kinds | None, mark: bytes, kinds: Kinds | None, value: list[Any]
-) -> Verdict:
+def _whole(values: Values, mark: Mark) -> Planted:
+    """Returns all of a value, made of what tells it."""
+    if mark.kinds is None:
+        return values.planted(mark.whole)
+    told = zip(split(mark.whole), mark.kinds, strict=True)
+    return values.plant_whole([_item(values, *one) for one in told])
+
+
+def _item(values: Values, told: bytes, kind: Any) -> Any:
+    """Returns an item of a list, for nobody else, by what tells it."""
+    if kind is Serialized or told[0] == SAID:
+        return values.said(told)
+    attributes: dict[str, Any] = values.codec.assemble(told, {})
+    # Others may stand beside those of a message, and are not stored.
+    return values.classes.made(
+        kind, {name: value for name, value in attributes.items() if name in kind.model_fields}
+    )
+
+
+def _list_verdict(values: Values, old: bytes, was_kinds: Kinds, mark: bytes, kinds: Kinds) -> Verdict:
     """Returns what leads from one list to another, told by the marks of their items."""
-    if not _is_list(old) or (kinds is None) != (was_kinds is None):
-        return values.plant_whole(value)
-    appended = _appended(old, mark, len(value))
-    if appended is not None and (kinds is None or was_kinds is None or kinds[: len(was_kinds)] == was_kinds):
-        count = len(value) - appended
-        return Splices([(count, count, [values.plant(one) for one in value[count:]])])
-    head, was, now = between(old, mark, len(value))
-    before: Sequence[Any] = was
-    after: Sequence[Any] = now
-    if kinds is not None and was_kinds is not None:
-        tail = len(was_kinds) - head - len(was)
-        if (
-            kinds[:head] != was_kinds[:head]
-            or kinds[len(kinds) - tail :] != was_kinds[len(was_kinds) - tail :]
-        ):
-            return values.plant_whole(value)
-        before = [*zip(was_kinds[head : head + len(was)], was, strict=True)]
-        after = [*zip(kinds[head : head + len(now)], now, strict=True)]
+    count, begin = len(kinds), len(was_kinds)
+    items = memoryview(old)[len(array_head(begin)) :]
+    head_bytes = len(array_head(count))
+    if kinds[:begin] == was_kinds and mark.startswith(items, head_bytes):
+        fresh = split(array_head(count - begin) + mark[head_bytes + len(items) :])
+        return Splices([(begin, begin, _planted(values, fresh, kinds[begin:]))])
+    head, was, now = between(old, mark, count)
+    tail = len(was_kinds) - head - len(was)
+    if kinds[:head] != was_kinds[:head] or kinds[count - tail :] != was_kinds[len(was_kinds) - tail :]:
+        head, was, now = 0, split(old), split(mark)
+    before = [*zip(was_kinds[head : head + len(was)], was, strict=True)]
+    after = [*zip(kinds[head : head + len(now)], now, strict=True)]
     return Splices(
         [
             (
                 head + begin,
                 head + end,
-                [values.plant(one) for one in value[head + new_begin : head + new_end]],
+                _planted(values, now[new_begin:new_end], kinds[head + new_begin : head + new_end]),
             )
             for begin, end, new_begin, new_end in aligned(before, after)
         ]
     )
 
 
-def _appended(old: bytes, new: bytes, count: int) -> int | None:
-    """Returns how many items a list has behind those of another; None if it does not begin like that."""
-    begin = len(array_head(count))
-    if begin == 1 or old[0] != new[0] or not new.startswith(memoryview(old)[begin:], begin):
-        return None
-    was = int.from_bytes(old[1:begin])
-    return count - was if count >= was else None
-
-
-def _is_list(mark: bytes) -> bool:
-    return 0x90 <= mark[0] < 0xA0 or mark[0] in (0xDC, 0xDD)
+def _planted(values: Values, told: Sequence[bytes], kinds: Kinds) -> list[Planted]:
+    return [values.plant(_item(values, *one)) for one in zip(told, kinds, strict=True)]
 
 
 # ---- a state of them
@@ -368,7 +391,7 @@ def state_of(
         verdict = one.verdict
         known = before.channels.get(name) if before else None
         if known is None and not isinstance(verdict, Planted):
-            verdict = values.plant_whole(_again(values, one))
+            verdict = _whole(values, one.mark)
         tree = known.tree if known else None
         if known is not None and isinstance(verdict, Splices):
             verdict, tree = yield from _spliced(known, verdict)
@@ -412,22 +435,6 @@ def _entry(encoding: bytes, key: bytes = b"") -> Entry:
     return item(
         encoding, is_deep=_MAY_HOLD_REF.search(encoding) is not None and bool(refs_in(encoding)), key=key
     )
-
-
-def _again(values: Values, taken: Taken) -> Any:
-    """Returns the value that was passed, as it was then."""
-    encoding, kinds = taken.mark.whole, taken.mark.kinds
-    assert encoding is not None
-    value = values.codec.assemble(encoding, {})
-    if kinds is None:
-        return value
-    made = values.classes.made
-    return [made(kind, _named(kind, fields)) for kind, fields in zip(kinds, value, strict=True)]
-
-
-def _named(kind: Any, attributes: dict[str, Any]) -> dict[str, Any]:
-    """Returns the attributes that a message is made of: others may stand beside them, and are not stored."""
-    return {name: value for name, value in attributes.items() if name in kind.model_fields}
 
 
 class Standings:
