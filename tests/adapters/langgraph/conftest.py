@@ -12,6 +12,18 @@ from tests.stores.postgres import pgbouncer
 from tests.stores.postgres.pgbouncer import PgBouncer
 from tests.stores.postgres.pooler import Pooler
 
+UNNAMED = "ignore::keepstate.adapters.langgraph.classes.NotAllowedWarning"
+"""Tests store classes of their own, and only some look at what is said of that."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Lets the tests of this folder store classes that they have not allowed."""
+    here = Path(__file__).parent
+    for item in items:
+        if here in item.path.parents:
+            item.add_marker(pytest.mark.filterwarnings(UNNAMED), append=False)
+
+
 SHARED = ("sqlite", "redis", "redis_cluster", "postgres")
 BACKENDS = ("memory", "file", *SHARED)
 

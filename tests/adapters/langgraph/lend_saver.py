@@ -7,7 +7,6 @@ what becomes of a run that another one has overtaken; theirs are the same either
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 from collections.abc import AsyncIterator, Iterator
@@ -21,6 +20,7 @@ from keepstate.adapters.langgraph import KeepstateSaver
 from keepstate.adapters.langgraph.opened import Opened
 
 LENT = {"sync_checkpointer": "sqlite", "async_checkpointer": "sqlite_aio"}
+UNNAMED = "ignore::keepstate.adapters.langgraph.classes.NotAllowedWarning"
 
 
 def _opened() -> Opened[KeepstateSaver]:
@@ -48,7 +48,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Puts our savers where theirs were, and leaves out the tests of the others."""
     theirs: Any = import_module("tests.conftest")
     theirs._checkpointer_sqlite, theirs._checkpointer_sqlite_aio = _lent, _lent_aio
-    logging.getLogger("keepstate.adapters.langgraph").setLevel(logging.ERROR)
     others = [
         item
         for item in items
@@ -56,6 +55,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if name in LENT and value != LENT[name]
     ]
     mine = [item for item in items if set(LENT) & set(getattr(getattr(item, "callspec", None), "params", {}))]
+    for item in mine:
+        item.add_marker(pytest.mark.filterwarnings(UNNAMED))
     others += [item for item in items if item not in mine]
     items[:] = [item for item in items if item not in others]
     config.hook.pytest_deselected(items=others)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import logging
 import os
 import subprocess
 import sys
@@ -25,8 +24,8 @@ from langgraph.graph.message import (
 from typing_extensions import TypedDict
 
 import keepstate
-from keepstate.adapters.langgraph import KeepstateSaver
-from keepstate.adapters.langgraph.classes import Classes
+from keepstate.adapters.langgraph import KeepstateSaver, classes
+from keepstate.adapters.langgraph.classes import Classes, NotAllowedWarning
 from keepstate.adapters.langgraph.serde import Values
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import types
@@ -145,24 +144,50 @@ def elsewhere(url: str, *allows: object) -> list[str]:
     return done.stdout.splitlines()
 
 
-def test_who_stores_a_class_that_others_will_not_read_is_told_once(caplog: pytest.LogCaptureFixture) -> None:
-    with caplog.at_level(logging.WARNING), KeepstateSaver("memory://") as saver:
-        put(saver, config(), 0, ticket=Ticket("a"))
-        put(saver, config(), 1, tickets=[Ticket("b")])
+@pytest.mark.filterwarnings("always")
+def test_who_stores_a_class_that_others_will_not_read_is_told_once(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    @dataclass
+    class Own:
+        n: int
 
-    told = [record.getMessage() for record in caplog.records]
+    for step in range(2):
+        with KeepstateSaver("memory://") as saver:
+            put(saver, config(), step, one=Own(1), more=[Own(2)])
+
+    told = [warning for warning in recwarn if warning.category is NotAllowedWarning]
     assert len(told) == 1
-    assert "allow=[Ticket]" in told[0]
+    assert "Own" in str(told[0].message) and "allow=[" in str(told[0].message)
 
 
-def test_graphs_allow_the_classes_of_their_schema(caplog: pytest.LogCaptureFixture) -> None:
+def test_who_stores_a_class_sees_the_warning_where_nothing_was_configured(tmp_path: Path) -> None:
+    code = (
+        "from tests.adapters.langgraph.test_serializing import KeepstateSaver, Ticket, config, put\n"
+        f"with KeepstateSaver('sqlite:///{tmp_path}/a.db') as saver: put(saver, config(), 0, t=Ticket('a'))\n"
+        "with KeepstateSaver('memory://', allow=[Ticket]) as saver: put(saver, config(), 0, t=Ticket('a'))\n"
+    )
+    root = Path(__file__).parents[3]
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": f"{root / 'src'}:{root}"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert done.stderr.count("NotAllowedWarning: objects of ") == 1
+
+
+@pytest.mark.filterwarnings("error")
+def test_graphs_allow_the_classes_of_their_schema(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(classes, "_TOLD", set[str]())
     with KeepstateSaver("memory://") as saver:
         clone = saver.with_allowlist({(Ticket.__module__, "Ticket")})
 
         at = put(clone, config(), 0, ticket=Ticket("a"))
 
         assert values(clone, at) == values(saver, at) == {"ticket": Ticket("a")}
-        assert not caplog.records
         assert saver.with_allowlist({(Ticket.__module__, "Ticket")}) is clone
         assert type(clone) is KeepstateSaver
 

@@ -7,7 +7,7 @@ looked up and never imported, but for one that was allowed.
 
 from __future__ import annotations
 
-import logging
+import warnings
 from collections.abc import Callable, Collection, Iterable, Mapping
 from importlib import import_module
 from typing import Any, Final, TypeAlias, cast
@@ -21,8 +21,13 @@ from keepstate.values.shapes import Shape
 Allowed: TypeAlias = type | tuple[str, ...]
 """A class, or its module and name."""
 
-_LOGGER: Final = logging.getLogger("keepstate.adapters.langgraph")
 _VERSION: Final = 1
+_TOLD: Final = set[str]()
+"""The classes of which was said already, once in a process, that nobody has allowed them."""
+
+
+class NotAllowedWarning(UserWarning):
+    """Objects of a class are stored that nobody has allowed: another process will not read them."""
 
 
 class Classes(Registry):
@@ -88,14 +93,15 @@ class Classes(Registry):
                 self._met_by_class[kind] = stand_in
             return stand_in
         found = Registration(name, _VERSION, kind, shape)
-        if not self._is_quiet and name not in self._allowed:
-            _LOGGER.warning(
-                "objects of %s are stored in checkpoints; other processes read them only if they allow it: "
-                "KeepstateSaver(..., allow=[%s])",
-                name,
-                kind.__qualname__,
-            )
         self._met_by_name[name] = self._met_by_class[kind] = found
+        if not self._is_quiet and name not in self._allowed and name not in _TOLD:
+            _TOLD.add(name)
+            warnings.warn(
+                f"objects of {name} are stored in checkpoints; other processes read them only if they allow "
+                f"it: KeepstateSaver(..., allow=[{kind.__qualname__}])",
+                NotAllowedWarning,
+                stacklevel=2,
+            )
         return found
 
     # ---- reading
