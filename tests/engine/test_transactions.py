@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from keepstate.engine.events import EXISTS, NO_STREAM
@@ -179,11 +181,27 @@ async def test_transact_gives_up_after_its_attempts(space: Space) -> None:
         await space.documents.put("n", value + 1)
         await tx.documents.put("n", -1)
 
-    with pytest.raises(AttemptsExhaustedError) as caught:
+    with pytest.raises(AttemptsExhaustedError, match="allow more `attempts`") as caught:
         await space.transact(step, attempts=3)
 
     assert caught.value.attempts == 3
     assert await space.documents.get("n") == 3
+
+
+async def test_who_lost_a_transaction_waits_for_those_who_lost_before(space: Space) -> None:
+    calls: list[int] = []
+
+    async def step(tx: Transaction) -> None:
+        value: int = await tx.documents.get("n", 0)
+        calls.append(value)
+        await asyncio.sleep(0)
+        await tx.documents.put("n", value + 1)
+
+    await space.documents.put("n", 0)
+    await asyncio.gather(*(space.transact(step) for _ in range(40)))
+
+    assert await space.documents.get("n") == 40
+    assert len(calls) < 100  # each once, those who lost then one after the other
 
 
 async def test_a_version_expected_of_what_was_read_at_another_is_refused_at_once(space: Space) -> None:

@@ -61,6 +61,28 @@ def test_a_state_may_merge_whenever_it_commits(anywhere: Place) -> None:
     assert anywhere()["n"] == 10
 
 
+def test_a_merge_is_made_however_often_others_were_faster(place: Place) -> None:
+    one, other = place(), place()
+    one["n"] = 0
+    one.commit()
+    other.discard()
+    defeats = 0
+
+    def added(base: int, ours: int, theirs: int) -> int:
+        nonlocal defeats
+        if defeats < 80:
+            defeats += 1
+            other["others"] = defeats
+            other.commit()
+        return ours + theirs - base
+
+    one["n"], other["n"] = 1, 10
+    other.commit()
+    one.commit(on_conflict="merge", rules={"n": added})
+
+    assert dict(place()) == {"n": 11, "others": 80}
+
+
 @pytest.mark.parametrize(("side", "kept"), [("ours", 3), ("theirs", 2)])
 def test_both_sides_of_a_conflict_are_kept_until_somebody_decides(
     anywhere: Place, side: RuleName, kept: int

@@ -15,7 +15,7 @@ from keepstate.engine.once import entered_once
 from keepstate.engine.scope import ATTEMPTS, Scope, called
 from keepstate.engine.times import admit_wait, milliseconds
 from keepstate.engine.unit import UNWRITTEN, Unit
-from keepstate.engine.updating import changed, in_turn
+from keepstate.engine.updating import changed
 from keepstate.engine.watch import Watch
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.stores.protocol import Entry
@@ -221,10 +221,7 @@ class Documents:
             unit.put(place, write_record(self._scope, place, key, new), ttl_ms=await _left_ms(unit, entry))
             return new
 
-        if self._scope.gathers:
-            return await self._scope.run(work)
-        store, space, runner = await self._scope.store(), self._scope.stored_name, self._scope.runner
-        return await in_turn(store, space, place, runner, lambda: self._scope.run(work, attempts=None))
+        return await self._scope.in_turn(place, work)
 
     def _copied(self, place: bytes, value: object, type: Any = None) -> Any:
         return self._scope.decode(self._scope.encode(value, place), place, type)

@@ -15,6 +15,7 @@ from keepstate._clock import Clock
 from keepstate._runner import Runner
 from keepstate.engine.turns import Turns
 from keepstate.engine.unit import Unit
+from keepstate.engine.updating import in_turn
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
 from keepstate.stores.protocol import Applied, Entry, Store
 from keepstate.values import codec
@@ -123,6 +124,13 @@ class Scope(ABC):
         """
 
     @abstractmethod
+    async def in_turn(self, place: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
+        """Runs work after what this process has begun at the same place, and repeats it until it succeeds.
+
+        For what nobody can be told to repeat: others, here or in another process, only make it slower.
+        """
+
+    @abstractmethod
     def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
         """Yields the entries under a prefix in order, each with the unit that has read it.
 
@@ -156,9 +164,23 @@ class Scope(ABC):
             return await self.home.recorder(self.stored_name).commit(self, unit)
         return await unit.commit()
 
-    async def repeated(self, once: Callable[[], Awaitable[T]], attempts: int | None) -> T:
-        """Calls until there is no conflict, at most so many times; None tries until that is hopeless."""
-        attempt, since_s = 0, self.clock.monotonic_s() if attempts is None else 0.0
+    async def repeated(
+        self,
+        once: Callable[[], Awaitable[T]],
+        attempts: int | None,
+        *,
+        lost: int = 0,
+        advice: str = "try again later",
+    ) -> T:
+        """Calls until there is no conflict, at most so many times; None tries until that is hopeless.
+
+        Args:
+            once: What is called.
+            attempts: How often it may be.
+            lost: How often it was already.
+            advice: What to do in the end, beside to let fewer write at once.
+        """
+        attempt, since_s = lost, self.clock.monotonic_s() if attempts is None else 0.0
         while True:
             attempt += 1
             try:
@@ -169,7 +191,7 @@ class Scope(ABC):
                 if self._is_enough(attempt, attempts, since_s):
                     raise AttemptsExhaustedError(
                         f"space {self.name!r} had a conflict {attempt} times, the last one: {conflict}; "
-                        "let fewer write at once, or allow more attempts",
+                        f"let fewer write at once, or {advice}",
                         attempts=attempt,
                     ) from conflict
             # The first retry goes at once: most conflicts have passed by the time they are told.
@@ -209,6 +231,13 @@ class SpaceScope(Scope):
             return answer, applied.revision if applied is not None and unit.writes else 0
 
         return await self.repeated(once, attempts)
+
+    async def in_turn(self, place: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
+        """Runs work after what this process has begun at the same place, and repeats it until it succeeds."""
+        store = await self.home.opened()
+        return await in_turn(
+            store, self.stored_name, place, self.runner, lambda: self.run(work, attempts=None)
+        )
 
     async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
         """Yields the entries under a prefix in order; each page is of a revision of its own."""
@@ -294,6 +323,10 @@ class TransactionScope(Scope):
             return answer
 
         return await self._gathering.turns.run(joined), 0
+
+    async def in_turn(self, place: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
+        """Lets the work join the transaction, whose own turn it has."""
+        return await self.run(work)
 
     async def whole(self, work: Callable[[], Awaitable[T]]) -> T:
         """Returns what work of several steps returned; nobody else who joins comes between them."""

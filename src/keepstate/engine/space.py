@@ -12,7 +12,8 @@ from keepstate.engine.once import entered_once
 from keepstate.engine.parts import Parts
 from keepstate.engine.scope import Home, SpaceScope, called
 from keepstate.engine.transaction import Transaction, gathering
-from keepstate.errors import InvalidError
+from keepstate.engine.updating import in_turn
+from keepstate.errors import ConflictError, InvalidError
 from keepstate.stores.protocol import Applied, Conflict, known_before, question
 from keepstate.values import limits
 
@@ -87,17 +88,33 @@ class Space(Parts):
             What `fn` returned.
 
         Raises:
-            AttemptsExhaustedError: Every attempt ended in a conflict; nothing was applied.
+            AttemptsExhaustedError: Every attempt ended in a conflict; nothing was applied. What must not be
+                refused for that asks for more attempts, or is an update of one document.
         """
         self._alone.refuse_coroutine(fn)
         limits.admit_count("attempts", attempts)
+        advice = "allow more `attempts`"
 
         async def once() -> T:
             async with self.transaction() as tx:
                 answer: T = await called(fn, tx)
             return answer
 
-        return await self._alone.repeated(once, attempts)
+        try:
+            return await once()
+        except ConflictError as conflict:
+            if not conflict.retryable or attempts == 1:
+                raise
+            mark = b"transact/" + (conflict.key or b"")  # no key begins so: documents take turns of their own
+        # What a transaction changes is known when it has lost: those of this process then come in turn.
+        alone = self._alone
+        return await in_turn(
+            await alone.store(),
+            alone.stored_name,
+            mark,
+            alone.runner,
+            lambda: alone.repeated(once, attempts, lost=1, advice=advice),
+        )
 
     async def size(self) -> SpaceSize:
         """Returns how much the space holds, by reading it; what comes meanwhile may be counted or not."""

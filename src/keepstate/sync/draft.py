@@ -87,6 +87,7 @@ class Draft(Loaded[engine.Draft], MutableMapping[str, Any]):
 
         Raises:
             ConflictError: The branch has moved on; nothing was committed.
+            NotFoundError: Others are to be merged with, and the branch is gone.
             MergeConflictError: Both sides changed the same, and no rule decides.
             InvalidError: A value would not come back equal; its path is named. Nothing was committed.
         """

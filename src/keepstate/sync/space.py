@@ -79,7 +79,8 @@ class Space(Parts[engine.Space]):
             What `fn` returned.
 
         Raises:
-            AttemptsExhaustedError: Every attempt ended in a conflict; nothing was applied.
+            AttemptsExhaustedError: Every attempt ended in a conflict; nothing was applied. What must not be
+                refused for that asks for more attempts, or is an update of one document.
         """
         return finish(self._inner.transact(receiving(Transaction, fn), attempts))
 

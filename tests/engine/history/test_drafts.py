@@ -40,6 +40,17 @@ async def test_a_reference_from_an_earlier_turn_still_counts(history: History) -
     assert draft["l"] is kept
 
 
+async def test_a_branch_that_is_gone_is_not_merged_with(history: History) -> None:
+    await history.commit({"n": 1})
+    await history.branch("trial")
+    draft = await history.begin("trial")
+    await history.delete_branch("trial")
+    draft["n"] = 2
+
+    with pytest.raises(NotFoundError, match="is gone"):
+        await draft.commit(on_conflict="merge")
+
+
 async def test_none_is_a_value_and_a_removal_is_a_commit(history: History) -> None:
     draft = await history.begin()
     draft["a"] = draft["b"] = None

@@ -99,12 +99,18 @@ async def commit_onto(ledger: Ledger, order: Order, base: bytes | None, state: P
 
     Raises:
         ConflictError: The branch is not on `base` any more, and is not to be merged.
+        NotFoundError: It is to be merged, and there is no branch any more.
         MergeConflictError: Both sides changed the same.
     """
     head = await ledger.branch(order.branch)
     await ledger.refuse_recorded(order.branch)
     if base == (head.commit if head else None):
         return await put_onto(ledger, order, head, state)
+    if order.on_conflict == "merge" and head is None:
+        raise NotFoundError(
+            f"branch {order.branch!r} of {ledger.unit.name!r} is gone, and there is nothing to merge with; "
+            "begin again"
+        )
     if order.on_conflict == "raise" or head is None:
         raise _moved(ledger, order.branch, base, head)
     if base is not None:
@@ -131,6 +137,14 @@ async def _held(ledger: Ledger, found: Found) -> None:
             f"commit {found.id.hex()[:10]}, which this state was made from, was pruned or squashed away: "
             "nothing can be merged with it; begin again"
         ) from error
+
+
+def commit_turn(branch: str) -> bytes:
+    """Returns where those of one process take turns who commit to a branch.
+
+    It is not the branch's key: what is recorded waits for its turn there, within that of a rollback.
+    """
+    return b"commit/" + branch.encode()
 
 
 async def put_onto(ledger: Ledger, order: Order, head: Head | None, state: Planted) -> Outcome:

@@ -8,12 +8,19 @@ from typing import Any, Final
 from keepstate.engine.documents import MISSING
 from keepstate.engine.history.bringing import brought
 from keepstate.engine.history.commits import Commit, commit_of
-from keepstate.engine.history.committing import OnConflict, Order, Outcome, admit_order, commit_onto
+from keepstate.engine.history.committing import (
+    OnConflict,
+    Order,
+    Outcome,
+    admit_order,
+    commit_onto,
+    commit_turn,
+)
 from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.loading import Loaded, State, missing
 from keepstate.engine.history.merging import MergeRules
 from keepstate.engine.history.paths import CODEC
-from keepstate.engine.scope import ATTEMPTS, Scope
+from keepstate.engine.scope import Scope
 from keepstate.engine.turns import Turns
 from keepstate.engine.unit import Unit
 from keepstate.errors import InvalidError
@@ -119,6 +126,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
 
         Raises:
             ConflictError: The branch has moved on; nothing was committed.
+            NotFoundError: Others are to be merged with, and the branch is gone.
             MergeConflictError: Both sides changed the same, and no rule decides.
             InvalidError: A value would not come back equal; its path is named. Nothing was committed.
         """
@@ -136,8 +144,10 @@ class Draft(Loaded, MutableMapping[str, Any]):
             outcome = await commit_onto(ledger, order, self._state.id, state)
             return outcome, await self._merged(ledger, outcome)
 
-        attempts = ATTEMPTS if order.on_conflict == "merge" else 1
-        (outcome, others), _ = await self._scope.run(work, attempts=attempts)
+        if order.on_conflict == "merge":
+            (outcome, others), _ = await self._scope.in_turn(commit_turn(order.branch), work)
+        else:
+            (outcome, others), _ = await self._scope.run(work, attempts=1)
         self._scope.unless_applied(self._standing())
         self._go_on(outcome, encodings, others)
         self.base = commit_of(outcome.id, outcome.record, outcome.number, self.branch)

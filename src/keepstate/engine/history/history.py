@@ -40,7 +40,7 @@ from keepstate.engine.history.sharing import taken_out
 from keepstate.engine.history.upkeep import Upkeep
 from keepstate.engine.history.writing import Appending, planted
 from keepstate.engine.recording.returning import put_back
-from keepstate.engine.scope import ATTEMPTS, Scope
+from keepstate.engine.scope import Scope
 from keepstate.errors import InvalidError
 from keepstate.values import limits
 from keepstate.values.merkle import Planted
@@ -108,7 +108,7 @@ class History(Upkeep):
             root = (await ledger.record(base)).root if base else EMPTY_STATE
             return await commit_onto(ledger, order, base, await planted(ledger, root, whole))
 
-        return await self._moved(work, order, attempts=1 if expected_head is not None else ATTEMPTS)
+        return await self._moved(work, order, once=expected_head is not None and on_conflict == "raise")
 
     async def _base(self, ledger: Ledger, branch: str, expected: str | Commit | None) -> bytes | None:
         if expected is None:

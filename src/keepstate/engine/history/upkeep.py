@@ -21,7 +21,7 @@ from keepstate.engine.history.commits import (
     Verified,
     commit_of,
 )
-from keepstate.engine.history.committing import Order, Outcome, admit_order, squash
+from keepstate.engine.history.committing import Order, Outcome, admit_order, commit_turn, squash
 from keepstate.engine.history.heads import MAIN
 from keepstate.engine.history.ledger import Ledger, Records
 from keepstate.engine.history.pruning import Keeping, prune
@@ -235,12 +235,17 @@ class Upkeep:
         return (await self._scope.run(joined))[0]
 
     async def _moved(
-        self, work: Callable[[Ledger], Awaitable[Outcome]], order: Order, *, attempts: int = ATTEMPTS
+        self, work: Callable[[Ledger], Awaitable[Outcome]], order: Order, *, once: bool = False
     ) -> Commit:
+        """Returns what the branch is on after work, repeated while others move it; or not repeated."""
+
         async def joined(unit: Unit) -> tuple[Unit, Outcome]:
             return unit, await work(self._ledger(unit))
 
-        (unit, told), _ = await self._scope.run(joined, attempts=attempts)
+        if once:
+            (unit, told), _ = await self._scope.run(joined, attempts=1)
+        else:
+            (unit, told), _ = await self._scope.in_turn(commit_turn(order.branch), joined)
         outcome = unit.recorded or told
         return commit_of(outcome.id, outcome.record, outcome.number, order.branch)
 

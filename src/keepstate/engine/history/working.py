@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from keepstate.engine import layout
 from keepstate.engine.history.bringing import brought
 from keepstate.engine.history.commits import Commit, commit_of
-from keepstate.engine.history.committing import Order, Outcome, commit_onto
+from keepstate.engine.history.committing import Order, Outcome, commit_onto, commit_turn
 from keepstate.engine.history.diary import Diary
 from keepstate.engine.history.draft import Draft, edited_state, encoded
 from keepstate.engine.history.heads import Head
@@ -53,6 +53,7 @@ class Working(Draft):
 
         Raises:
             ConflictError: The branch has moved on; nothing was written.
+            NotFoundError: Others are to be merged with, and the branch is gone.
             MergeConflictError: Both sides changed the same, and no rule decides.
             InvalidError: A value would not come back equal; its path is named. Nothing was written.
         """
@@ -73,7 +74,7 @@ class Working(Draft):
                 await self._diary.note(ledger, entries, order.author)
             return outcome, await self._merged(ledger, outcome) if outcome else {}
 
-        done, _ = await self._scope.run(work)
+        done, _ = await self._scope.in_turn(commit_turn(self.branch), work)
         if isinstance(done, ConflictError):
             raise done
         self._diary.applied()
