@@ -115,6 +115,8 @@ def test_a_value_is_read_as_the_type_that_is_asked_for(
 MISFITS: list[tuple[Any, Any, str]] = [
     ("5", int, r"^the value: Expected `int`, got `str`"),
     ({"a": ["x"]}, dict[str, list[int]], r"^\[\.\.\.\]\[0\]: Expected `int`"),
+    ({"a": {1: 2}}, dict[str, dict[str, int]], r"^\[\.\.\.\] key: Expected `str`, got `int`$"),
+    ({1: 2}, dict[str, Any], r"^key: Expected `str`, got `int`$"),
     ({}, Plain, r"^the value: .*missing required field `name`"),
     ({"role": 5}, Message, r"(?s)^the value: .*role"),
     (5, Message, r"^the value: expected Message, got int"),

@@ -6,8 +6,9 @@ nobody can open. `layout` judges names of documents and leases, `times` lengths 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from os import PathLike, fspath
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from keepstate._runner import Colour
 from keepstate.errors import InvalidError
@@ -40,6 +41,20 @@ def admit_name(what: str, name: object) -> str:
     if not 0 < len(text.encode()) <= limits.KEY_BYTES:
         raise InvalidError(f"`{what}` is {_shown(name)}; it has 1 to {limits.KEY_BYTES} bytes of UTF-8")
     return text
+
+
+def admit_text_keys(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
+    """Returns a mapping as a dict, whose keys are text: what is inside of its values may have any.
+
+    Raises:
+        InvalidError: A key is none.
+    """
+    for key in given:
+        if not isinstance(key, str):
+            raise InvalidError(
+                f"{what} has the key {_shown(key)}; its keys are text, such as {str(key)[:60]!r}"
+            )
+    return dict(cast("Mapping[str, Any]", given))
 
 
 def admit_space(what: str, name: object, namespace: str) -> str:

@@ -10,7 +10,17 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass
 from functools import cache
 from types import NoneType, UnionType
-from typing import Any, Final, TypeVar, Union, dataclass_transform, get_args, get_origin, get_type_hints
+from typing import (
+    Any,
+    Final,
+    TypeVar,
+    Union,
+    cast,
+    dataclass_transform,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
 
 from keepstate.engine.admission import admit_instance
 from keepstate.errors import CorruptError, InvalidError
@@ -66,19 +76,30 @@ def admit_record(what: str, given: object, kind: type) -> None:
     admit_instance(what, given, kind)
     if not is_dataclass(kind):
         return
-    for name, wanted in _field_types(kind):
+    for name, wanted, items in _field_types(kind):
         value = getattr(given, name)
-        if not isinstance(value, wanted) or (type(value) is bool and bool not in wanted):
-            names = " or ".join("None" if one is NoneType else one.__name__ for one in wanted)
-            raise InvalidError(f"`{name}` is {value!r}; give a {names}")
+        _admit_kind(name, value, wanted)
+        if items and isinstance(value, list):
+            for place, item in enumerate(cast("list[object]", value)):
+                _admit_kind(f"{name}[{place}]", item, items)
+
+
+def _admit_kind(what: str, value: object, wanted: tuple[type, ...]) -> None:
+    if not isinstance(value, wanted) or (type(value) is bool and bool not in wanted):
+        names = " or ".join("None" if one is NoneType else one.__name__ for one in wanted)
+        raise InvalidError(f"`{what}` is {value!r}; give a {names}")
 
 
 @cache
-def _field_types(kind: type) -> list[tuple[str, tuple[type, ...]]]:
-    """Returns the fields of a record whose types can be told, with these."""
+def _field_types(kind: type) -> list[tuple[str, tuple[type, ...], tuple[type, ...]]]:
+    """Returns the fields of a record whose types can be told, with these and, of a list, its items'."""
     hints = get_type_hints(kind)
-    found = [(field.name, _types_of(hints[field.name])) for field in fields(kind)]
-    return [(name, types) for name, types in found if types]
+    found = [(field.name, hints[field.name]) for field in fields(kind)]
+    return [(name, types, _items_of(hint)) for name, hint in found if (types := _types_of(hint))]
+
+
+def _items_of(hint: Any) -> tuple[type, ...]:
+    return _types_of(get_args(hint)[0]) if get_origin(hint) is list else ()
 
 
 def _types_of(hint: Any) -> tuple[type, ...]:

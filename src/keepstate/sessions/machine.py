@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 from keepstate._finish import finish
 from keepstate._runner import Colour, Lock
 from keepstate.engine import layout
-from keepstate.engine.admission import admit_text
+from keepstate.engine.admission import admit_text, admit_text_keys
 from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.lease import Lease
@@ -43,7 +43,7 @@ class MachineRecord:
     """A machine as it stands in its document."""
 
     state: str
-    data: Data = field(default_factory=dict[str, Any])
+    data: dict[Any, Any] = field(default_factory=dict[str, Any])  # other keys can be read, and mended
     number: int = 0
     """How many transitions it has made."""
     answer: list[Any] = field(default_factory=list[Any])
@@ -456,6 +456,7 @@ class AgentStateMachine(Kept):
             await called(leave, data)
         if (enter := self._on_enter.get(target)) is not None:
             await called(enter, data)
+        data = admit_text_keys(f"the data of machine {self.id!r}", data)
         answer = [] if record.state in self._table.waiting else record.answer
         return MachineRecord(target, data, record.number + 1, answer)
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from os import PathLike
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_text
@@ -18,12 +18,11 @@ from keepstate.engine.history.revisions import Revision
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.lease import Lease
 from keepstate.engine.once import entered_once
-from keepstate.engine.scope import refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.times import milliseconds
-from keepstate.engine.together import computed
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
+from keepstate.sessions.changing import admit_change, changed, read
 from keepstate.sessions.conversation import Conversation
 from keepstate.sessions.fitting import Budget, ordered
 from keepstate.sessions.home import Home
@@ -147,7 +146,7 @@ class Session(Kept):
         prefix = await self._lives.to_read()
         if prefix is None:
             return {}
-        return await self._lives.place.documents.get(prefix + _DATA, {}, type=dict[str, Any])
+        return await read(self._lives.place, prefix + _DATA)
 
     async def update(
         self,
@@ -161,23 +160,14 @@ class Session(Kept):
         Args:
             change: What to set, by name, or a function that is given all and returns all; it may be called
                 again.
+
+        Raises:
+            InvalidError: It is neither, or makes no dict whose keys are text.
         """
-        if not isinstance(change, Mapping) and (
-            self._lives.runner.colour == "blocking" or not callable(change)
-        ):
-            refuse_coroutine_function(change)
+        admit_change(change, self._lives.runner.colour)
 
         async def work(tx: Transaction, prefix: str) -> dict[str, Any]:
-            old = await tx.documents.get(prefix + _DATA, {}, type=dict[str, Any])
-            if isinstance(change, Mapping):
-                new: object = {**old, **change}
-            else:
-                new = await computed(tx, prefix + _DATA, change, old)
-            if not isinstance(new, dict):
-                raise InvalidError(f"the state of {self._what} became {new!r}; return a dict")
-            made = cast("dict[str, Any]", new)
-            await tx.documents.put(prefix + _DATA, made)
-            return made
+            return await changed(tx, prefix + _DATA, change, f"the state of {self._what}")
 
         return await self._lives.together(work, message="update the session")
 

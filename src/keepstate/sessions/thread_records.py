@@ -77,7 +77,7 @@ class ThreadRecord:
     created_ms: int
     count: int = 0
     """How many messages were ever added; the next one has this number."""
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[Any, Any] = field(default_factory=dict[str, Any])  # other keys can be read, and mended
     is_going: bool = False
     """Whether it is being deleted; then it is absent for all but who does that."""
 
@@ -95,7 +95,7 @@ class MessageRecord:
     role: str
     content: Any
     created_ms: int
-    metadata: dict[str, Any] = field(default_factory=dict[str, Any])
+    metadata: dict[Any, Any] = field(default_factory=dict[str, Any])  # other keys can be read, and mended
 
     def shown(self, thread_id: str) -> ThreadMessage:
         """Returns what callers see."""

@@ -11,7 +11,7 @@ from os import PathLike
 from typing import Any, Final, Literal, cast
 
 from keepstate._runner import Colour
-from keepstate.engine.admission import admit_text
+from keepstate.engine.admission import admit_text, admit_text_keys
 from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
@@ -395,7 +395,7 @@ def _admit_metadata(metadata: object, *, may_be_absent: bool = True) -> dict[str
         return {}
     if not isinstance(metadata, Mapping):
         raise InvalidError(f"`metadata` is {metadata!r}; give a dict")
-    return dict(cast("Mapping[str, Any]", metadata))
+    return admit_text_keys("`metadata`", cast("Mapping[str, Any]", metadata))
 
 
 def _admit_messages(messages: object) -> Sequence[object]:

@@ -7,13 +7,12 @@ same however much is remembered.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 from keepstate.engine.admission import admit_text
-from keepstate.engine.scope import refuse_coroutine_function
-from keepstate.engine.together import computed
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
+from keepstate.sessions.changing import admit_change, changed, read
 from keepstate.sessions.home import quoted
 from keepstate.sessions.models import Model
 from keepstate.sessions.site import Site
@@ -46,7 +45,7 @@ class UserState:
     async def get_preferences(self) -> dict[str, Any]:
         """Returns what the user prefers; a copy."""
         prefix = await self._site.to_read()
-        return await self._site.place.documents.get(f"{prefix}{_PREFERENCES}", {}, type=dict[str, Any])
+        return await read(self._site.place, f"{prefix}{_PREFERENCES}")
 
     async def update_preferences(
         self,
@@ -59,23 +58,15 @@ class UserState:
         Args:
             change: What to set, by name, or a function that is given all and returns all; it may be called
                 again.
+
+        Raises:
+            InvalidError: It is neither, or makes no dict whose keys are text.
         """
-        if not isinstance(change, Mapping) and (
-            self._site.runner.colour == "blocking" or not callable(change)
-        ):
-            refuse_coroutine_function(change)
+        admit_change(change, self._site.runner.colour)
 
         async def work(tx: Transaction, prefix: str) -> dict[str, Any]:
-            old = await tx.documents.get(prefix + _PREFERENCES, {}, type=dict[str, Any])
-            if isinstance(change, Mapping):
-                new: object = {**old, **change}
-            else:
-                new = await computed(tx, prefix + _PREFERENCES, change, old)
-            if not isinstance(new, dict):
-                raise InvalidError(f"the preferences of user {self.user_id!r} became {new!r}; return a dict")
-            made = cast("dict[str, Any]", new)
-            await tx.documents.put(prefix + _PREFERENCES, made)
-            return made
+            what = f"the preferences of user {self.user_id!r}"
+            return await changed(tx, prefix + _PREFERENCES, change, what)
 
         return await self._site.together(work, message=f"preferences of {self.user_id}")
 

@@ -52,9 +52,10 @@ def fit(value: Any, wanted: Any, path: str = "") -> Any:
     try:
         return msgspec.convert(value, wanted, dec_hook=_convert)
     except msgspec.ValidationError as error:
-        reason, _, place = str(error).partition(" - at `")
-        place = path + place.removesuffix("`").removeprefix("$")
-        raise _refused(place, reason) from error
+        reason, _, told = str(error).partition(" - at `")
+        # Of a key msgspec says "at `key` in `$.data`", from within outwards.
+        place, *keys = reversed(told.removesuffix("`").split("` in `"))
+        raise _refused(" ".join([path + place.removeprefix("$"), *keys]), reason) from error
     except (TypeError, _UntoldError) as error:
         reason = f"{_shown(wanted)} cannot be asked for: {error}"
         raise _refused(path, reason, _UnknownTypeError) from error

@@ -129,6 +129,9 @@ class Session(Kept[sessions.Session]):
         Args:
             change: What to set, by name, or a function that is given all and returns all; it may be called
                 again.
+
+        Raises:
+            InvalidError: It is neither, or makes no dict whose keys are text.
         """
         return finish(self._inner.update(change))
 

@@ -42,6 +42,9 @@ class UserState(Twin[sessions.UserState]):
         Args:
             change: What to set, by name, or a function that is given all and returns all; it may be called
                 again.
+
+        Raises:
+            InvalidError: It is neither, or makes no dict whose keys are text.
         """
         return finish(self._inner.update_preferences(change))
 

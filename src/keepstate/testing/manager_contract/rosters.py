@@ -50,6 +50,19 @@ class RosterContract(ManagerStage):
         assert len(found.task_queue.in_progress) == len(found.task_queue.completed) == 0
         assert await teams.list_teams() == ["t"]
 
+    async def test_an_agent_s_tasks_and_abilities_are_texts(self) -> None:
+        teams = await self.formed()
+        for name in ("tasks", "capabilities"):
+            wrong: Any = {name: ["x", 1]}
+            with pytest.raises(InvalidError, match=rf"`{name}\[1\]` is 1; give a str"):
+                await teams.add_agent("t", AgentCoordinationState("c", **wrong))
+            with pytest.raises(InvalidError, match=rf"`{name}\[1\]`"):
+                await teams.create_team(
+                    TeamState("other", agents={"c": AgentCoordinationState("c", **wrong)})
+                )
+
+        assert await teams.get_team("other") is None
+
     async def test_a_team_is_read_without_its_tasks_where_none_are_wanted(self) -> None:
         teams = await self.formed({"id": "1"}, sync_interval=60)
         alone, whole = await teams.get_team("t", tasks=False), await teams.get_team("t")

@@ -166,6 +166,15 @@ class SpeechContract(ManagerStage):
         with pytest.raises(InvalidError, match="stt_state"):
             await speech.update_conversation_state(VoiceConversationState("s", stt_state=STTState("t")))
 
+    async def test_a_turn_that_is_no_dict_is_refused_by_its_place(self) -> None:
+        speech = await self.begun()
+        for wrong in ("x", 1, None):
+            turns: list[Any] = [HELLO, wrong]
+            with pytest.raises(InvalidError, match=r"`transcript\[1\]` is .*; give a dict"):
+                await speech.update_conversation_state(VoiceConversationState("s", transcript=turns))
+
+        assert await speech.get_transcript("s") == []
+
     async def test_turns_are_added_and_every_moment_is_kept(self) -> None:
         speech = await self.begun()
         await speech.update_conversation_state(VoiceConversationState("s", transcript=[HELLO]))

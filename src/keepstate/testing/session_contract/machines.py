@@ -72,6 +72,17 @@ class MachineContract(SessionStage):
 
         assert repr(await self.kept()) == "{'a': True, 'b': [-0.0], 'c': {1.0: 'x'}, 'd': 2}"
 
+    async def test_data_with_a_key_that_is_no_text_is_refused_until_it_is_taken_out(self) -> None:
+        machine: Any = self.machine()
+        await machine.transition("turn", a=1)
+        machine.data[7] = "x"
+        with pytest.raises(InvalidError, match="the data of machine 'm' has the key 7"):
+            await machine.transition("turn")
+        del machine.data[7]
+        await machine.transition("turn", b={7: "x"})
+
+        assert await self.kept() == {"a": 1, "b": {7: "x"}}
+
     async def test_an_event_that_is_no_text_is_refused(self) -> None:
         machine = self.machine()
         # wrong on purpose

@@ -132,6 +132,20 @@ class SessionContract(SessionStage):
         with pytest.raises(InvalidError, match="remember"):
             user.state(Booking, name="history")
 
+    async def test_keys_that_are_no_text_are_refused_and_what_was_there_stays(self) -> None:
+        session = self.session(user_id="u")
+        for update in (session.update, session.user.update_preferences):
+            await update({"seat": "aisle"})
+            # wrong on purpose
+            wrong: list[Any] = [{2026: "x"}, lambda old: {**old, True: 1}, lambda old: [old], 3]
+            for change in wrong:
+                with pytest.raises(
+                    InvalidError, match=r"has the key .*keys are text|give a dict|return a dict"
+                ):
+                    await update(change)
+
+        assert await session.get_state() == await session.user.get_preferences() == {"seat": "aisle"}
+
     # ---- whose it is
 
     async def test_no_session_and_no_user_is_taken_for_another(self) -> None:

@@ -98,6 +98,27 @@ class ThreadContract(SessionStage):
             with pytest.raises(NotFoundError):
                 await absent
 
+    async def test_metadata_with_keys_that_are_no_text_is_refused_before_anything_is_written(self) -> None:
+        threads, wrong = self.threads(), {1: 2}
+        await threads.create(
+            "t", messages=[{"role": "user", "content": "a", "id": "m"}], metadata={"k": {1: 2}}
+        )
+        # wrong on purpose
+        for asking in (
+            threads.create("other", metadata=wrong),  # type: ignore[arg-type]
+            threads.create("other", messages=[{"role": "user", "content": "a", "metadata": wrong}]),
+            threads.update("t", metadata=wrong),  # type: ignore[arg-type]
+            threads.messages.create("t", role="user", content="b", metadata=wrong),  # type: ignore[arg-type]
+            threads.messages.update("t", "m", metadata=wrong),  # type: ignore[arg-type]
+        ):
+            with pytest.raises(InvalidError, match="`metadata` has the key 1"):
+                await asking
+
+        assert (await threads.retrieve("t")).metadata == {"k": {1: 2}}
+        assert [message.id for message in (await threads.messages.list("t")).data] == ["m"]
+        with pytest.raises(NotFoundError):
+            await threads.retrieve("other")
+
     async def test_no_thread_is_taken_for_another(self) -> None:
         threads = self.threads()
         for id in IDS:
