@@ -20,7 +20,6 @@ from keepstate.engine.history.history import History
 from keepstate.engine.history.merging import MergeRules
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.history.working import Working
-from keepstate.engine.scope import ATTEMPTS
 from keepstate.engine.transaction import Transaction, gathering
 from keepstate.engine.unit import Unit
 from keepstate.errors import InvalidError, NotFoundError
@@ -87,7 +86,8 @@ class Versioned(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         at = self._working.base.id[:10] if self._working.base else "nothing yet"
-        return f"<Versioned {self._home.url} on {self.branch_name!r} at {at}>"
+        state = " closed" if self._home.is_closed else ""
+        return f"<Versioned {self._home.url} on {self.branch_name!r} at {at}{state}>"
 
     def __reduce__(self) -> str | tuple[object, ...]:
         raise TypeError(
@@ -103,12 +103,13 @@ class Versioned(MutableMapping[str, Any]):
         self.close()
 
     def close(self) -> None:
-        """Lets go of the store; what was not committed is lost."""
+        """Lets go of the store, for the states on its other branches too; what was not committed is lost."""
         self._home.close()
 
     @property
     def _draft(self) -> Working:
         """Returns the draft, begun when it is first asked for."""
+        self._home.refuse_closed()
         close_dropped()
         if not self._is_begun:
             finish(self._working.follow())
@@ -337,7 +338,7 @@ class Versioned(MutableMapping[str, Any]):
             async with gathering(self._home.scope) as tx:
                 await work(tx)
 
-        finish(self._home.scope.repeated(once, ATTEMPTS))
+        finish(self._home.scope.repeated(once, None))
 
     def prune(self, *, keep_last: int | None = None, older_than: timedelta | None = None) -> Pruned:
         """Lets go of old commits, and deletes what nothing leads to any more; what happened stays.
