@@ -409,8 +409,14 @@ class StoreBase(ABC):
 
     async def _wait_for_others(self, ended: Signal) -> None:
         """Turns what others do into hints, while anybody listens."""
-        heard: set[str] = set()
-        attempt = 0
+        try:
+            await self._hint_of_others(ended)
+        except BaseException:
+            self._waiter = None  # who cancels all tasks has ended it: the next who listens starts it again
+            raise
+
+    async def _hint_of_others(self, ended: Signal) -> None:
+        heard, attempt = set[str](), 0
         while self._is_open:
             spaces = self._board.spaces()
             if not spaces:
@@ -422,9 +428,10 @@ class StoreBase(ABC):
             try:
                 changed = await self._wait(spaces, _WAIT_ROUND_S)
                 attempt = 0
-            except (StorageError, InvalidError) as error:
+            except Exception as error:  # noqa: BLE001  whatever it is, others' hints must go on
                 level = logging.DEBUG if attempt else logging.WARNING
-                _log.log(level, "changes by others are seen later for now: %s", error)
+                is_fault = not isinstance(error, StorageError | InvalidError)
+                _log.log(level, "changes by others are seen later for now: %s", error, exc_info=is_fault)
                 changed = spaces
                 await ended.wait(min(0.05 * 2 ** min(attempt, 10), 1.0))
                 attempt += 1
