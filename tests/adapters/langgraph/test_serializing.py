@@ -335,3 +335,48 @@ def test_what_langgraph_turns_into_something_simpler_is_read_as_that_anywhere() 
 
     assert found == {"error": "ValueError('no')", "texts": ["a"], "default": {"a": [1]}}
     assert [type(value) for value in (found["texts"][0], found["default"])] == [str, dict]
+
+
+# ---- read by another one
+
+
+def sealing(key: bytes) -> EncryptedSerializer:
+    return EncryptedSerializer.from_pycryptodome_aes(key=key)
+
+
+@pytest.mark.parametrize(
+    ("stored_by", "read_by", "kind", "words"),
+    [
+        (sealing(KEY), sealing(b"o" * 32), InvalidError, "the key that stored it"),
+        (sealing(KEY), None, InvalidError, "a serializer stored 'msgpack+aes' here; give the saver the same"),
+        (JsonPlusSerializer(), None, InvalidError, "a serializer stored 'msgpack' here; give the saver the"),
+        (JsonPlusSerializer(), sealing(KEY), CorruptError, "never encrypted"),
+        (None, sealing(KEY), CorruptError, "never encrypted"),
+        (sealing(KEY), JsonPlusSerializer(), InvalidError, "the serializer and the key that stored it"),
+    ],
+)
+def test_what_another_serializer_or_key_has_stored_is_told_by_its_checkpoint_and_what_to_give(
+    stored_by: Any, read_by: Any, kind: type[Exception], words: str, tmp_path: Path
+) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with KeepstateSaver(url, serde=stored_by) as saver:
+        at = put(saver, config(), 0, x={"a": 1}, items=["q"])
+        saver.put_writes(at, [("x", 1)], "task")
+    id = at.get("configurable", {})["checkpoint_id"]
+
+    with KeepstateSaver(url, serde=read_by) as other:
+        for ask in (other.get_tuple, lambda at: [*other.list(at)]):
+            with pytest.raises(kind) as refused:
+                ask(at)
+
+            assert words in str(refused.value)
+            assert f"checkpoint {id} of thread 't'" in str(refused.value)
+            assert "upcaster" not in str(refused.value)
+
+
+def test_a_class_that_is_not_allowed_is_told_by_its_channel(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/a.db"
+    with KeepstateSaver(url) as saver:
+        id = put(saver, config(), 0, plain=1, ticket=Ticket("a")).get("configurable", {})["checkpoint_id"]
+
+    assert f"channel 'ticket' of checkpoint {id} of thread 't': an object" in elsewhere(url, ())[0]

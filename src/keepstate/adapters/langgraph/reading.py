@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 import msgspec
@@ -31,7 +32,7 @@ from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.scope import SpaceScope
 from keepstate.engine.unit import Unit
-from keepstate.errors import PrunedError
+from keepstate.errors import CorruptError, InvalidError, PrunedError
 from keepstate.stores.protocol import Entry
 from keepstate.values.codec import canonical
 from keepstate.values.contents import open_contents, whole
@@ -40,6 +41,8 @@ from keepstate.values.refs import Fetching
 
 _PAGE: Final = 64
 _ATTEMPTS: Final = 3
+_SERIALIZED: Final = "what is stored as langgraph.serialized@"
+"""How it begins what is said of a value that a serializer has stored and another one cannot read."""
 
 
 class Stored(msgspec.Struct, frozen=True):
@@ -175,8 +178,9 @@ class Reading:
 
     def body(self, stored: Stored) -> Body:
         """Returns what a checkpoint says beside the values of its channels."""
-        place = f"checkpoint {stored.names.id} of thread {stored.names.thread!r}"
-        fields, metadata, channels = self._keeper.values.load(stored.record.body, place)
+        place = _place(stored.names)
+        with _read_at(place):
+            fields, metadata, channels = self._keeper.values.load(stored.record.body, place)
         return Body(fields, metadata, channels)
 
     async def told(
@@ -210,8 +214,11 @@ class Reading:
         called = {canonical(values.called(name)): name for name in channels}
         found: dict[str, bytes] = await ledger.serve(_channels(root, called))
         objects = await ledger.serve(gather(found.values()))
+        loaded: dict[str, Any] = {}
         with uncollected():
-            loaded = {name: values.assemble(encoding, objects, copies) for name, encoding in found.items()}
+            for name, encoding in found.items():
+                with _read_at(f"channel {name!r} of {_place(stored.names)}"):
+                    loaded[name] = values.assemble(encoding, objects, copies)
         snapshots = stored.record.snapshots
         for name in [name for name in loaded if values.called(name) in snapshots] if snapshots else ():
             loaded[name] = Snapshot(loaded[name])
@@ -220,20 +227,44 @@ class Reading:
     async def pending(self, names: Names) -> list[PendingWrite]:
         """Returns what was written on a checkpoint, in the order of tasks."""
         unit = await self.unit()
-        load, place = self._keeper.values.load, f"writes on checkpoint {names.id} of thread {names.thread!r}"
+        load, place = self._keeper.values.load, f"writes on {_place(names)}"
         found: list[tuple[str, str, int, bytes]] = []
         after: bytes | None = None
         while True:
             page = await unit.store.scan(unit.space, pending_prefix(names.line, names.id), after=after)
             for entry in page.entries:
                 record = read(await unit.value(entry), PendingRecord, entry.key)
-                path, task = load(record.path, place), task_of(entry.key, record)
+                with _read_at(place):
+                    path, task = load(record.path, place), task_of(entry.key, record)
                 found += [(path, task, index, data) for index, data in record.writes]
             after = page.next
             if after is None:
                 break
         found.sort(key=lambda write: writes_sort_key(*write[:3]))
-        return [(task, *load(data, place)) for _, task, _, data in found]
+        with _read_at(place):
+            return [(task, *load(data, place)) for _, task, _, data in found]
+
+
+def _place(names: Names) -> str:
+    return f"checkpoint {names.id} of thread {names.thread!r}"
+
+
+@contextmanager
+def _read_at(place: str) -> Generator[None]:
+    """Says of what cannot be read where it stands, and of a serializer's what is to be done."""
+    try:
+        yield
+    except (InvalidError, CorruptError) as error:
+        told, cause = error, error.__cause__
+        text = str(error)
+        if text.startswith(_SERIALIZED) and isinstance(cause, InvalidError | CorruptError):
+            told, text = cause, str(cause)
+        elif text.startswith(_SERIALIZED):
+            text = f"it cannot be read ({cause!r}); give the saver the serializer and the key that stored it"
+        text = text if place in text else f"{place}: {text}"
+        if isinstance(told, CorruptError):
+            raise CorruptError(text, url=told.url, space=told.space, place=told.place or place) from error
+        raise InvalidError(text, path=told.path) from error
 
 
 def _channels(root: bytes, called: Mapping[bytes, str]) -> Fetching[dict[str, bytes]]:
