@@ -47,6 +47,16 @@ def test_a_limit_of_nothing_is_refused(keepstate: Keepstate, stream: sync.EventS
     assert "`limit` is 0" in ended.err
 
 
+@pytest.mark.parametrize("option", [("--limit", "1"), ("--after", "1"), ("--follow",)])
+def test_a_list_of_streams_takes_no_option_of_events(
+    keepstate: Keepstate, stream: sync.EventStream, option: tuple[str, ...]
+) -> None:
+    ended = keepstate("events", "run", "--streams", *option)
+
+    assert ended.code == 2
+    assert "give it alone" in ended.err
+
+
 def test_following_prints_what_comes(started: Started, stream: sync.EventStream) -> None:
     process = started("events", "run", "sums", "--follow", "--json")
     assert process.stdout is not None

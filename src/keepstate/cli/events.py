@@ -45,6 +45,8 @@ async def events(
     """
     if follow and limit is not None:
         raise InvalidError("--follow has no end, and --limit is one; give one of them")
+    if streams and (after is not None or limit is not None or follow):
+        raise InvalidError("--streams lists names, and prints no events; give it alone")
     async with session.opened(makes=follow) as ks:
         found = ks.space(space).events
         if not follow:
