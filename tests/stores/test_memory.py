@@ -10,7 +10,8 @@ import pytest
 from keepstate import InvalidError, sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
-from keepstate.stores.memory import MemoryStore
+from keepstate.stores.memory import MemoryHeap, MemoryStore
+from keepstate.stores.protocol import ABSENT, Batch, Check, Put
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.models import StoreMachine
 from keepstate.testing.store_contract import Clocked, Persists, Shared, StoreContract
@@ -35,6 +36,18 @@ def test_a_store_is_told_its_colour_by_name() -> None:
         ks.space("run/1").documents.put("a", 1)
 
         assert ks.space("run/1").documents.get("a") == 1
+    finish(store.close())
+
+
+def test_what_writes_nothing_leaves_no_space_behind() -> None:
+    heap = MemoryHeap()
+    store = finish(MemoryStore(runner="blocking", heap=heap).open())
+    refused, asking = [Check(b"\x01k", version=1)], [Check(b"\x01k", version=ABSENT)]
+
+    finish(store.apply([Batch("one", [Put(b"\x01k", b"")], refused)]))
+    finish(store.apply([Batch(name, (), asking) for name in ("two", "three")]))
+
+    assert not heap.spaces
     finish(store.close())
 
 

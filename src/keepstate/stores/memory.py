@@ -18,7 +18,7 @@ from keepstate.errors import InvalidError
 from keepstate.stores.admission import admit_read
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
 from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Outcome, Page, Reading
-from keepstate.stores.space_state import SpaceState
+from keepstate.stores.space_state import Record, SpaceState
 from keepstate.stores.space_table import SpaceTable
 from keepstate.stores.urls import StoreUrl
 
@@ -31,12 +31,16 @@ class MemoryHeap:
         self.spaces = SpaceTable[SpaceState]()
         self._handles: tuple[ref[MemoryStore], ...] = ()
 
-    def space(self, name: str) -> SpaceState:
-        """Returns the space, new if there was none."""
-        state = self.spaces.get(name)
-        if state is None:
-            state = self.spaces[name] = SpaceState()
-        return state
+    def apply(self, batch: Batch, clock_ms: int) -> tuple[SpaceState, Outcome, Record | None]:
+        """Applies a batch to its space, which is made only if it leaves something there."""
+        state = self.spaces.get(batch.space)
+        if state is not None:
+            return state, *state.apply(batch, clock_ms)
+        state = SpaceState()
+        outcome, record = state.apply(batch, clock_ms)
+        if not state.is_new:
+            self.spaces[batch.space] = state
+        return state, outcome, record
 
     def seen(self, name: str) -> SpaceState:
         """Returns the space to read from; asking for one does not make it."""
@@ -134,8 +138,7 @@ class MemoryStore(StoreBase):
         if len(batches) == 1:
             batch = batches[0]
             with heap.lock:
-                state = heap.spaces.get(batch.space) or heap.space(batch.space)
-                outcome, record = state.apply(batch, clock_ms)
+                state, outcome, record = heap.apply(batch, clock_ms)
                 if record is not None and state.expires:
                     state.sweep(clock_ms, SWEPT_BY_FLUSH)
             if record is not None:
@@ -145,8 +148,7 @@ class MemoryStore(StoreBase):
         changed: dict[str, SpaceState] = {}
         with heap.lock:
             for batch in batches:
-                state = heap.space(batch.space)
-                outcome, record = state.apply(batch, clock_ms)
+                state, outcome, record = heap.apply(batch, clock_ms)
                 outcomes.append(outcome)
                 if record is not None:
                     changed[batch.space] = state

@@ -98,6 +98,11 @@ class SpaceState:
         return self.revision > self.floor
 
     @property
+    def is_new(self) -> bool:
+        """Whether there is nothing to be kept of it: no revision, and no answer to a retry."""
+        return self.revision == 0 and not self._retries
+
+    @property
     def expires(self) -> bool:
         """Whether there is any entry that will expire."""
         return bool(self._expiry)
@@ -146,9 +151,12 @@ class SpaceState:
         """Keeps a retry's outcome beyond the log, so that its late original gets the same answer."""
         if batch.retry_of is None or batch.token is None:
             return
+        self._forget_retries(now_ms)
+        self._retries[batch.token] = outcome, now_ms + RETRY_KEPT_MS
+
+    def _forget_retries(self, now_ms: int) -> None:
         while self._retries and next(iter(self._retries.values()))[1] <= now_ms:
             del self._retries[next(iter(self._retries))]
-        self._retries[batch.token] = outcome, now_ms + RETRY_KEPT_MS
 
     def _refuse(self, batch: Batch, now_ms: int) -> Outcome | None:
         if batch.retry_of is not None and batch.retry_of < self.floor:

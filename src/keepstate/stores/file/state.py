@@ -128,6 +128,7 @@ class Draft(SpaceState):
         for record in self.records:
             self._base.install(record)
         self._base._retries.update(self._retries)
+        self._base._forget_retries(self.clock_ms)
         return self._base
 
     def take_back(self) -> None:
