@@ -12,6 +12,7 @@ import pytest
 
 from keepstate import (
     MISSING,
+    ClosedError,
     Disk,
     InvalidError,
     NotFoundError,
@@ -314,6 +315,19 @@ def test_an_object_of_no_registered_class_is_there_after_tasks_and_discard(
 
         assert counts == [2, 3]
         assert state["cart"] == Cart(["tea", "milk", "salt"])
+
+
+def test_a_closed_state_takes_nothing_more(place: Place) -> None:
+    state = place()
+    state["a"] = 1
+    state.commit()
+    state.close()
+
+    assert repr(state).endswith(" closed>")
+    for call in (lambda: state["a"], lambda: state.update(a=2), state.commit, state.discard, state.history):
+        with pytest.raises(ClosedError, match="open it again"):
+            call()
+    assert place()["a"] == 1
 
 
 def test_on_disk_pickles_are_asked_for(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import InvalidError
+from keepstate.errors import ClosedError, InvalidError
 from keepstate.managers import naming
 from keepstate.managers.backends import Backend, url_of
 from keepstate.opening import OpenStore, source_of
@@ -121,7 +121,7 @@ class Place:
         self.kind, self._records = kind, records
         self.colour: Colour = colour
         self._handle: Keepstate | None = None
-        self._is_own = False
+        self._is_own, self._is_closed = False, False
         self.space: Space | Transaction | None = None
         self._folders: OrderedDict[str, Folder] = OrderedDict()
         if space is not None:
@@ -193,11 +193,13 @@ class Place:
 
     async def open(self) -> None:
         """Opens the store, which else the first call does."""
+        self.refuse_closed()
         if self._handle is not None:
             await self._handle.opened()
 
     async def close(self) -> None:
-        """Lets go of a store that was opened here."""
+        """Lets go of a store that was opened here; nothing more goes to one that was passed, either."""
+        self._is_closed = True
         if not self._is_own:
             return
         if self._handle is not None:
@@ -206,10 +208,16 @@ class Place:
             home: Any = self.space._home  # pyright: ignore[reportPrivateUsage]
             await home.close()
 
+    def refuse_closed(self) -> None:
+        """Raises `ClosedError` once it is closed: what a manager stages after that nobody would flush."""
+        if self._is_closed:
+            raise ClosedError(f"the manager of what is in {self!r} is closed; make another")
+
     # ---- subjects
 
     def folder(self, id: str, *, least: int = 1) -> Folder:
         """Returns what belongs to a subject, whose id has at least so many bytes; asks the store nothing."""
+        self.refuse_closed()
         found = self._folders.get(admit_text(naming.argument_of(self.kind), id))
         if found is None:
             name = naming.space_of(self.kind, id, least=least)

@@ -392,6 +392,7 @@ class StateManager(Manager):
         return folder
 
     def _shard_of(self, key: str) -> Folder:
+        self._place.refuse_closed()
         if len(self._shards) == 1:
             return self._shards[0]
         return self._shards[crc32(key.encode()) % len(self._shards)]

@@ -116,6 +116,7 @@ class KeyedState:
     async def close(self) -> None:
         """Lets go of a store that was opened here; what was passed in open stays open."""
         if self._home is not None:
+            self._thread.is_closed = True
             await self._home.close()
 
     # ---- reading

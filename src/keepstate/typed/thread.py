@@ -22,7 +22,7 @@ from keepstate.engine.space import Space
 from keepstate.engine.together import together, unless_applied
 from keepstate.engine.transaction import Transaction
 from keepstate.engine.turns import Turns
-from keepstate.errors import HistoryLostError, NotLoadedError
+from keepstate.errors import ClosedError, HistoryLostError, NotLoadedError
 from keepstate.typed.kept import Kept
 from keepstate.typed.layout import THREAD_SLOTS, Names
 from keepstate.typed.memory import Memory
@@ -105,6 +105,7 @@ class ThreadState:
         lease: Changes apply only while this is held, if there is one.
         memory: What it held when it was read or changed last.
         is_loaded: Whether it was read.
+        is_closed: Whether nothing more is to be read or changed by it.
         unstored: The slots that stand in no document: only this memory knows them.
     """
 
@@ -119,6 +120,7 @@ class ThreadState:
         self._losses: Losses | None = None  # of the space, when the memory was read
         self._mark = ""  # ends the lineage here, so that batches from before a loss are of another
         self._turns = Turns(place.runner)
+        self.is_closed = False
 
     def known(self) -> Memory:
         """Returns what was read.
@@ -139,13 +141,23 @@ class ThreadState:
         self.memory = self.memory.after(0, "", {slot: held[slot] for slot in self.unstored})
 
     async def in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Returns what the work returned, once all else that this memory is part of has ended."""
+        """Returns what the work returned, once all else that this memory is part of has ended.
+
+        Raises:
+            ClosedError: It is closed, also where the store was passed in and stays open.
+        """
+        self._refuse_closed()
         return await self._turns.run(work)
+
+    def _refuse_closed(self) -> None:
+        if self.is_closed:
+            raise ClosedError(f"the state in {self.place!r} is closed; make another")
 
     # ---- reading
 
     async def load(self) -> None:
         """Reads what is stored, unless it was read before."""
+        self._refuse_closed()
         if not self.is_loaded:
             await self.in_turn(self._load)
 

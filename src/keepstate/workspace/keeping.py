@@ -8,7 +8,7 @@ from os import PathLike
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.scope import SpaceScope
-from keepstate.errors import InvalidError
+from keepstate.errors import ClosedError, InvalidError
 from keepstate.opening import OpenStore, PassedStore, source_of, source_over
 from keepstate.stores.protocol import Store
 from keepstate.values.pickles import ProcessPickle, SignedPickle
@@ -50,11 +50,18 @@ class Home:
         self.scope = SpaceScope(handle, handle.space(space).name, author)
         self.url = source.url
         self._handle = handle
+        self.is_closed = False
         close_with(self, handle)
 
     def close(self) -> None:
         """Lets go of the store; one that was passed in open stays open."""
+        self.is_closed = True
         close(self._handle)
+
+    def refuse_closed(self) -> None:
+        """Raises `ClosedError` once it is closed: what is written by then could never be committed."""
+        if self.is_closed:
+            raise ClosedError(f"the state in {self.url} is closed; open it again, with the same store")
 
 
 @cache

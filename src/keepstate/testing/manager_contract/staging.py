@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from keepstate._finish import finish
-from keepstate.errors import AttemptsExhaustedError, ConflictError, InvalidError
+from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
 from keepstate.managers.config import StateConfig
 from keepstate.managers.state import StateManager
 from keepstate.testing.manager_contract.stage import ManagerStage
@@ -166,6 +166,15 @@ class StagingContract(ManagerStage):
         await state.close()
 
         assert await other.get("k") == 1
+
+    async def test_nothing_is_taken_after_close(self) -> None:
+        for state in (self.state(auto_save=False), self.state()):
+            await state.close()
+
+            with pytest.raises(ClosedError):
+                await state.save("k", 1)
+            with pytest.raises(ClosedError):
+                await state.get("k")
 
     async def test_a_staged_change_is_computed_over_what_is_saved_meanwhile(self) -> None:
         state, other = self.state(auto_save=False), self.state()

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keepstate.errors import InvalidError, NotLoadedError, StateConflictError, StateError
+from keepstate.errors import ClosedError, InvalidError, NotLoadedError, StateConflictError, StateError
 from keepstate.testing.typed_contract import keys
 from keepstate.testing.typed_contract.keys import (
     Draft,
@@ -29,6 +29,17 @@ from keepstate.typed.state import KeyedState
 
 class BatchContract(TypedStage):
     """`snapshot`, `begin_mutation`, `commit`, hooks, and others who commit too."""
+
+    async def test_a_closed_state_commits_nothing_also_where_the_store_stays_open(self) -> None:
+        state = await self.state()
+        await state.commit(update(Visits, 1))
+        await state.close()
+
+        with pytest.raises(ClosedError):
+            await state.commit(update(Visits, 1))
+        with pytest.raises(ClosedError):
+            await state.refresh()
+        assert (await self.state()).read(Visits) == 1
 
     async def test_a_batch_is_one_revision_however_many_updates_it_has(self) -> None:
         state = await self.state()
