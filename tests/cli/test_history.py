@@ -156,7 +156,10 @@ def test_a_state_of_any_ref_can_be_shown(keepstate: Keepstate) -> None:
         (("log", "run", "nowhere"), 1, "there is no branch, tag or commit 'nowhere'"),
         (("log", "nobody"), 1, "there is no branch, tag or commit 'main' in 'nobody'"),
         (("log", "run", "--limit", "0"), 2, "`limit` is 0"),
-        (("blame", "run", "nothing"), 1, "there is no nothing"),
+        (("blame", "run", "nothing"), 1, "there is no nothing; the state has "),
+        (("show", "run", "main", "nothing"), 1, "there is no nothing; the state has "),
+        (("show", "nobody"), 1, "there is no space 'nobody'; `keepstate spaces` lists them"),
+        (("blame", "nobody", "x"), 1, "there is no space 'nobody'"),
         (("diff", "run", "a~b~c"), 2, "stands for no commit"),
     ],
 )

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from keepstate.cli import exits
 from keepstate.cli.paths import path_of
-from keepstate.cli.session import Session, plain, said, write_json
+from keepstate.cli.session import Session, plain, said, visible, write_json
 from keepstate.cli.showing import (
     brief,
     change,
@@ -23,14 +23,18 @@ from keepstate.cli.showing import (
     write_state,
     write_value,
 )
+from keepstate.engine.history.checkout import Checkout
 from keepstate.engine.history.commits import Blame, Commit, Difference
 from keepstate.engine.history.history import History
 from keepstate.engine.history.paths import shown as path_shown
+from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import NotFoundError
 
 _PLAIN = Session()
 _LIMIT = 100
 _MARGIN = 5
+_NAMED = 20
+"""So many of a state's keys are told to who has named another one."""
 
 
 async def log(
@@ -88,8 +92,8 @@ async def show(
     """
     steps = () if path is None else path_of(path)
     async with session.opened() as ks:
-        found = await ks.space(space).history.checkout(ref, load=path is None)
-        value: Any = dict(found) if path is None else await _fetched(found.fetch(steps), path)
+        found = await _checked_out(ks, space, ref, load=path is None)
+        value: Any = dict(found) if path is None else await _fetched(ks, space, found, path, steps)
     if session.json:
         write_json({"commit": found.commit.to_dict(), "path": path, "value": value})
         return exits.OK
@@ -101,13 +105,28 @@ async def show(
     return exits.OK
 
 
-async def _fetched(part: Any, path: str) -> Any:
+async def _checked_out(ks: Keepstate, space: str, ref: str, *, load: bool) -> Checkout:
     try:
-        return await part
+        return await ks.space(space).history.checkout(ref, load=load)
     except NotFoundError as error:
-        if "." not in path:
+        if space in {name async for name in ks.spaces(space)}:
             raise
-        raise NotFoundError(f"{error.args[0]}; a key with dots is written ['a.b']") from error
+        raise NotFoundError(f"there is no space {space!r}; `keepstate spaces` lists them") from error
+
+
+async def _fetched(ks: Keepstate, space: str, found: Checkout, path: str, steps: tuple[Any, ...]) -> Any:
+    try:
+        return await found.fetch(steps)
+    except NotFoundError as error:
+        told = str(error.args[0])
+        whole = await ks.space(space).history.checkout(found.commit.id)
+        if "." in path:
+            told += "; a key with dots is written ['a.b']"
+        if steps and steps[0] not in whole:
+            names = [visible(name) for name in whole]
+            more = ", …" if len(names) > _NAMED else ""
+            told += f"; the state has {', '.join(names[:_NAMED]) or 'nothing'}{more}"
+        raise NotFoundError(told) from error
 
 
 async def diff(space: str, a: str, b: str = "main", *, session: Session = _PLAIN) -> int:
@@ -172,8 +191,8 @@ async def blame(
     steps = () if path is None else path_of(path)
     async with session.opened() as ks:
         history = ks.space(space).history
-        found = await history.checkout(at, load=path is None)
-        value: Any = dict(found) if path is None else await _fetched(found.fetch(steps), path)
+        found = await _checked_out(ks, space, at, load=path is None)
+        value: Any = dict(found) if path is None else await _fetched(ks, space, found, path, steps)
         parts = [((*steps, key), item) for key, item in items_of(value)] if each or path is None else []
         rows: list[list[Text]] = []
         async for where, part, blamed in _blamed(history, found.commit, parts or [(steps, value)]):
