@@ -74,6 +74,32 @@ def test_a_batch_with_a_wrong_operation_does_nothing(memory: KeepstateStore, op:
     assert memory.search(()) == []
 
 
+@pytest.mark.parametrize("key", NO_KEY)
+def test_a_key_that_is_none_is_refused_by_each_call(memory: KeepstateStore, key: Any) -> None:
+    memory.put(("a",), str(key)[:400].encode(errors="replace").decode(), {"n": 1})
+    for call in (
+        lambda: memory.put(("a",), key, {}),
+        lambda: memory.get(("a",), key),
+        lambda: memory.delete(("a",), key),
+        lambda: asyncio.run(memory.aput(("a",), key, {})),
+        lambda: asyncio.run(memory.aget(("a",), key)),
+        lambda: asyncio.run(memory.adelete(("a",), key)),
+    ):
+        with pytest.raises(InvalidError):
+            call()
+
+    assert [item.value for item in memory.search(())] == [{"n": 1}]
+
+
+def test_an_object_that_cannot_be_stored_is_told_by_its_item_and_what_helps(memory: KeepstateStore) -> None:
+    with pytest.raises(InvalidError) as refused:
+        memory.put(("users", "ann"), "k", {"x": object()})
+
+    assert str(refused.value).startswith("item 'k' of ('users', 'ann'): value.x: ")
+    assert "pickle=" not in str(refused.value) and "keepstate.register" in str(refused.value)
+    assert refused.value.path == "value.x"
+
+
 @pytest.mark.parametrize("ops", NO_OPS)
 def test_what_is_no_list_of_operations_is_refused(memory: KeepstateStore, ops: Any) -> None:
     with pytest.raises(InvalidError):

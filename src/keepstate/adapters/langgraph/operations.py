@@ -1,6 +1,6 @@
 """What an operation of a LangGraph store may say: what cannot work is refused before any of a batch is done.
 
-LangGraph's own methods check labels and make text of keys; operations given to `batch` come as they are.
+LangGraph's own methods check labels; operations given to `batch` come as they are.
 """
 
 from __future__ import annotations
@@ -46,9 +46,19 @@ def _admitted(op: Op) -> Op:
         return _search(op)
     _refuse_unless_labels("namespace", op.namespace)
     validate_op_namespace(op)
-    if not isinstance(cast("object", op.key), str):
-        raise InvalidError(f"`key` is {op.key!r}; it is text")
+    admit_key(op.key)
     return _put(op) if isinstance(op, PutOp) else op
+
+
+def admit_key(key: object) -> str:
+    """Returns the key of an item.
+
+    Raises:
+        InvalidError: It is no text.
+    """
+    if not isinstance(key, str):
+        raise InvalidError(f"`key` is {key!r}; it is text")
+    return key
 
 
 def _put(op: PutOp) -> PutOp:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from copy import deepcopy
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, NoReturn, TypeVar, cast
 
 from langgraph.store.base import GetOp, Item, ListNamespacesOp, PutOp, SearchItem, SearchOp
 from msgspec import structs
@@ -17,18 +17,27 @@ from msgspec import structs
 from keepstate.adapters.langgraph import namespaces
 from keepstate.adapters.langgraph.filters import fits
 from keepstate.adapters.langgraph.items import ItemRecord, at_ms, lifetime_ms, read_item
-from keepstate.adapters.langgraph.namespaces import BEHIND_VECTORS, VECTORS, Namespace, name_of, pattern_of
+from keepstate.adapters.langgraph.namespaces import (
+    BEHIND_VECTORS,
+    VECTORS,
+    Namespace,
+    name_of,
+    pattern_of,
+    place_of,
+)
 from keepstate.adapters.langgraph.vectors import Vectors
 from keepstate.engine import layout
 from keepstate.engine.document_record import read_record, write_record
 from keepstate.engine.documents import Documents
 from keepstate.engine.scope import Scope
 from keepstate.engine.unit import Unit
-from keepstate.errors import ConflictError
+from keepstate.errors import ConflictError, InvalidError
 from keepstate.stores.protocol import Entry
 
 T = TypeVar("T")
 
+_PICKLE: Final = "register the class, store its fields, or allow it in pickle=SignedPickle(…)"
+_REGISTER: Final = "register the class with keepstate.register, or store its fields"
 _BY_BATCH: Final = 400
 """Items that are read or written together: each has two entries, and a batch has at most 1,000."""
 _SKIP_FROM: Final = 256
@@ -101,7 +110,18 @@ class Shelf:
         )
 
     def _write(self, unit: Unit, place: bytes, name: str, value: Any, ttl_ms: int | None) -> None:
-        unit.put(place, write_record(self._scope, place, name, value), ttl_ms=ttl_ms)
+        try:
+            record = write_record(self._scope, place, name, value)
+        except InvalidError as error:
+            self._refuse(error, name)
+        unit.put(place, record, ttl_ms=ttl_ms)
+
+    def _refuse(self, error: InvalidError, name: str) -> NoReturn:
+        """Raises that an item cannot be stored, by its names and in words that help here."""
+        namespace, key = place_of(name.removeprefix(VECTORS))
+        has_pickle = self._scope.home.pickle is not None
+        text = str(error) if has_pickle else str(error).replace(_PICKLE, _REGISTER)
+        raise InvalidError(f"item {key!r} of {namespace}: {text}", path=error.path) from error
 
     @staticmethod
     def _drop(unit: Unit, place: bytes, entry: Entry | None) -> None:

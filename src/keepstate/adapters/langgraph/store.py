@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, TypeVar, cast
 from weakref import WeakKeyDictionary
 
 from langgraph.store.base import (
-    BaseStore,
     Embeddings,
     GetOp,
     IndexConfig,
@@ -26,6 +25,7 @@ from keepstate._finish import finish
 from keepstate._runner import Signal, Work
 from keepstate.adapters.langgraph.homes import Homes
 from keepstate.adapters.langgraph.items import lifetime_ms
+from keepstate.adapters.langgraph.keyed import Keyed
 from keepstate.adapters.langgraph.opened import Done, OnStore
 from keepstate.adapters.langgraph.operations import admitted
 from keepstate.adapters.langgraph.shelf import Kept, Shelf
@@ -51,7 +51,7 @@ _TTL_KEYS = frozenset(("default_ttl", "refresh_on_read", "sweep_interval_minutes
 """The last is how LangGraph's store on PostgreSQL is told not to give what has expired; ours never does."""
 
 
-class KeepstateStore(OnStore, BaseStore):
+class KeepstateStore(OnStore, Keyed):
     """LangGraph's `BaseStore` on a keepstate store: for `compile(store=…)`, in blocking and asynchronous use.
 
     All items are in one space. The puts of a `batch` apply together, up to 400 of them, and its other
