@@ -46,6 +46,14 @@ def test_pruning_that_says_not_what_is_refused(
     assert keepstate("langgraph", "prune", *words).code == code
 
 
+def test_pruning_where_no_store_is_asks_for_that_of_the_graphs(keepstate: Keepstate) -> None:
+    done = keepstate("langgraph", "prune", "--every", "--keep-last", "1")
+
+    assert done.code == 1
+    assert "there is no store at" in done.err and "--url" in done.err
+    assert "keepstate put" not in done.err
+
+
 def test_checkpoints_of_a_moment_and_older_are_let_go_of(keepstate: Keepstate, url: str) -> None:
     with KeepstateSaver(url) as saver:
         talk(saver, "alice")

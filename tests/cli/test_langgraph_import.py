@@ -164,7 +164,7 @@ def test_an_import_that_was_killed_goes_on_where_it_stopped(keepstate: Keepstate
 
     assert killed.returncode == -signal.SIGKILL
     assert (told["present"], told["different"]) == (11, [])
-    assert f"0 brought in, {len(names)} there already; {len(names)} compared and the same" in again
+    assert f"0 brought into {url}, {len(names)} there already; {len(names)} compared and the same" in again
 
 
 def _parent_of(found: Any) -> Any:
@@ -358,6 +358,31 @@ def test_a_source_that_is_none_is_refused(
 
     assert done.code == code
     assert words in done.err
+    assert "goes on there" not in done.err
+
+
+def test_a_keepstate_store_is_named_as_what_it_is(keepstate: Keepstate, url: str) -> None:
+    with KeepstateSaver(url) as saver:
+        put(saver, config("t"), 0, n=1)
+    done = keepstate("langgraph", "import", "--from", url, "sqlite:///other.db")
+
+    assert done.code == 1
+    assert "is a keepstate store" in done.err and "setup()" not in done.err
+
+
+@pytest.mark.parametrize("words", [("--thread", "nope"), ("memory://",)])
+def test_an_import_that_has_not_begun_goes_on_nowhere(
+    keepstate: Keepstate, old: str, words: tuple[str, ...]
+) -> None:
+    done = keepstate("langgraph", "import", "--from", old, *words)
+
+    assert done.code != 0
+    assert "goes on there" not in done.err
+
+
+def test_an_import_says_which_store_it_was_brought_into(keepstate: Keepstate, old: str, url: str) -> None:
+    assert f" brought into {url}, 0 there already" in keepstate("langgraph", "import", "--from", old).out
+    assert keepstate("langgraph", "import", "--from", old, "--json").json()["store"] == url
 
 
 def test_reading_writes_nothing_to_the_source(keepstate: Keepstate, old: str, tmp_path: Path) -> None:

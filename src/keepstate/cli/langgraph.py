@@ -30,6 +30,7 @@ from keepstate.cli.session import (
 )
 from keepstate.cli.showing import counted
 from keepstate.errors import InvalidError, KeepstateError, MissingExtraError, NotFoundError
+from keepstate.stores.urls import StoreUrl
 
 if TYPE_CHECKING:
     from keepstate.adapters.langgraph.saver import KeepstateSaver
@@ -79,20 +80,20 @@ def import_(
             totals, brought = taking_over.take_over(source, saver, names, tell)
         with _saver(target, session, classes) as saver:  # opened anew, it remembers nothing
             taking_over.compare(source, saver, brought, totals, tell)
-    _show(totals, perf_counter() - begun, session)
+    _show(totals, perf_counter() - begun, str(StoreUrl.parse(url)), session)
     if totals.different:
         return exits.DAMAGED
     return exits.FAILED if totals.unread else exits.OK
 
 
-def _show(totals: TakenOver, seconds: float, session: Session) -> None:
+def _show(totals: TakenOver, seconds: float, store: str, session: Session) -> None:
     if session.json:
-        write_json({**msgspec.to_builtins(totals), "seconds": round(seconds, 3)})
+        write_json({**msgspec.to_builtins(totals), "store": store, "seconds": round(seconds, 3)})
         return
     _list("different", totals.different)
     _list("left out", totals.unread)
     what = f"{counted(totals.checkpoints, 'checkpoint')} of {counted(totals.threads, 'thread')}"
-    done = f"{totals.added:,} brought in, {totals.present:,} there already"
+    done = f"{totals.added:,} brought into {store}, {totals.present:,} there already"
     verdict = f"{totals.compared:,} compared and the same"
     if totals.different:
         verdict += f", {len(totals.different):,} different"
@@ -195,7 +196,12 @@ def _url(target: str | None, session: Session, *, makes: bool = False) -> str:
     if makes:
         refuse_memory(parsed)
     else:
-        refuse_absent(parsed)
+        try:
+            refuse_absent(parsed)
+        except NotFoundError as error:
+            raise NotFoundError(
+                f"there is no store at {parsed}; name that of your graphs with --url"
+            ) from error
     return url
 
 
@@ -215,15 +221,18 @@ def _extra() -> Generator[None]:
 @contextmanager
 def _progress() -> Generator[Tell]:
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
-    console = said()
+    console, begun = said(), False
     with Progress(*columns, console=console, transient=True, disable=not console.is_terminal) as bar:
         task = bar.add_task("reading")
 
         def tell(what: str, done: int, count: int) -> None:
+            nonlocal begun
+            begun = begun or done > 0
             bar.update(task, description=f"{what} checkpoints", completed=done, total=count)
 
         try:
             yield tell
         except KeepstateError:
-            console.print("keepstate: the import goes on there when it is run again", markup=False)
+            if begun:
+                console.print("keepstate: the import goes on there when it is run again", markup=False)
             raise

@@ -26,6 +26,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from keepstate.adapters.langgraph.classes import Allowed, Classes, class_of
 from keepstate.errors import InvalidError, MissingExtraError, NotFoundError, StoreUnavailableError
+from keepstate.stores.sqlite.schema import APPLICATION_ID
 from keepstate.values.types import LEAF_WRITERS
 
 _CHECKPOINTS: Final = "select thread_id, checkpoint_ns, checkpoint_id from checkpoints order by 1, 2, 3"
@@ -233,6 +234,11 @@ def _sqlite(url: str, serde: JsonPlusSerializer) -> Generator[Official]:
     module = _module("sqlite")
     with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
         columns = {row[1] for row in connection.execute("pragma table_info(writes)")}
+        if connection.execute("pragma application_id").fetchone() == (APPLICATION_ID,):
+            raise NotFoundError(
+                f"{path!r} is a keepstate store, and has nothing to bring in: savers use it as it is; "
+                "--from names the database of LangGraph's own saver"
+            )
         if "task_path" not in columns:
             raise NotFoundError(
                 f"{path!r} has no checkpoints as SqliteSaver stores them now; if they are older, call its "
