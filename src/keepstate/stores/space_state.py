@@ -30,17 +30,12 @@ from keepstate.stores.protocol import (
     Reading,
 )
 from keepstate.values import limits
-from keepstate.values.key import stamp_suffix
-
-OBJECTS, WITH_VALUES = 0, 2
-"""The sections that the log leaves out, and keeps with values."""
+from keepstate.values.key import OBJECTS, WITH_VALUES, stamp_suffix
 
 RETRY_KEPT_MS = 3_600_000
 """How long the outcome of a retry is kept for a late original."""
 
 _NOTHING_REPLACED = (None,)
-_CHANGE_BYTES = 64
-"""What a logged change weighs beside its key and values, about."""
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
@@ -455,8 +450,8 @@ def _logged(record: Record, olds: Sequence[bytes | None]) -> _Logged:
     if olds is _NOTHING_REPLACED:  # one entry, which the log tells without its value
         entry = record.entries[0]
         told = record if len(entry.value) <= _UNTOLD_BYTES else _without_untold(record)
-        return told, olds, 2 * _CHANGE_BYTES + len(entry.key)
-    size, holds_untold = _CHANGE_BYTES * (1 + len(olds)), False
+        return told, olds, 2 * limits.CHANGE_BYTES + len(entry.key)
+    size, holds_untold = limits.CHANGE_BYTES * (1 + len(olds)), False
     for entry in record.entries:
         size += len(entry.key)
         if entry.key[0] == WITH_VALUES:

@@ -34,6 +34,8 @@ PAGE_ROWS: Final = 1_024
 LOG_REVISIONS: Final = 10_000
 """What a space's log keeps, or as many as fit into `LOG_BYTES`."""
 LOG_BYTES: Final = 64 << 20
+CHANGE_BYTES: Final = 64
+"""What a logged change weighs beside its key and values, about: pages end by it."""
 
 DECODED_BYTES: Final = 256 << 20
 """Of one value's encoding before compression; what claims to inflate to more is refused unread."""

@@ -22,7 +22,6 @@ from keepstate.stores.redis.encoding import (
     lex_range,
     place,
     slot_of_tag,
-    successor,
 )
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=40)
@@ -66,13 +65,6 @@ def test_registry_shards_cover_all_slots_evenly() -> None:
     shards = [place("keepstate", str(i)).registry_shard for i in range(4000)]
 
     assert set(shards) == set(range(REGISTRY_SHARDS))
-
-
-@given(st.binary(min_size=1, max_size=6), st.binary(min_size=1, max_size=8))
-def test_the_successor_bounds_exactly_what_starts_with_a_prefix(prefix: bytes, key: bytes) -> None:
-    above = successor(prefix)
-
-    assert key.startswith(prefix) is (prefix <= key and (above is None or key < above))
 
 
 def test_a_range_begins_after_the_last_key_in_either_direction() -> None:

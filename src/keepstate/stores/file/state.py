@@ -12,7 +12,8 @@ from typing import Any
 from keepstate.errors import CorruptError
 from keepstate.stores.file.items import Entries, Item, Kept, Logged, Revision, SnapshotEnd, SpaceHead
 from keepstate.stores.protocol import Applied, Entry, Outcome
-from keepstate.stores.space_state import WITH_VALUES, Record, SpaceState
+from keepstate.stores.space_state import Record, SpaceState
+from keepstate.values.key import WITH_VALUES
 
 _CHUNK_ENTRIES = 256
 _CHUNK_BYTES = 64 << 10

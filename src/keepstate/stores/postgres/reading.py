@@ -10,6 +10,7 @@ from keepstate.stores.admission import admit_reading
 from keepstate.stores.marks import Mark
 from keepstate.stores.postgres.wire import from_array, from_byteas, from_expiries, from_int8, from_int8s
 from keepstate.stores.protocol import Change, Changes, Entry, Page, Reading
+from keepstate.values.key import successor
 
 Fields = Sequence[bytes | None]
 _TRUE = b"\x01"
@@ -88,14 +89,10 @@ def changes(space: str, after: int, fields: Fields) -> Changes:
     return Changes(items, from_int8(fields[4]), floor)
 
 
-def successor(prefix: bytes) -> bytes:
-    """Returns the least bytes above all that start with `prefix`, which holds a byte below FF."""
-    stem = prefix.rstrip(b"\xff")
-    return stem[:-1] + bytes((stem[-1] + 1,))
-
-
 def scanned(prefix: bytes, after: bytes | None, *, reverse: bool) -> tuple[bytes, bytes]:
     """Returns the first key of a scan's range and the first one behind it."""
+    above = successor(prefix)
+    assert above is not None  # a prefix begins with a section, which is no FF
     if after is None:
-        return prefix, successor(prefix)
-    return (prefix, after) if reverse else (after + b"\0", successor(prefix))
+        return prefix, above
+    return (prefix, after) if reverse else (after + b"\0", above)

@@ -30,6 +30,7 @@ from keepstate.stores.protocol import (
 )
 from keepstate.stores.urls import StoreUrl
 from keepstate.values import limits
+from keepstate.values.key import successor
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
@@ -266,9 +267,7 @@ class PostgresStore(StoreBase):
 
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
         low = prefix.encode()
-        answer = await self._client.ask(
-            "spaces", low, reading.successor(low) if low else None, (after or "").encode(), int8(limit)
-        )
+        answer = await self._client.ask("spaces", low, successor(low), (after or "").encode(), int8(limit))
         return [name.decode() for name in from_byteas(answer.get_value(0, 0))]
 
     async def _wait(self, spaces: Collection[str], timeout_s: float) -> Collection[str]:

@@ -14,6 +14,7 @@ from keepstate.errors import CorruptError
 from keepstate.stores.marks import NONCE_BYTES, Mark
 from keepstate.stores.protocol import Batch, Change, Check, Entry, Put, Write
 from keepstate.stores.redis.scripts import FORMAT
+from keepstate.values.key import successor
 
 SLOTS: Final = 16_384
 REGISTRY_SHARDS: Final = 16
@@ -146,14 +147,6 @@ def entry_fields(keys: Sequence[bytes]) -> list[bytes]:
 def record_field(revision: int) -> bytes:
     """Returns the field of the log that holds the head of a revision's record."""
     return _RECORD_FIELD + _REVISION.pack(revision)
-
-
-def successor(prefix: bytes) -> bytes | None:
-    """Returns the least bytes above all that start with the prefix, or None if there are none."""
-    for last in range(len(prefix) - 1, -1, -1):
-        if prefix[last] < 0xFF:
-            return prefix[:last] + bytes([prefix[last] + 1])
-    return None
 
 
 def lex_range(prefix: bytes, after: bytes | None, *, reverse: bool = False) -> tuple[bytes, bytes]:

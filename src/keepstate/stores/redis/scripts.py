@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from keepstate.stores.base import SWEPT_BY_FLUSH
-from keepstate.stores.space_state import OBJECTS, RETRY_KEPT_MS, WITH_VALUES
+from keepstate.stores.space_state import RETRY_KEPT_MS
 from keepstate.values import limits
-from keepstate.values.key import stamp_suffix
+from keepstate.values.key import OBJECTS, WITH_VALUES, stamp_suffix
 
 FORMAT: Final = 1
 """The layout that `parts/space.lua` describes; it stands in each space's state."""
 
 LOG_SLACK: Final = 64
 """By how many revisions a log may be too long before it is cut, so that not every batch cuts one."""
-
-_CHANGE_BYTES = 64
-"""What a logged change weighs beside its key and values, on every backend."""
 
 _FOLDER = Path(__file__).parent / "scripts"
 # While a slot moves, only scripts run whose keys are all there: so none names what it can do without.
@@ -31,7 +28,7 @@ _CONSTANTS: Final = {
     "STAMP_TAG": stamp_suffix(0, 0)[0],
     "OBJECTS": OBJECTS,
     "WITH_VALUES": WITH_VALUES,
-    "CHANGE_BYTES": _CHANGE_BYTES,
+    "CHANGE_BYTES": limits.CHANGE_BYTES,
     "RETRY_KEPT_MS": RETRY_KEPT_MS,
     "SWEPT_BY_FLUSH": SWEPT_BY_FLUSH,
     "VALUE_BYTES": limits.VALUE_BYTES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 import msgspec
 
@@ -11,9 +11,6 @@ from keepstate.stores.protocol import Change
 
 Logged: TypeAlias = tuple[bytes, bool, bytes | None, bytes | None]
 """A key, whether it was deleted, and where the section keeps values its old and its new one."""
-
-CHANGE_BYTES: Final = 64
-"""What a logged change weighs beside its key and values, the same on every backend: pages end by it."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Logged])

@@ -13,6 +13,7 @@ from keepstate.stores.sqlite.changes import decode
 from keepstate.stores.sqlite.head import Head
 from keepstate.stores.sqlite.statements import Execute, Rows
 from keepstate.values import limits
+from keepstate.values.key import successor
 
 _ENTRY: Final = "SELECT value, version, created, expires_at_ms, seal FROM entries WHERE space = ? AND key = ?"
 _RANGE: Final = """
@@ -99,18 +100,13 @@ def scan(
 
 def _rows(execute: Execute, number: int, prefix: bytes, after: bytes | None, *, reverse: bool) -> Rows:
     rows = limits.PAGE_ROWS + 1
-    above = _successor(prefix)
+    above = successor(prefix)
+    assert above is not None  # a prefix begins with a section, which is no FF
     if reverse:
         return execute(_DOWNWARDS, (number, prefix, above if after is None else after, rows))
     if after is None:
         return execute(_UPWARDS, (number, prefix, above, rows))
     return execute(_ABOVE, (number, after, above, rows))
-
-
-def _successor(prefix: bytes) -> bytes:
-    """Returns the least bytes above all that start with `prefix`; its first byte, the section, is no FF."""
-    kept = prefix.rstrip(b"\xff")
-    return kept[:-1] + bytes([kept[-1] + 1])
 
 
 def changes(execute: Execute, head: Head, path: str, after: int, limit: int) -> Changes:

@@ -6,14 +6,11 @@ from typing import Any, Final
 
 from keepstate.stores.protocol import Delete, Put, Write
 from keepstate.stores.sqlite import schema
-from keepstate.stores.sqlite.changes import CHANGE_BYTES, Logged, encode
+from keepstate.stores.sqlite.changes import Logged, encode
 from keepstate.stores.sqlite.head import Head
 from keepstate.stores.sqlite.statements import Execute
-from keepstate.values.key import stamp_suffix
-
-OBJECTS: Final = 0
-WITH_VALUES: Final = 2
-"""The sections that the log leaves out, and keeps with values."""
+from keepstate.values import limits
+from keepstate.values.key import OBJECTS, WITH_VALUES, stamp_suffix
 
 _UPSERT: Final = """
     INSERT INTO entries (space, key, version, created, expires_at_ms, seal, value)
@@ -106,7 +103,7 @@ class Revision:
 
     def log(self) -> None:
         """Makes the revision the space's newest."""
-        size_bytes = CHANGE_BYTES * (1 + len(self._puts) + len(self._removed))
+        size_bytes = limits.CHANGE_BYTES * (1 + len(self._puts) + len(self._removed))
         logged = self._logged_puts + self._logged_removals
         for key, _, old, new in logged:
             size_bytes += len(key) + len(old or b"") + len(new or b"")

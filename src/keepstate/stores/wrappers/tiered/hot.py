@@ -15,12 +15,11 @@ from typing import Final, NamedTuple
 
 from keepstate._clock import Clock
 from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Reading, Write
-from keepstate.values.key import stamp_suffix
+from keepstate.values.key import OBJECTS, stamp_suffix
 
 ENTRY_OVERHEAD_BYTES: Final = 400
 """What an entry weighs beside its key and value, about."""
 
-OBJECTS: Final = 0
 _SPACES_TOLD: Final = 65_536
 _LONG_AGO_S: Final = float("-inf")
 

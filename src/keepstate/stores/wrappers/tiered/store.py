@@ -35,9 +35,10 @@ from keepstate.stores.protocol import (
     TellsMarks,
 )
 from keepstate.stores.urls import TIERED, StoreUrl, store_class
-from keepstate.stores.wrappers.tiered.hot import OBJECTS, Held, HotTier, Moment, Told
+from keepstate.stores.wrappers.tiered.hot import Held, HotTier, Moment, Told
 from keepstate.stores.wrappers.tiered.warm import NO_CLAIMS, Claims, WarmTier
 from keepstate.stores.wrappers.wrapper import StoreWrapper
+from keepstate.values.key import OBJECTS
 
 HOT_BYTES: Final = 64 << 20
 

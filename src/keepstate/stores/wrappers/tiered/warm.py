@@ -31,6 +31,7 @@ from keepstate.stores.marks import Mark
 from keepstate.stores.protocol import Batch, Entry, Put, Write
 from keepstate.stores.wrappers.tiered.breaker import Breaker
 from keepstate.values import limits
+from keepstate.values.key import OBJECTS
 
 KEPT_MS: Final = 3_600_000
 SHARDS: Final = 16
@@ -38,7 +39,6 @@ SHARDS: Final = 16
 _MAGIC: Final = b"ks1"
 _SUM_BYTES: Final = 16
 _HEAD_BYTES: Final = len(_MAGIC) + _SUM_BYTES
-_OBJECTS: Final = 0
 _LARGEST_BYTES: Final = limits.VALUE_BYTES - 2048
 _CLAIMED_BYTES: Final = limits.BATCH_BYTES // 2
 
@@ -136,7 +136,7 @@ class WarmTier:
 
     async def told(self, space: str, keys: Sequence[bytes]) -> Claims:
         """Returns what is claimed of some keys, all as of one mark: the one that most claims are of."""
-        asked = [key for key in keys if key[0] != _OBJECTS]
+        asked = [key for key in keys if key[0] != OBJECTS]
         if not asked:
             return NO_CLAIMS
         try:
@@ -163,7 +163,7 @@ class WarmTier:
         size_bytes = 0
         for entry in entries:
             fits = len(puts) < limits.BATCH_WRITES and size_bytes + len(entry.value) <= _CLAIMED_BYTES
-            if entry.key[0] != _OBJECTS and len(entry.value) <= _LARGEST_BYTES and fits:
+            if entry.key[0] != OBJECTS and len(entry.value) <= _LARGEST_BYTES and fits:
                 puts.append(Put(self._key(space, entry.key), _encoded(space, mark, entry), KEPT_MS))
                 size_bytes += len(entry.value)
         try:
