@@ -199,3 +199,34 @@ async def test_nothing_runs_beside_the_caller_unless_it_was_asked_for(tmp_path: 
         assert before == saved == registered < len(asyncio.all_tasks())
         await state.close()
         assert len(asyncio.all_tasks()) <= before
+
+
+async def test_a_configuration_that_asks_for_a_record_has_it_in_a_space_that_is_passed() -> None:
+    async with keepstate.open("memory://") as ks:
+        run, config = ks.space("run", author="ann"), StateConfig(record=True)
+        async with StateManager(config, space=run) as state:
+            await state.save("k", 1)
+            await state.save("k", 2)
+
+            assert [(each.value, each.author) for each in await state.history("k")] == [
+                (2, "ann"),
+                (1, "ann"),
+            ]
+        async with run.transaction() as tx:
+            with pytest.raises(InvalidError, match=r"begin it on space\('run', record=True\)"):
+                StateManager(config, space=tx)
+        async with ks.space("run", record=True).transaction() as tx:
+            await StateManager(config, space=tx).save("k", 3)
+        assert [each.value for each in await StateManager(space=run).history("k")] == [3, 2, 1]
+
+
+async def test_a_space_with_commits_of_its_own_and_no_record_tells_no_history() -> None:
+    async with keepstate.open("memory://") as ks:
+        run = ks.space("run")
+        state = StateManager(space=run)
+        assert await state.history("k") == []
+        await state.save("k", 1)
+        await run.history.commit({"other": 1})
+
+        with pytest.raises(InvalidError, match="keeps no record; ask for it by StateConfig"):
+            await state.history("k")

@@ -59,6 +59,30 @@ async def together(
     )
 
 
+def recorded(place: Space | Transaction) -> Space | Transaction:
+    """Returns a space that keeps every moment of its documents, or the transaction of one.
+
+    Raises:
+        InvalidError: The transaction was begun on a space that was not asked to.
+    """
+    if isinstance(place, Space):
+        alone = place._alone  # pyright: ignore[reportPrivateUsage]
+        home = place._home  # pyright: ignore[reportPrivateUsage]
+        return Space(home, place.name, author=place.author, message=alone.message, record=True)
+    if not place._scope.record:  # pyright: ignore[reportPrivateUsage]
+        raise InvalidError(f"{place!r} records nothing; begin it on space({place.space!r}, record=True)")
+    return place
+
+
+async def is_recorded(place: Space | Transaction) -> bool:
+    """Whether every moment of the documents is kept."""
+
+    async def work(unit: Unit) -> bool:
+        return await unit.get(layout.RECORDED) is not None
+
+    return (await place._scope.run(work))[0]  # pyright: ignore[reportPrivateUsage]
+
+
 async def computed(tx: Transaction, name: str, change: Callable[[Any], Any], value: object) -> Any:
     """Returns what a caller's function, awaited if it has to be, makes of the value of a document.
 

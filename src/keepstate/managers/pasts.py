@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from keepstate.engine.space import Space
+from keepstate.engine.together import is_recorded
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError, NotFoundError
 
@@ -37,7 +38,7 @@ async def moments_of(space: Space | Transaction, name: str, limit: int) -> list[
         InvalidError: The space records nothing.
     """
     history = space.history
-    if not [branch async for branch in history.branches() if branch.name == "main"]:
+    if not await is_recorded(space):
         if await space.documents.entry(name) is None:
             return []
         raise InvalidError(f"{space!r} keeps no record; ask for it by StateConfig(record=True)")

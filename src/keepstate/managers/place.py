@@ -19,6 +19,7 @@ from keepstate.engine.admission import admit_place, admit_text, refuse_twin
 from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
+from keepstate.engine.together import recorded
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import ClosedError, InvalidError
 from keepstate.managers import naming
@@ -178,6 +179,15 @@ class Place:
         inside.space, inside._handle, inside._is_own = tx, None, False
         inside._folders = OrderedDict()
         return inside
+
+    def record(self) -> None:
+        """Lets a space that was passed keep every moment of its documents.
+
+        Raises:
+            InvalidError: A transaction was passed, of a space that was not asked to.
+        """
+        if self.space is not None:
+            self.space = recorded(self.space)
 
     def refuse_inside(self, what: str) -> None:
         """Raises `InvalidError` inside a transaction, for what cannot wait until that applies."""

@@ -89,6 +89,8 @@ class StateManager(Manager):
             space=space,
             _colour=_colour,
         )
+        if self.config.record:
+            self._place.record()
         prefix, shards = quoted(self.config.key_prefix), self.config.shards
         ids = [prefix] if shards == 1 else [f"{prefix}~{number}" for number in range(shards)]
         self._shards = [self._place.folder(id, least=0) for id in ids]
