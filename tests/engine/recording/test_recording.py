@@ -418,3 +418,15 @@ async def test_what_cannot_be_said_of_a_change_is_refused(ks: Keepstate, space: 
         space.by("")
     with pytest.raises(InvalidError, match="`message`"):
         space.by("ann", message="x" * 70_000)
+
+
+async def test_a_space_that_recorded_nothing_says_what_does(ks: Keepstate) -> None:
+    plain, session = ks.space("plain"), keepstate.Session("s", space=ks.space("shared"))
+    await plain.documents.put("a", 1)
+    await session.update({"a": 1})
+
+    for asking in (plain.at("main"), plain.at("main~1"), session.at()):
+        with pytest.raises(NotFoundError, match=r"nothing is committed or recorded there yet; .*record=True"):
+            await asking
+    with pytest.raises(NotFoundError, match=r"no branch, tag or commit 'other' in 'plain'$"):
+        await plain.at("other")

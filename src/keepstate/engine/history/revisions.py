@@ -116,8 +116,10 @@ async def _named(ledger: Ledger, name: str) -> Found:
             return Found(head.commit, await ledger.record(head.commit), head.number, branch, True)
     if _ID.fullmatch(name):
         return await _by_id(ledger, name)
-    short = " (the beginning of an id has at least 4 digits)" if _SHORT_ID.fullmatch(name) else ""
-    raise NotFoundError(f"there is no branch, tag or commit {name!r} in {ledger.unit.name!r}{short}")
+    more = " (the beginning of an id has at least 4 digits)" if _SHORT_ID.fullmatch(name) else ""
+    if name == MAIN and not await ledger.is_recorded():
+        more = ": nothing is committed or recorded there yet; space(…, record=True) records what changes"
+    raise NotFoundError(f"there is no branch, tag or commit {name!r} in {ledger.unit.name!r}{more}")
 
 
 async def _by_id(ledger: Ledger, text: str) -> Found:
