@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
+from keepstate import Session, StateManager
 from keepstate.engine.events import EXISTS, NO_STREAM
+from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import (
@@ -280,6 +283,13 @@ async def test_a_renewal_does_not_refuse_the_holder(space: Space) -> None:
         await tx.documents.put("a", 1)
 
     assert await space.documents.get("a") == 1
+
+
+async def test_a_block_for_async_with_that_is_entered_by_with_is_told_so(space: Space, ks: Keepstate) -> None:
+    blocks: list[Any] = [ks, space.transaction(), StateManager(persistence=ks), Session("s", persistence=ks)]
+    for block in blocks:
+        with pytest.raises(InvalidError, match="is entered by `async with`"), block:
+            pass
 
 
 async def test_a_block_is_entered_once(space: Space) -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
+from typing import Any
+
 import pytest
 
 from keepstate import (
@@ -164,6 +167,18 @@ def test_a_part_is_the_same_object_each_time(space: sync.Space) -> None:
 def test_what_is_shown_is_what_the_asynchronous_object_shows(space: sync.Space) -> None:
     assert repr(space.documents) == "<Documents of 'run/42'>"
     assert repr(space).startswith("<Space 'run/42' of <Keepstate ")
+
+
+def test_a_block_for_with_that_is_entered_by_async_with_is_told_so(space: sync.Space) -> None:
+    async def enter(block: Any) -> None:
+        async with block:
+            pass
+
+    with sync.open("memory://") as ks:
+        blocks: list[Any] = [ks, space.transaction(), sync.StateManager(persistence=ks)]
+        for block in blocks:
+            with pytest.raises(InvalidError, match="is for blocking use, by `with`"):
+                asyncio.run(enter(block))
 
 
 def test_a_block_is_entered_once(space: sync.Space) -> None:

@@ -12,6 +12,7 @@ from keepstate._runner import Colour, Runner
 from keepstate.engine.admission import admit_author, admit_flag, admit_namespace, admit_space, admit_text
 from keepstate.engine.collecting import collect_parts
 from keepstate.engine.history.objects import Kept, SharedObjects
+from keepstate.engine.once import refuse_with
 from keepstate.engine.recording.recorder import Recorder
 from keepstate.engine.space import Space
 from keepstate.errors import InvalidError, UnsupportedError
@@ -111,6 +112,9 @@ class Keepstate:
 
     def __await__(self) -> Generator[Any, None, Self]:
         return self._ready().__await__()
+
+    if not TYPE_CHECKING:  # who checks types is told without it
+        __enter__ = __exit__ = refuse_with
 
     async def __aenter__(self) -> Self:
         return await self._ready()

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import wraps
 from types import TracebackType
-from typing import Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Generic, NoReturn, ParamSpec, TypeVar
 
 from keepstate.errors import InvalidError
 
@@ -27,6 +27,16 @@ def entered_once(
     return made
 
 
+def refuse_with(entered: object, *_: object) -> NoReturn:
+    """Raises `InvalidError`: what is entered by `async with` was entered by `with`."""
+    raise InvalidError(f"{entered!r} is entered by `async with`; what keepstate.sync makes, by `with`")
+
+
+def refuse_async_with(entered: object, *_: object) -> NoReturn:
+    """Raises `InvalidError`: what is entered by `with` was entered by `async with`."""
+    raise InvalidError(f"{entered!r} is for blocking use, by `with`; for `async with` take it from keepstate")
+
+
 def refuse_second(call: str) -> InvalidError:
     """Returns the error of who enters a block again."""
     return InvalidError(f"what {call}() returned was entered before; call {call}() again for another")
@@ -35,6 +45,12 @@ def refuse_second(call: str) -> InvalidError:
 class _Block(AbstractAsyncContextManager[T, bool | None], Generic[T]):
     def __init__(self, call: str, inner: AbstractAsyncContextManager[T, bool | None]) -> None:
         self._call, self._inner, self._was_entered = call, inner, False
+
+    def __repr__(self) -> str:
+        return f"what {self._call}() returned"
+
+    if not TYPE_CHECKING:  # who checks types is told without it
+        __enter__ = __exit__ = refuse_with
 
     async def __aenter__(self) -> T:
         if self._was_entered:

@@ -12,12 +12,13 @@ from collections.abc import Awaitable, Callable, Sequence
 from datetime import datetime, timedelta
 from os import PathLike
 from types import TracebackType
-from typing import Any, ClassVar, Final, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from keepstate._clock import Clock
 from keepstate._runner import Colour, Runner
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.lease import Lease
+from keepstate.engine.once import refuse_with
 from keepstate.engine.scope import refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.together import together
@@ -78,6 +79,9 @@ class Manager:
         return {**self.__dict__, "_alerts": SizeAlerts(), "_measured": Measured(), "_due_s": 0.0}
 
     # ---- opening and closing
+
+    if not TYPE_CHECKING:  # who checks types is told without it
+        __enter__ = __exit__ = refuse_with
 
     async def __aenter__(self) -> Self:
         await self._place.open()

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from types import TracebackType
-from typing import Self
+from typing import TYPE_CHECKING, Self
 
+from keepstate.engine.once import refuse_with
 from keepstate.sessions.home import Home
 
 
@@ -12,6 +13,9 @@ class Kept:
     """Lets go of its home at the end; one that stands in another's home has nothing to let go of."""
 
     _closing: Home | None = None
+
+    if not TYPE_CHECKING:  # who checks types is told without it
+        __enter__ = __exit__ = refuse_with
 
     async def __aenter__(self) -> Self:
         return self

@@ -6,9 +6,9 @@ from collections.abc import Callable, Generator
 from contextlib import AbstractContextManager, contextmanager
 from functools import update_wrapper, wraps
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from keepstate.engine.once import refuse_second
+from keepstate.engine.once import refuse_async_with, refuse_second
 from keepstate.engine.scope import refuse_coroutine_function
 
 Inner = TypeVar("Inner")
@@ -25,6 +25,9 @@ class Twin(Generic[Inner]):
 
     def __repr__(self) -> str:
         return repr(self._inner)
+
+    if not TYPE_CHECKING:  # who checks types is told without it
+        __aenter__ = __aexit__ = refuse_async_with
 
 
 def around(kind: type[W], inner: Any) -> W:
@@ -79,6 +82,12 @@ def entered_once(
 class _Block(AbstractContextManager[T, bool | None], Generic[T]):
     def __init__(self, call: str, inner: AbstractContextManager[T, bool | None]) -> None:
         self._call, self._inner, self._was_entered = call, inner, False
+
+    def __repr__(self) -> str:
+        return f"what {self._call}() returned"
+
+    if not TYPE_CHECKING:
+        __aenter__ = __aexit__ = refuse_async_with
 
     def __enter__(self) -> T:
         if self._was_entered:
