@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from keepstate import BoundedState
+from keepstate import BoundedState, Session
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.sessions.messages import links
@@ -93,3 +93,13 @@ async def test_what_a_provider_s_own_tool_has_found_stays_with_its_call(ks: Keep
     assert await state.get_context() == told
     await state.add_message(said("x" * 1_800))
     assert all(links(message) == ([], []) for message in await state.get_context())
+
+
+async def test_what_cannot_be_counted_is_refused_by_where_it_stands(ks: Keepstate) -> None:
+    state, conversation = BoundedState("1", persistence=ks), Session("s", persistence=ks).conversation
+    wrong = {"role": "user", "content": "x", "notes": {"seen": [1, object()]}}
+    for adding in (state.add_message(wrong), conversation.append({"role": "user", "content": "x"}, wrong)):
+        with pytest.raises(InvalidError, match=r"^notes\.seen\[1\]: builtins\.object has no form in JSON"):
+            await adding
+
+    assert await state.get_context() == [] and await conversation.count() == 0

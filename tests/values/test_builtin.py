@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
@@ -115,9 +116,22 @@ def test_json_says_what_json_does_not_have(value: Any, form: Any) -> None:
     assert same(json_form(value), form)
 
 
-def test_what_is_no_builtin_form_is_refused() -> None:
-    with pytest.raises(InvalidError, match="Profile is no builtin form"):
-        json_form([Profile("x")])
+@pytest.mark.parametrize(
+    ("value", "path"),
+    [
+        (Profile("x"), "the value"),
+        ([Profile("x")], "[0]"),
+        ({"a": [{"b": Profile("x")}]}, "a[0].b"),
+        ({"a": ({1: Profile("x")},)}, "a[0].1"),
+        ({"a": [{Profile("x"): 1}]}, "a[0]."),
+    ],
+    ids=str,
+)
+def test_what_has_no_form_in_json_is_refused_with_its_path(value: Any, path: str) -> None:
+    with pytest.raises(
+        InvalidError, match=rf"^{re.escape(path)}.*: .*Profile has no form in JSON; store its"
+    ):
+        json_form(value)
 
 
 def test_a_value_too_deep_for_json_is_an_error_of_ours() -> None:

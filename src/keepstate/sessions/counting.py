@@ -57,7 +57,11 @@ class TokenCounter:
                 if is_media(piece):
                     count += MEDIA_TOKENS
                 elif piece is not None:
-                    text = piece if isinstance(piece, str) else msgspec.json.encode(json_form(piece)).decode()
+                    text = (
+                        piece
+                        if isinstance(piece, str)
+                        else msgspec.json.encode(json_form(piece, name)).decode()
+                    )
                     count += len(self._encoding.encode_ordinary(text))
         return count
 

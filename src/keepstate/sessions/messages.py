@@ -70,7 +70,7 @@ def estimate_tokens(message: Message) -> int:
             elif isinstance(piece, str):
                 size += len(piece.encode("utf-8", "surrogatepass"))
             elif piece is not None:
-                size += len(msgspec.json.encode(json_form(piece)))
+                size += len(msgspec.json.encode(json_form(piece, name)))
     return _BY_MESSAGE + ceil(size / _BYTES_BY_TOKEN) + media
 
 

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from base64 import b64encode
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta, timezone
 from decimal import Decimal
 from pathlib import PurePath
 from types import EllipsisType
-from typing import Any, Final
+from typing import Any, Final, cast
 from uuid import UUID
 from zoneinfo import ZoneInfo
 
@@ -43,16 +43,54 @@ class Record(dict[str, Any]):
         return {name: value for name, value in self.items() if name != TYPE}
 
 
-def json_form(value: object) -> Any:
+class _FormlessError(Exception):
+    """A value of a class that JSON has no form for."""
+
+    def __init__(self, value: object) -> None:
+        super().__init__(value)
+        self.value = value
+
+
+def json_form(value: object, path: str = "") -> Any:
     """Returns the builtin form as JSON has it: dicts with str keys, lists, text, numbers, bools and None.
 
+    Args:
+        value: In builtin form.
+        path: Where it stands, for refusals.
+
     Raises:
-        InvalidError: It nests too deep for the room left on the call stack.
+        InvalidError: It holds an object, whose path is named; or it nests too deep for the room left on the
+            call stack.
     """
     try:
         return _json(value)
+    except _FormlessError as error:
+        kind, place = _kind(error.value), _path_to(value, error.value, path)
+        raise InvalidError(
+            f"{place or 'the value'}: {kind.__module__}.{kind.__qualname__} has no form in JSON; store its "
+            "fields, or what str() makes of it",
+            path=place,
+        ) from None
     except RecursionError:
         raise InvalidError("the value nests too deep to be shown as JSON") from None
+
+
+def _path_to(value: Any, sought: object, path: str) -> str | None:
+    """Returns where an object is inside a value, as `a[0].b`; None if it is not there."""
+    if value is sought:
+        return path
+    parts: Iterable[tuple[str, object]] = ()
+    if isinstance(value, Mapping):
+        items = cast("Mapping[object, object]", value).items()
+        named = [(f"{path}.{name}" if path else str(name), name, part) for name, part in items]
+        parts = [(place, each) for place, name, part in named for each in (part, name)]
+    elif isinstance(value, list | tuple):
+        items_of = cast("Sequence[object]", value)
+        parts = [(f"{path}[{index}]", part) for index, part in enumerate(items_of)]
+    elif isinstance(value, set | frozenset):
+        parts = [(f"{path}[…]", part) for part in cast("Collection[object]", value)]
+    found = (_path_to(part, sought, place) for place, part in parts)
+    return next((place for place in found if place is not None), None)
 
 
 def _json(value: Any) -> Any:
@@ -66,7 +104,7 @@ def _json(value: Any) -> Any:
         return form(value)
     if isinstance(value, PurePath):
         return {TYPE: "path", "kind": kind.__name__, "value": _json(str(value))}
-    raise InvalidError(f"{kind.__module__}.{kind.__qualname__} is no builtin form")
+    raise _FormlessError(value)
 
 
 def _kind(value: object) -> Any:
