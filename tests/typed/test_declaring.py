@@ -15,7 +15,7 @@ import msgspec
 import pytest
 from pydantic import BaseModel
 
-from keepstate import KeyScope, MergeStrategy, ProfileKey, StateError, StateKey
+from keepstate import KeyScope, MaximumKey, MergeStrategy, ProfileKey, RegisterKey, StateError, StateKey
 from tests.typed.keys import Profile
 
 T = TypeVar("T")
@@ -249,6 +249,12 @@ def test_a_type_may_be_named_before_it_is_known_by_its_module_only() -> None:
             @classmethod
             def apply(cls, value: Any, update: str) -> Any:
                 return value
+
+
+@pytest.mark.parametrize("base", [MaximumKey, RegisterKey, ProfileKey])
+def test_a_key_without_the_type_of_its_values_is_told_how_to_say_it(base: type) -> None:
+    with pytest.raises(StateError, match=rf"Untyped does not say .*; write {base.__name__}\[int\]$"):
+        new_class("Untyped", (base,), exec_body=lambda body: body.update(KEY="untyped"))
 
 
 def test_a_profile_key_needs_a_key_only() -> None:

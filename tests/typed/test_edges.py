@@ -402,3 +402,18 @@ def test_a_name_leads_back_to_its_slot() -> None:
     assert names.slot(names.document("run/x", "r/1"), "r/1") == "run/x"
     assert names.slot(names.document("run/x", "r"), "other") is None
     assert names.slot(names.head, "r") is None
+
+
+async def test_a_number_refuses_what_is_none_by_the_name_of_its_key() -> None:
+    class Top(MaximumKey[int]):
+        KEY = "top"
+
+    async with KeyedState(keys=[Visits, Top]) as state:
+        wrong: Any
+        for wrong in ("x", None, [1]):
+            with pytest.raises(StateError, match=r"'.*visits' is updated with .*; give an int"):
+                await state.commit(MutationBatch().update(Visits, wrong))
+            with pytest.raises(StateError, match=r"'top' is updated with .*; give a number"):
+                await state.commit(MutationBatch().update(Top, 1).update(Top, wrong))
+
+        assert (state.read(Visits), state.read(Top)) == (None, None)

@@ -24,11 +24,20 @@ def value_type(cls: type, generic: type) -> Any:
     found = _argument(cls, generic)
     if isinstance(found, str | ForwardRef):
         found = _named(cls, found)
-    if found is None or isinstance(found, TypeVar):
-        raise StateError(
-            f"{cls.__qualname__} does not say of what type its values are; write StateKey[int, int]"
-        )
+    if found is None or isinstance(found, TypeVar) or _is_open(found):
+        raise StateError(f"{cls.__qualname__} does not say of what type its values are; write {_said(cls)}")
     return found
+
+
+def _is_open(found: Any) -> bool:
+    """Whether one of several types has still to be chosen."""
+    return any(each.__constraints__ for each in getattr(found, "__parameters__", ()))
+
+
+def _said(cls: type) -> str:
+    """Returns how a class of this kind says it."""
+    base: Any = next(base for base in cls.__mro__[1:] if getattr(base, "__parameters__", ()))
+    return f"{base.__name__}[{', '.join('int' for _ in base.__parameters__)}]"
 
 
 def _argument(cls: type, generic: type) -> Any:

@@ -29,7 +29,7 @@ class CounterKey(StateKey[int, int]):
     @classmethod
     def apply(cls, value: int, update: int) -> int:
         """Returns the sum."""
-        return value + update
+        return value + _admitted(cls, update, int)
 
 
 class ListKey(StateKey[list[Item], list[Item]], Generic[Item]):
@@ -83,8 +83,9 @@ class MaximumKey(StateKey[Number | None, Number], Generic[Number]):
         """Returns the higher of both.
 
         Raises:
-            StateError: The update is NaN, which is neither higher nor lower than another number.
+            StateError: The update is no number, or NaN, which is neither higher nor lower than another.
         """
+        _admitted(cls, update, int, float)
         if update != update:  # NaN alone is not itself
             raise StateError(f"{cls.KEY!r} is updated with NaN; give a number", state_key=cls.KEY)
         return update if value is None else max(value, update)
@@ -93,7 +94,7 @@ class MaximumKey(StateKey[Number | None, Number], Generic[Number]):
 def _admitted(key: type[StateKey[Any, Any]], update: V, *kinds: type) -> V:
     given: Any = update
     if not isinstance(given, kinds):
-        raise StateError(
-            f"{key.KEY!r} is updated with {given!r}; give a {kinds[0].__name__}", state_key=key.KEY
-        )
+        wanted = "number" if float in kinds else kinds[0].__name__
+        article = "an" if wanted == "int" else "a"
+        raise StateError(f"{key.KEY!r} is updated with {given!r}; give {article} {wanted}", state_key=key.KEY)
     return cast("V", given)
