@@ -193,3 +193,15 @@ def test_versions_follow_a_plain_model(steps: list[tuple[str, int]]) -> None:
                 assert versions.rollback(number) == kept[current][0]
         assert versions.current_version() == current
         assert [versions.state_at(n) for n in range(len(kept))] == [state for state, _ in kept]
+
+
+async def test_a_version_that_is_not_there_is_named_by_its_number(ks: Keepstate) -> None:
+    versions = VersionedState("v", persistence=ks)
+    with pytest.raises(NotFoundError, match="has no version 0; it has none; checkpoint one first"):
+        await versions.state_at(0)
+    for step in range(3):
+        await versions.checkpoint(step)
+
+    for asking in (versions.state_at(99), versions.fork("f", at=99)):
+        with pytest.raises(NotFoundError, match="has no version 99; it has 0 to 2"):
+            await asking

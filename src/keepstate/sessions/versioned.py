@@ -142,7 +142,17 @@ class VersionedState(Kept):
         """
         if type(version) is not int or version < 0:
             raise InvalidError(f"`version` is {version!r}; give the number of one, from 0")
-        return (await self._place.history.checkout(f"{self._branch}#{version + 1}"))["state"]
+        try:
+            return (await self._place.history.checkout(f"{self._branch}#{version + 1}"))["state"]
+        except NotFoundError as error:
+            count = (await self._record(self._place)).count
+            if version < count:
+                raise
+            raise self._no_version(version, count) from error
+
+    def _no_version(self, version: object, count: int) -> NotFoundError:
+        there = f"it has 0 to {count - 1}" if count else "it has none; checkpoint one first"
+        return NotFoundError(f"{self!r} has no version {version!r}; {there}")
 
     # ---- forks
 
@@ -164,7 +174,7 @@ class VersionedState(Kept):
             record = await self._record(tx, needs_version=True)
             version = record.current if at is None else at
             if type(version) is not int or not 0 <= version < record.count:
-                raise NotFoundError(f"{self!r} has no version {version!r}; it has 0 to {record.count - 1}")
+                raise self._no_version(version, record.count)
             if await tx.documents.get(made._name) is not None:
                 raise AlreadyExistsError(f"{self!r} has a fork {name!r}; give another name")
             await tx.history.branch(made._branch, at=f"{self._branch}#{version + 1}")
