@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import subprocess
 import sys
@@ -11,7 +12,7 @@ import psutil
 import pytest
 
 import keepstate as ks_package
-from tests.cli.conftest import Keepstate, Started
+from tests.cli.conftest import COMMAND, Keepstate, Started
 
 INTERRUPTED = 130
 INTERRUPTED_AT_ONCE = """
@@ -50,6 +51,37 @@ def test_ctrl_c_ends_a_watch_quietly(keepstate: Keepstate, started: Started) -> 
     out, err = process.communicate(timeout=30)
 
     assert (process.returncode, out, err) == (INTERRUPTED, "", "")
+
+
+def test_output_that_cannot_be_written_ends_with_a_line(shell: Keepstate, url: str) -> None:
+    _filled(url, documents=1)
+    command = " ".join(f"'{word}'" for word in COMMAND)
+
+    def piped(line: str) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            ["sh", "-c", line.replace("keepstate", command)],
+            env={**os.environ, "KEEPSTATE_URL": url},
+            capture_output=True,
+            text=True,
+            timeout=90,
+            check=False,
+        )
+
+    full = piped("keepstate ls run >/dev/full")
+    assert full.returncode == 1
+    assert full.stderr == "keepstate: what it shows is not written: No space left on device\n"
+    assert piped("keepstate ls run >&-").returncode == 0
+    assert piped("keepstate put run n 1 >&- 2>&-").returncode == 0
+    assert shell("get", "run", "n").json() == 1
+
+
+def test_what_an_encoding_lacks_is_escaped_as_json_does(shell: Keepstate) -> None:
+    shell("put", "run", "plan", '{"a": "é…\U0001f600"}', PYTHONIOENCODING="utf-8")
+
+    for form in ([], ["--json"]):
+        seen = shell("get", "run", "plan", *form, PYTHONIOENCODING="ascii")
+        assert seen.out.isascii() and "\\u00e9\\u2026\\ud83d\\ude00" in seen.out
+    assert shell("get", "run", "plan", PYTHONIOENCODING="ascii").json() == {"a": "é…\U0001f600"}
 
 
 def test_ctrl_c_while_it_still_starts_is_as_quiet(started: Started) -> None:

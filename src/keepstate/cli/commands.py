@@ -87,5 +87,18 @@ def run(arguments: Sequence[str]) -> int:
         said().print(f"keepstate: {' '.join(str(error).split())}", markup=False)
         return exits.code_of(error)
     except BrokenPipeError:  # who read the output has had enough; what is left of it goes nowhere
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _leave_output()
         return exits.OK
+    except OSError as error:  # a full disk behind the output, or a file that may not be read
+        what = f"{error.filename}: " if error.filename else "what it shows is not written: "
+        said().print(f"keepstate: {what}{error.strerror or error}", markup=False)
+        _leave_output()
+        return exits.FAILED
+
+
+def _leave_output() -> None:
+    """Lets what is left of the output go nowhere: the end of the process would write it once more."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -94,6 +94,16 @@ async def test_a_damaged_bundle_is_refused_whole(history: History, tmp_path: Pat
     assert [branch async for branch in target.branches()] == []
 
 
+async def test_a_bundle_that_cannot_be_written_is_refused(history: History, tmp_path: Path) -> None:
+    await history.commit({"n": 1})
+    (tmp_path / "taken").mkdir()
+
+    for target in ("taken", "x" * 300):
+        with pytest.raises(InvalidError, match="cannot be written"):
+            await history.export_bundle(tmp_path / target)
+    assert [path.name for path in tmp_path.iterdir() if ".half" in path.name] == []
+
+
 async def test_a_bundle_of_a_later_format_is_named_as_one(history: History, tmp_path: Path) -> None:
     path = tmp_path / "trip.history"
     path.write_bytes(b"keepstate history 2\nwhatever it says")

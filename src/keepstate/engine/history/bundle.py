@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from hashlib import sha256
 from itertools import count
 from pathlib import Path
@@ -144,7 +145,7 @@ def write_bundle(bundle: Bundle, path: str) -> None:
     """Writes a file, whole or not at all; one that is there is replaced.
 
     Raises:
-        InvalidError: Its folder does not exist.
+        InvalidError: Its folder does not exist, or the file cannot be written there.
     """
     target = admit_target(path)
     # Its own for each call: two of one process may write to the same file at once.
@@ -159,8 +160,11 @@ def write_bundle(bundle: Bundle, path: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         half.replace(target)
+    except OSError as error:
+        raise InvalidError(f"{path} cannot be written: {error.strerror}; name another file") from error
     finally:
-        half.unlink(missing_ok=True)
+        with suppress(OSError):
+            half.unlink()
 
 
 def _lines(bundle: Bundle) -> Iterator[bytes]:
