@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -71,16 +72,36 @@ def test_what_is_listed_is_nobody_elses() -> None:
         assert [exact(found.checkpoint["channel_values"]) for found in saver.list(config())] == expected
 
 
-def test_the_collector_goes_on_as_before() -> None:
-    assert gc.isenabled()
+@pytest.fixture
+def thresholds() -> Iterator[tuple[int, int, int]]:
+    before = gc.get_threshold()
+    yield before
+    gc.enable()
+    gc.set_threshold(*before)
+
+
+def test_the_collector_stands_still_and_goes_on_as_before(thresholds: tuple[int, int, int]) -> None:
     with pytest.raises(KeyError), uncollected():
-        assert not gc.isenabled()
-        raise KeyError
-    assert gc.isenabled()
-    gc.disable()
-    try:
+        runs = gc.get_stats()[0]["collections"]
+        made = [[number] for number in range(20 * thresholds[0])]
+        assert gc.get_stats()[0]["collections"] == runs and made
         with uncollected():
             pass
-        assert not gc.isenabled()
-    finally:
-        gc.enable()
+        assert gc.get_threshold()[0] == 0
+        raise KeyError
+
+    assert gc.get_threshold() == thresholds
+
+
+def test_who_stops_the_collector_meanwhile_or_sets_it_has_done_so(thresholds: tuple[int, int, int]) -> None:
+    with uncollected():
+        gc.disable()
+    assert not gc.isenabled() and gc.get_threshold() == thresholds
+    with uncollected():
+        assert gc.get_threshold() == thresholds
+    gc.enable()
+    with uncollected():
+        gc.set_threshold(5_000, 20)
+
+    assert gc.isenabled()
+    assert gc.get_threshold()[:2] == (5_000, 20)

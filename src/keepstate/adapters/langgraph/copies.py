@@ -30,15 +30,20 @@ def uncollected() -> Generator[None]:
 
     A thousand messages are 6,000 objects. Each 700 of them Python looks for cycles among the new ones, and
     after some rounds among all objects of the process: that took longer than to decode them.
+
+    The switch of the collector is left alone: another thread may use it meanwhile, and to put it back would
+    undo that.
     """
-    if not gc.isenabled():
+    before = gc.get_threshold()
+    if not gc.isenabled() or before[0] == 0:
         yield
         return
-    gc.disable()
+    gc.set_threshold(0)
     try:
         yield
     finally:
-        gc.enable()
+        if gc.get_threshold()[0] == 0:
+            gc.set_threshold(*before)
 
 
 class Copies:
