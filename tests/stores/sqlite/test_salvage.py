@@ -326,6 +326,16 @@ def test_another_programs_database_and_a_later_layout_are_refused(tmp_path: Path
         DatabaseRemains(str(path))
 
 
+def test_another_programs_database_without_checksums_is_not_told_to_be_damaged(tmp_path: Path) -> None:
+    path = tmp_path / "theirs.db"
+    connection = apsw.Connection(str(path))
+    connection.execute("CREATE TABLE theirs(id); INSERT INTO theirs VALUES(1)")
+    connection.close()
+
+    with pytest.raises(CorruptError, match="is a database, but none of keepstate's"):
+        DatabaseRemains(str(path))
+
+
 def test_a_copy_is_made_while_nobody_writes_and_named_as_the_original(tmp_path: Path) -> None:
     path = tmp_path / "whole.db"
     store = open_at(path)

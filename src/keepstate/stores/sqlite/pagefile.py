@@ -24,7 +24,7 @@ from keepstate.stores.sqlite.statements import execute_on
 _EXTENSION: Final = "cksumvfs"
 _PAGE_BYTES: Final = 4096
 """What SQLite makes, and what is taken where the file does not tell."""
-_MAGIC: Final = b"SQLite format 3\0"
+MAGIC: Final = b"SQLite format 3\0"
 _LOG_HEADER: Final = 32
 _FRAME_HEADER: Final = 24
 _BIG_ENDIAN: Final = 1
@@ -96,7 +96,7 @@ class PageFile:
         known = self._sound.get(number)
         if known is None:
             page = self.page(number)
-            is_begun = number != 1 or page.startswith(_MAGIC)  # zeros have a checksum that fits, too
+            is_begun = number != 1 or page.startswith(MAGIC)  # zeros have a checksum that fits, too
             known = self._sound[number] = is_begun and 0 < number <= self.count and self._has_checksum(page)
         return known
 

@@ -24,13 +24,15 @@ from keepstate.stores.sqlite import changes, schema
 from keepstate.stores.sqlite.cells import Record
 from keepstate.stores.sqlite.lock import FileLock
 from keepstate.stores.sqlite.newest import least_row
-from keepstate.stores.sqlite.pagefile import PageFile
+from keepstate.stores.sqlite.pagefile import MAGIC, PageFile
 from keepstate.stores.sqlite.statements import execute_on
 from keepstate.stores.sqlite.trees import Leaf, Trees
 
 _Key: TypeAlias = tuple[int, bytes]
 _LOCK_WAIT_S = 10.0
 _FIRST_HEADER = 100
+_RESERVED_AT = 20
+"""Where a database says how many bytes at the end of each page are kept free: for checksums, here."""
 _MOST_FOUND = 20
 _KEYS = "sqlite_autoindex_entries_1"
 
@@ -141,11 +143,18 @@ class DatabaseRemains:
 
     def _refuse_others(self) -> None:
         first = self.file.page(1)
-        if not self.file.is_sound(1) or len(first) < _FIRST_HEADER:
+        if len(first) < _FIRST_HEADER:
             return
         layout, owner = (int.from_bytes(first[at : at + 4], "big") for at in (60, 68))
+        # One without room for checksums, and with another's id, never was keepstate's: what is damaged once
+        # has one of both.
+        is_other = first.startswith(MAGIC) and first[_RESERVED_AT] == 0 and owner != schema.APPLICATION_ID
+        if not self.file.is_sound(1) and not is_other:
+            return
         if owner != schema.APPLICATION_ID:
-            raise CorruptError(f"{self.path} is none of keepstate's databases", place=self.path)
+            raise CorruptError(
+                f"{self.path} is a database, but none of keepstate's; give the file of one", place=self.path
+            )
         if layout > schema.LAYOUT:
             raise UnsupportedError(f"{self.path} has layout {layout}, made by a newer keepstate: upgrade")
 
