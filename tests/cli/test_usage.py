@@ -25,6 +25,30 @@ def test_what_would_be_gone_with_the_command_is_not_written(
 
 @pytest.mark.parametrize(
     "words",
+    [
+        *(("ls",), ("branch",), ("tag",), ("verify",), ("prune", "--keep-last", "1"), ("events",)),
+        ("export", "file"),
+    ],
+    ids=" ".join,
+)
+def test_a_space_that_is_not_there_is_told(keepstate: Keepstate, words: Sequence[str]) -> None:
+    keepstate("put", "run", "plan", "1")
+    ended = keepstate(words[0], "nun", *words[1:])
+
+    assert (ended.code, ended.out) == (1, "")
+    assert "'nun'" in ended.err and "keepstate spaces" in ended.err
+
+
+@pytest.mark.parametrize("words", [("watch", "run"), ("events", "run", "--follow")], ids=" ".join)
+def test_following_makes_no_store(keepstate: Keepstate, tmp_path: Path, words: Sequence[str]) -> None:
+    ended = keepstate(*words)
+
+    assert ended.code == 1 and "there is no store" in ended.err
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "words",
     [("--workers", "0"), ("--kill", "-1"), ("--most", "0"), ("--most", "-5")],
     ids=" ".join,
 )

@@ -9,7 +9,7 @@ from cyclopts import Parameter
 
 from keepstate.cli import exits
 from keepstate.cli.paths import path_of
-from keepstate.cli.session import Session, plain, said, shown, text_of, write_json
+from keepstate.cli.session import Session, plain, refuse_nothing, said, shown, text_of, write_json
 from keepstate.cli.showing import commit_row, shortened, styled, write_rows
 from keepstate.engine.documents import MISSING
 from keepstate.engine.history.commits import Commit
@@ -47,6 +47,8 @@ async def branch(
         history = ks.space(space).history
         if name is None:
             branches = [one async for one in history.branches()]
+            if not branches:
+                await refuse_nothing(ks, space)
             return await _list(
                 history, [one.name for one in branches], [one.head for one in branches], session
             )
@@ -75,6 +77,8 @@ async def tag(
         history = ks.space(space).history
         if name is None:
             tags = [one async for one in history.tags()]
+            if not tags:
+                await refuse_nothing(ks, space)
             return await _list(history, [one.name for one in tags], [one.commit for one in tags], session)
         if delete:
             return _deleted(await history.delete_tag(name), f"tag {name!r} of {space!r}", session)

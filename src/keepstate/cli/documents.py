@@ -9,7 +9,18 @@ from cyclopts import Parameter
 from rich.table import Table
 
 from keepstate.cli import exits
-from keepstate.cli.session import Session, plain, read_value, said, shown, text_of, write_json
+from keepstate.cli.session import (
+    Session,
+    checked,
+    plain,
+    read_value,
+    refuse_memory,
+    refuse_nothing,
+    said,
+    shown,
+    text_of,
+    write_json,
+)
 from keepstate.engine.documents import DocumentEntry, Documents
 from keepstate.engine.watch import DocumentChange
 
@@ -39,13 +50,17 @@ async def ls(space: str, pattern: str = "*", *, session: Session = _PLAIN) -> in
     async with session.opened() as ks:
         documents = ks.space(space).documents
         table = Table("document", "version", "value", box=None, pad_edge=False)
+        found = 0
         async for entry in _entries(documents, pattern):
+            found += 1
             if session.json:
                 _write(entry)
             else:
                 table.add_row(plain(entry.key), str(entry.version), plain(_short(text_of(entry.value))))
         if not session.json and table.row_count:
             shown().print(table)
+        if not found:
+            await refuse_nothing(ks, space)
     return exits.OK
 
 
@@ -109,8 +124,9 @@ async def watch(
         space: The space.
         pattern: Names that fit, as for ls.
     """
+    refuse_memory(checked(session.chosen_url()))
     async with (
-        session.opened(makes=True) as ks,
+        session.opened() as ks,
         ks.space(space).documents.watch(pattern, after=after, timeout_s=timeout_s) as changes,
     ):
         said().print(f"watching {pattern} in {space} after revision {changes.revision}", markup=False)

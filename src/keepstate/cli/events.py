@@ -12,7 +12,16 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from keepstate.cli import exits
-from keepstate.cli.session import Session, plain, read_value, shown, text_of, write_json
+from keepstate.cli.session import (
+    Session,
+    checked,
+    plain,
+    read_value,
+    refuse_memory,
+    shown,
+    text_of,
+    write_json,
+)
 from keepstate.engine.event_record import Event
 from keepstate.engine.events import Events
 from keepstate.engine.folding import FoldEntry
@@ -47,7 +56,9 @@ async def events(
         raise InvalidError("--follow has no end, and --limit is one; give one of them")
     if streams and (after is not None or limit is not None or follow):
         raise InvalidError("--streams lists names, and prints no events; give it alone")
-    async with session.opened(makes=follow) as ks:
+    if follow:
+        refuse_memory(checked(session.chosen_url()))
+    async with session.opened() as ks:
         found = ks.space(space).events
         if not follow:
             await _refuse_nothing(found, space, None if streams else stream)

@@ -11,7 +11,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from keepstate.cli import exits
-from keepstate.cli.session import Session, plain, shown, visible, write_json
+from keepstate.cli.session import Session, plain, refuse_nothing, shown, visible, write_json
 from keepstate.cli.showing import counted
 from keepstate.errors import InvalidError, NotFoundError
 
@@ -42,6 +42,7 @@ async def prune(
         raise InvalidError("pruning needs --keep-last N or --older-than 30d, what is to be kept")
     age = None if older_than is None else age_of(older_than)
     async with session.opened() as ks:
+        await refuse_nothing(ks, space)
         done = await ks.space(space).history.prune(
             keep_last=keep_last, older_than=age, keep_tagged=not drop_tagged
         )
@@ -107,6 +108,8 @@ async def verify(space: str | None = None, *, session: Session = _PLAIN) -> int:
     """
     is_whole = True
     async with session.opened() as ks:
+        if space is not None:
+            await refuse_nothing(ks, space)
         names = [name async for name in ks.spaces()] if space is None else [space]
         for name in names:
             found = await ks.space(name).history.verify()

@@ -8,11 +8,11 @@ from typing import Annotated
 from cyclopts import Parameter
 
 from keepstate.cli import exits
-from keepstate.cli.session import Session, plain, said, shown, write_json
+from keepstate.cli.session import Session, plain, refuse_nothing, said, shown, write_json
 from keepstate.cli.showing import counted
 from keepstate.engine.migrating import Migration
 from keepstate.engine.migrating import migrate as migrated
-from keepstate.errors import InvalidError, NotFoundError
+from keepstate.errors import InvalidError
 
 _PLAIN = Session()
 
@@ -34,9 +34,9 @@ async def migrate(
     if session.app is None:
         raise InvalidError("migrating needs --app MODULE, the module that registers the classes")
     async with session.opened() as ks:
+        if space is not None:
+            await refuse_nothing(ks, space)
         names = [name async for name in ks.spaces(space or "") if space in (None, name)]
-        if space is not None and not names:
-            raise NotFoundError(f"nothing is in space {space!r} of {ks.url}; `keepstate spaces` lists them")
         found = {
             name: await migrated(ks.space(name), dry_run=True, tell=_progress(f"{name}: looked at"))
             for name in names

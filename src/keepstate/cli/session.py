@@ -96,6 +96,14 @@ def refuse_absent(url: StoreUrl) -> None:
         raise NotFoundError(f"there is no store at {url}; `keepstate put` would make one")
 
 
+async def refuse_nothing(ks: Keepstate, space: str) -> None:
+    """Raises `NotFoundError` where nothing is in a space: its name may be mistyped."""
+    async for name in ks.spaces(space):
+        if name == space:
+            return
+    raise NotFoundError(f"nothing is in space {space!r} of {ks.url}; `keepstate spaces` lists them")
+
+
 def refuse_memory(url: StoreUrl) -> None:
     """Raises `InvalidError` for a store that ends with this process, where something is to be kept."""
     if url.scheme == "memory":
