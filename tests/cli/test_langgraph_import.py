@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy
 import ormsgpack
 import pytest
+from langchain_core.messages import ToolMessage
 from langgraph.checkpoint.postgres import PostgresSaver
 from langgraph.checkpoint.postgres.aio import AsyncPostgresSaver
 from langgraph.checkpoint.sqlite import SqliteSaver
@@ -328,6 +330,27 @@ def test_of_two_that_are_read_at_once_only_the_one_with_the_class_is_refused(
             odd.read(official.Named("odd", "", "1"))
 
         assert [source.read(name).checkpoint["id"] for name in source.named()[:3]]
+
+
+def test_what_has_no_plain_answer_to_whether_it_is_equal_is_compared_too(
+    keepstate: Keepstate, tmp_path: Path, url: str
+) -> None:
+    arrays = [numpy.array([1.0, 2.0]), numpy.array([1.0, 3.0])]
+    told = [ToolMessage("seen", tool_call_id="c", artifact=array) for array in arrays]
+    with SqliteSaver.from_conn_string(f"{tmp_path}/odd.db") as saver:
+        put(saver, {"configurable": {"thread_id": "odd", "checkpoint_ns": ""}}, 0, b=arrays[0], a=told[:1])
+    done = keepstate("langgraph", "import", "--from", f"sqlite:///{tmp_path}/odd.db", "--json").json()
+    with official.opened(f"sqlite:///{tmp_path}/odd.db") as source:
+        (name,) = source.named()
+        checkpoint, metadata, versions = _as_read(source, name)
+    other = {**checkpoint, "channel_values": {"a": told[1:], "b": arrays[0]}}
+    with KeepstateSaver(url) as saver:
+        saver.delete_thread("odd")
+        saver.put({"configurable": {"thread_id": "odd"}}, other, metadata, versions)  # type: ignore[arg-type]
+    again = keepstate("langgraph", "import", "--from", f"sqlite:///{tmp_path}/odd.db", "--json").json()
+
+    assert (done["added"], done["compared"], done["different"], done["unread"]) == (1, 1, [], [])
+    assert again["different"] == [f"{name} differs in its checkpoint"]
 
 
 def test_a_checkpoint_under_the_id_of_another_is_not_brought_in(keepstate: Keepstate, tmp_path: Path) -> None:

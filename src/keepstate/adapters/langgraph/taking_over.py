@@ -187,4 +187,6 @@ def _is_same(one: Any, other: Any) -> bool:
             return True
     except Exception:  # noqa: BLE001 - some classes, numpy's for one, have no plain answer
         pass
+    if {type(one), type(other)} == {dict}:  # their order may be another
+        return one.keys() == other.keys() and all(_is_same(one[key], other[key]) for key in one)
     return _PLAIN.dumps_typed(one) == _PLAIN.dumps_typed(other)
