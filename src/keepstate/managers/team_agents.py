@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import datetime
+from typing import cast
 
 from keepstate.engine.tasks import TaskInfo
 from keepstate.errors import NotFoundError
@@ -101,8 +102,11 @@ async def _others(team: Folder, agent: AgentCoordinationState, task_id: str) -> 
 
 
 async def _infos(team: Folder, task_ids: Sequence[str]) -> dict[str, TaskInfo]:
-    found = await team.space.queue.get_each(*(team.task(task_id) for task_id in task_ids))
-    return {task_id: info for task_id, info in zip(task_ids, found, strict=True) if info is not None}
+    # What was stored as an agent by some other way may hold what is no id, and so no task.
+    given = cast("Sequence[object]", task_ids)
+    ids = [task_id for task_id in given if isinstance(task_id, str)]
+    found = await team.space.queue.get_each(*(team.task(task_id) for task_id in ids))
+    return {task_id: info for task_id, info in zip(ids, found, strict=True) if info is not None}
 
 
 def _held(agent: AgentCoordinationState, infos: dict[str, TaskInfo], now: datetime) -> list[str]:

@@ -63,6 +63,17 @@ class RosterContract(ManagerStage):
 
         assert await teams.get_team("other") is None
 
+    async def test_an_agent_that_was_stored_with_tasks_that_are_no_texts_is_read_and_works(self) -> None:
+        teams = await self.formed({"id": "x"})
+        folder = teams._folder("t")  # pyright: ignore[reportPrivateUsage]
+        wrong: Any = [1]
+        await folder.space.documents.put(folder.name("agent", "a"), AgentCoordinationState("a", tasks=wrong))
+
+        assert await self.statuses(self.teams()) == {"a": ("idle", None), "b": ("idle", None)}
+        assert await teams.claim_task("t", "a") is not None
+        found = await teams.get_team("t", tasks=False)
+        assert found is not None and found.agents["a"].tasks == ["x"]
+
     async def test_a_team_is_read_without_its_tasks_where_none_are_wanted(self) -> None:
         teams = await self.formed({"id": "1"}, sync_interval=60)
         alone, whole = await teams.get_team("t", tasks=False), await teams.get_team("t")
