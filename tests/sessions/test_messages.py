@@ -101,5 +101,7 @@ async def test_what_cannot_be_counted_is_refused_by_where_it_stands(ks: Keepstat
     for adding in (state.add_message(wrong), conversation.append({"role": "user", "content": "x"}, wrong)):
         with pytest.raises(InvalidError, match=r"^notes\.seen\[1\]: builtins\.object has no form in JSON"):
             await adding
+    with pytest.raises(InvalidError, match=r"^content\[1\]\.text: builtins\.object has no form in JSON"):
+        await conversation.append(blocks({"type": "image"}, {"type": "text", "text": object()}))
 
     assert await state.get_context() == [] and await conversation.count() == 0

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from keepstate.errors import InvalidError, MissingExtraError, UnsupportedError
-from keepstate.sessions.messages import MEDIA_TOKENS, Message, is_media, pieces
+from keepstate.sessions.messages import MEDIA_TOKENS, Message, is_media, placed
 from keepstate.values.builtin import json_form
 
 if TYPE_CHECKING:
@@ -53,15 +53,12 @@ class TokenCounter:
         count = _BY_MESSAGE
         for name, part in message.items():
             count += _BY_NAME if name == "name" and part is not None else 0
-            for piece in pieces(part):
+            for path, piece in placed(name, part):
                 if is_media(piece):
                     count += MEDIA_TOKENS
                 elif piece is not None:
-                    text = (
-                        piece
-                        if isinstance(piece, str)
-                        else msgspec.json.encode(json_form(piece, name)).decode()
-                    )
+                    is_text = isinstance(piece, str)
+                    text = piece if is_text else msgspec.json.encode(json_form(piece, path)).decode()
                     count += len(self._encoding.encode_ordinary(text))
         return count
 

@@ -64,20 +64,21 @@ def estimate_tokens(message: Message) -> int:
     size, media = 0, 0
     for name, part in message.items():
         size += len(name) if name not in ("role", "content") else 0
-        for piece in pieces(part):
+        for path, piece in placed(name, part):
             if is_media(piece):
                 media += MEDIA_TOKENS
             elif isinstance(piece, str):
                 size += len(piece.encode("utf-8", "surrogatepass"))
             elif piece is not None:
-                size += len(msgspec.json.encode(json_form(piece, name)))
+                size += len(msgspec.json.encode(json_form(piece, path)))
     return _BY_MESSAGE + ceil(size / _BYTES_BY_TOKEN) + media
 
 
-def pieces(part: object) -> list[Any]:
-    """Returns the blocks of a part that has some, or the part alone."""
-    is_mixed = isinstance(part, list) and any(map(is_media, cast("list[object]", part)))
-    return cast("list[Any]", part) if is_mixed else [part]
+def placed(name: str, part: object) -> list[tuple[str, Any]]:
+    """Returns the blocks of a part that has some, or the part alone, each with where it stands."""
+    if isinstance(part, list) and any(map(is_media, cast("list[object]", part))):
+        return [(f"{name}[{place}]", block) for place, block in enumerate(cast("list[object]", part))]
+    return [(name, part)]
 
 
 def is_media(block: object) -> bool:
