@@ -27,7 +27,7 @@ INTERRUPTED: Final = 130
 
 HELP: Final = (
     "Exit codes: 0 done, 1 not found or failed, 2 wrong usage, 3 store not reached, 4 conflict, "
-    "5 store full, damaged or lost, 130 interrupted."
+    "5 store full, not writable, damaged or lost, 130 interrupted."
 )
 
 _CODES: Final[tuple[tuple[type[KeepstateError], int], ...]] = (

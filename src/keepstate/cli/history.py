@@ -126,7 +126,7 @@ async def _fetched(ks: Keepstate, space: str, found: Checkout, path: str, steps:
             names = [visible(name) for name in whole]
             more = ", …" if len(names) > _NAMED else ""
             told += f"; the state has {', '.join(names[:_NAMED]) or 'nothing'}{more}"
-        raise NotFoundError(told) from error
+        raise NotFoundError(f"{told} (commit {found.commit.id[:10]} of {space!r})") from error
 
 
 async def diff(space: str, a: str, b: str = "main", *, session: Session = _PLAIN) -> int:

@@ -95,7 +95,7 @@ def admit_instance(what: str, given: object, *kinds: type) -> None:
     """Raises `InvalidError` for what is of none of these classes."""
     if not isinstance(given, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise InvalidError(f"`{what}` is {_shown(given)}; give a {wanted}")
+        raise InvalidError(f"`{what}` is {_shown(given)}; give {with_article(wanted)}")
 
 
 def admit_place(what: str, given: Any, colour: Colour, *kinds: type) -> Any:
@@ -118,6 +118,11 @@ def refuse_twin(what: str, given: object) -> None:
         raise InvalidError(
             f"`{what}` is a blocking {type(given).__name__}; hand it to a class of keepstate.sync"
         )
+
+
+def with_article(name: str) -> str:
+    """Returns a class's name as a sentence has it."""
+    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
 
 
 def admit_type(wanted: Any) -> None:

@@ -22,7 +22,7 @@ from typing import (
     get_type_hints,
 )
 
-from keepstate.engine.admission import admit_instance
+from keepstate.engine.admission import admit_instance, with_article
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values.schema import CLASSES
 
@@ -86,8 +86,8 @@ def admit_record(what: str, given: object, kind: type) -> None:
 
 def _admit_kind(what: str, value: object, wanted: tuple[type, ...]) -> None:
     if not isinstance(value, wanted) or (type(value) is bool and bool not in wanted):
-        names = " or ".join("None" if one is NoneType else one.__name__ for one in wanted)
-        raise InvalidError(f"`{what}` is {value!r}; give a {names}")
+        names = " or ".join("None" if one is NoneType else with_article(one.__name__) for one in wanted)
+        raise InvalidError(f"`{what}` is {value!r}; give {names}")
 
 
 @cache

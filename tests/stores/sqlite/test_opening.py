@@ -197,7 +197,7 @@ def test_one_file_has_one_durability_in_a_process_under_any_name(path: Path, ope
     hard.hardlink_to(path)
 
     for name in (path, link, hard):
-        with pytest.raises(InvalidError, match="durability"):
+        with pytest.raises(InvalidError, match="with durability=normal"):
             opened(name, durability="full")
 
 

@@ -10,12 +10,15 @@ import ctypes
 import os
 import threading
 from collections import deque
+from typing import Final
 
 from keepstate.errors import InvalidError, UnsupportedError
 from keepstate.stores.protocol import Durability
 from keepstate.stores.sqlite.database import Database
 from keepstate.stores.sqlite.files import Identity, identity
 
+_OPTIONS: Final = {Durability.POWER: "full", Durability.PROCESS: "normal"}
+"""What a user writes for each."""
 FORK_WAIT_S = 5.0
 """How long a fork waits for the threads that are at work on a database."""
 
@@ -51,8 +54,8 @@ def acquire(path: str, durability: Durability, wait_s: float) -> Database:
             _open[database.identity] = database
         elif database.durability is not durability:
             raise InvalidError(
-                f"{path} is open in this process for durability {database.durability.value!r}, and a file "
-                "has one writer: give all handles the same durability="
+                f"{path} is open in this process with durability={_OPTIONS[database.durability]}, and a file "
+                "has one writer: give all handles the same"
             )
         database.users += 1
         return database

@@ -1,0 +1,16 @@
+"""What is refused is told in a sentence."""
+
+from __future__ import annotations
+
+import pytest
+
+from keepstate.engine.admission import admit_instance
+from keepstate.errors import InvalidError
+
+
+@pytest.mark.parametrize(
+    ("kinds", "told"), [((int,), "an int"), ((str,), "a str"), ((bool, int), "a bool or int")]
+)
+def test_what_to_give_is_named_with_its_article(kinds: tuple[type, ...], told: str) -> None:
+    with pytest.raises(InvalidError, match=f"`n` is None; give {told}$"):
+        admit_instance("n", None, *kinds)
