@@ -189,7 +189,7 @@ class Events:
         Args:
             stream: Which stream.
             after: Starts behind this position; without it, at the first event.
-            limit: How many at the most.
+            limit: How many at the most; to read on, give the position of the last one as `after`.
 
         Raises:
             HistoryLostError: The space has never come as far as `after`: the position is another space's, or

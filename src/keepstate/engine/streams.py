@@ -90,7 +90,7 @@ class EventStream:
         )
 
     async def read(self, *, after: int | None = None, limit: int = 256) -> list[Event]:
-        """Returns events in order; see `Events.read`."""
+        """Returns events in order, 256 if not told otherwise; see `Events.read`."""
         return self._within(await self._events.read(stream=self.name, after=after, limit=limit))
 
     async def page(self, after: int | None, limit: int, *, whole: bool) -> list[Event]:

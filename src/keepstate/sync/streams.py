@@ -54,7 +54,7 @@ class EventStream(Twin[engine.EventStream]):
         )
 
     def read(self, *, after: int | None = None, limit: int = 256) -> list[Event]:
-        """Returns events in order; see `Events.read`."""
+        """Returns events in order, 256 if not told otherwise; see `Events.read`."""
         return finish(self._inner.read(after=after, limit=limit))
 
     def follow(self, *, after: int | None = None) -> Iterator[Event]:

@@ -137,7 +137,8 @@ class AgentRun:
             run_id: The run; processes that give the same one do the same run, and only one of them may.
             resume: Goes on with what the run had when it was interrupted, run-scoped values included. Of runs
                 that were interrupted the last 16 can be resumed.
-            wait_s: How long to wait for another process that does the run, in seconds.
+            wait_s: How long to wait for another process that does the run, in seconds. One that was killed
+                holds it until its `lease_ttl_s` have passed, 60 if it was made without.
 
         Raises:
             ConflictError: Another process does the run.
@@ -237,7 +238,7 @@ class AgentRun:
 
         Args:
             after: Starts behind this position.
-            limit: How many at the most.
+            limit: How many at the most; to read on, give the position of the last one as `after`.
         """
         return await self._going().place.events.read(
             stream=self._going().names.messages, after=after, limit=limit
