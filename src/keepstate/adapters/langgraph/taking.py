@@ -3,8 +3,8 @@
 Nodes change messages in place, so that an object that is the same as before says nothing. What a value is, is
 told by its *mark*: an encoding that no two values share. Of messages that is an encoding of their attributes;
 only those whose attributes differ from the last time are taken apart and stored. It is made anew each time,
-but for messages that hold the very same texts and numbers as before (`holding`). What is stored is made of the
-mark: the value itself may be another by then.
+but for messages that hold the very same texts and numbers as before (`holding`). What is stored is made of
+the mark: the value itself may be another by then.
 """
 
 from __future__ import annotations

@@ -134,10 +134,16 @@ class SessionContract(SessionStage):
 
     async def test_keys_that_are_no_text_are_refused_and_what_was_there_stays(self) -> None:
         session = self.session(user_id="u")
+
+        def with_a_flag(old: dict[str, Any]) -> dict[Any, Any]:
+            return {**old, True: 1}
+
+        def in_a_list(old: dict[str, Any]) -> list[dict[str, Any]]:
+            return [old]
+
         for update in (session.update, session.user.update_preferences):
             await update({"seat": "aisle"})
-            # wrong on purpose
-            wrong: list[Any] = [{2026: "x"}, lambda old: {**old, True: 1}, lambda old: [old], 3]
+            wrong: list[Any] = [{2026: "x"}, with_a_flag, in_a_list, 3]
             for change in wrong:
                 with pytest.raises(
                     InvalidError, match=r"has the key .*keys are text|give a dict|return a dict"
