@@ -15,7 +15,7 @@ from keepstate.engine import layout
 from keepstate.engine.history import collecting
 from keepstate.engine.history.history import History
 from keepstate.errors import NotFoundError
-from keepstate.stores.memory import MemoryStore
+from keepstate.stores.memory import MemoryHeap, MemoryStore
 from keepstate.stores.protocol import Batch, Changes, Outcome, Page, Reading
 from keepstate.testing.clocks import ManualClock
 from keepstate.values import limits
@@ -31,8 +31,8 @@ BATCH_WRITES = 40
 class PausingStore(MemoryStore):
     """A store that lets others go first before it does anything, and tells of few branches at once."""
 
-    def __init__(self, dice: Random) -> None:
-        super().__init__(runner=TaskRunner(), clock=ManualClock())
+    def __init__(self, dice: Random, heap: MemoryHeap, clock: ManualClock) -> None:
+        super().__init__(runner=TaskRunner(), clock=clock, heap=heap)
         self._dice = dice
 
     async def _pause(self) -> None:
@@ -68,10 +68,11 @@ async def play(seed: int, turns: int) -> tuple[list[str], Collected, list[Told]]
 
 async def _played(seed: int, turns: int) -> tuple[list[str], Collected, list[Told]]:
     dice, collected, done = Random(seed), Collected(), asyncio.Event()
-    store = PausingStore(dice)
-    source = TurnedSource(store)
-    await source.opened()
-    handles = [TurnedKeepstate(source) for _ in range(len(NAMES) + 3)]
+    heap, clock, handles = MemoryHeap(), ManualClock(), list[TurnedKeepstate]()
+    for _ in range(len(NAMES) + 3):  # each with a store of its own, as in processes that take no turns
+        source = TurnedSource(PausingStore(dice, heap, clock))
+        await source.opened()
+        handles.append(TurnedKeepstate(source))
     for number, handle in enumerate(handles):
         handle.turned = ManualClock(seed=number)
 

@@ -82,6 +82,6 @@ def test_no_read_is_stale_and_no_write_lost_while_the_cache_is_killed(
 def test_tiers_that_read_what_is_stale_are_caught(
     tiers: str, postgres_url: str, cache: Valkey, tmp_path: Path
 ) -> None:
-    _, found = findings(tiers, postgres_url, cache, tmp_path, operations=400, kills=0)
+    _, found = findings(tiers, postgres_url, cache, tmp_path, operations=1_500, kills=0)
 
     assert any(each.found for each in found)

@@ -49,7 +49,7 @@ class AppliesAConflictByHalf(MemoryStore):
         outcomes = await super().apply(batches)
         for batch, outcome in zip(batches, outcomes, strict=True):
             if type(outcome) is not Applied and batch.writes:
-                self._heap.space(batch.space).entries.pop(batch.writes[0].key, None)
+                self._heap.seen(batch.space).entries.pop(batch.writes[0].key, None)
         return outcomes
 
 
