@@ -319,7 +319,7 @@ class StoreBase(ABC):
         """Returns at most 1,000 entries and 8 MiB of values, all of one revision."""
         self._check_open()
         admission.admit_read(space, keys)
-        reading = await self._repeated(self._read, space, keys)
+        reading = await (self._repeated(self._read, space, keys) if self.retries else self._read(space, keys))
         if self.retries:
             self._revisions.saw(space, reading.revision)
         return reading
