@@ -13,6 +13,7 @@ from keepstate import (
     ClosedError,
     CorruptError,
     InvalidError,
+    Keepstate,
     KeyRing,
     StoreUnavailableError,
     UnsupportedError,
@@ -26,6 +27,7 @@ from keepstate.stores.wrappers.encrypted import EncryptedStore
 from keepstate.stores.wrappers.keyless import ENCRYPTION_SPACE
 from keepstate.stores.wrappers.measured import MeasuredStore
 from keepstate.stores.wrappers.wrapper import StoreWrapper
+from tests.test_opening import first_cancelled
 
 
 def test_a_wrapper_that_could_not_be_opened_is_opened_by_who_needs_it_next(tmp_path: Path) -> None:
@@ -69,19 +71,10 @@ def test_a_wrapper_that_closed_its_store_when_it_failed_is_made_again(tmp_path: 
 
 
 def test_who_is_cancelled_while_opening_a_wrapper_leaves_the_others_a_store(tmp_path: Path) -> None:
-    async def used() -> str:
-        ks = keepstate.open(MeasuredStore(SqliteStore(tmp_path / "s.db", runner=TaskRunner()), print))
-        first = asyncio.create_task(ks.space("s").documents.put("k", 1))
-        await asyncio.sleep(0)
-        second = asyncio.create_task(ks.space("s").documents.put("k", 2))
-        await asyncio.sleep(0)
-        first.cancel()
-        await second
-        answer: int = await ks.space("s").documents.get("k")
-        await ks.close()
-        return f"{first.cancelled()} {answer}"
+    def opened() -> Keepstate:
+        return keepstate.open(MeasuredStore(SqliteStore(tmp_path / "s.db", runner=TaskRunner()), print))
 
-    assert asyncio.run(used()) == "True 2"
+    assert asyncio.run(first_cancelled(opened)) == 2
 
 
 def test_a_wrapper_around_what_was_closed_is_not_opened_anew() -> None:
@@ -140,4 +133,4 @@ def test_a_foreign_store_has_no_twin() -> None:
         async def apply(self, batches: object) -> None: ...
 
     with pytest.raises(UnsupportedError, match="has no twin in another colour; open it there"):
-        _ = keepstate.open(Foreign()).sync  # type: ignore[arg-type]
+        _ = keepstate.open(Foreign()).sync  # type: ignore[arg-type]  # no store of ours

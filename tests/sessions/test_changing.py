@@ -58,5 +58,5 @@ async def test_a_machine_with_other_keys_goes_on_without_them(ks: Keepstate) -> 
 
     with pytest.raises(InvalidError, match="the data of machine 'm' has the key 1"):
         await machine.transition("plan_ready")
-    del machine.data[1]  # type: ignore[arg-type]
+    del machine.data[1]  # type: ignore[arg-type]  # how it was poisoned
     assert await machine.transition("plan_ready") == "executing" and machine.data == {"seat": "aisle"}
