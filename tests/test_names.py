@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
+from importlib import import_module
 from importlib.metadata import version
+from pkgutil import walk_packages
+from typing import Any
 
 import keepstate
 from keepstate import errors
+
+OF_LOCKS = {"exclusive.ttl_s", "AgentRun.lease_ttl_s"}
+"""Times after which a holder that crashed loses its lease; nothing stored ends by them."""
+OF_CACHES = {"ToolStateManager.cache_ttl"}
+"""Times after which a result is computed again; the record of the execution stays."""
 
 
 def test_an_editor_lists_the_public_names_and_no_others() -> None:
@@ -24,3 +33,28 @@ def test_every_error_of_the_tree_can_be_caught_by_the_package_s_name() -> None:
     tree = {name for name, kind in vars(errors).items() if isinstance(kind, type)}
 
     assert {name for name in tree if name.endswith("Error")} <= set(keepstate.__all__)
+
+
+def test_nothing_ends_by_time_unless_the_caller_says_so() -> None:
+    defaults: dict[str, Any] = {}
+    for package in ("adapters", "engine", "managers", "sessions", "typed", "workspace"):
+        root = import_module(f"keepstate.{package}")
+        for found in walk_packages(root.__path__, f"{root.__name__}."):
+            module = import_module(found.name)
+            for kind in filter(inspect.isclass, vars(module).values()):
+                if kind.__module__ == found.name:
+                    defaults |= _times_of(kind)
+    timed = {name for name, default in defaults.items() if isinstance(default, int | float)}
+
+    assert len(defaults) > 10
+    assert timed == OF_LOCKS | OF_CACHES
+
+
+def _times_of(kind: type) -> dict[str, Any]:
+    """Returns the defaults of all arguments of a class's methods by which something ends."""
+    return {
+        f"{kind.__name__ if method == '__init__' else method}.{parameter.name}": parameter.default
+        for method, function in inspect.getmembers(kind, inspect.isfunction)
+        for parameter in inspect.signature(function).parameters.values()
+        if "ttl" in parameter.name or parameter.name in ("max_age_s", "keep_s", "expires_s")
+    }

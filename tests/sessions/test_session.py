@@ -39,6 +39,18 @@ async def test_every_use_renews_a_session_reading_too(turned: Turned) -> None:
     assert await session.conversation.count() == 0 and await session.get_state() == {}
 
 
+async def test_a_session_without_a_time_to_live_forgets_nothing(turned: Turned) -> None:
+    session = Session("s", persistence=turned.ks)
+    await session.conversation.append(HELLO)
+    await session.task.put({"goal": "g"})
+    turned.clock.advance(100 * 365 * 86_400_000)
+
+    again = Session("s", persistence=turned.ks)
+    assert not await again.is_new()
+    assert [message async for message in again.conversation.messages()] == [HELLO]
+    assert (await again.task.get()).goal == "g"
+
+
 async def test_asking_whether_it_is_new_is_no_use(turned: Turned) -> None:
     session = Session("s", persistence=turned.ks, ttl_s=60)
     await session.update({"a": 1})

@@ -31,9 +31,10 @@ M = TypeVar("M")
 class Session(Kept[sessions.Session]):
     """The state of one session, in the space `session/<session_id>`; of its user, in `user/<user_id>`.
 
-    A session that nobody has used for `ttl_s`, by the store's clock, is new again: nothing of it is read any
-    more but by `at`, as long as its space keeps that. Reading is use as well; it may be counted up to a
-    sixteenth of the time late. One that has a user is refused to another.
+    A session never ends by itself unless `ttl_s` is given. With `ttl_s`, a session that was not used for that
+    time, by the store's clock, starts again empty: only `at` still reads the earlier messages, while the
+    space keeps them. Reading counts as use, up to a sixteenth of the time late. A session that has a user is
+    refused to another.
 
     Args:
         session_id: Which session; any text.
@@ -41,8 +42,8 @@ class Session(Kept[sessions.Session]):
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
             `space` it is in memory that this process shares.
         space: Instead: a space or transaction that session and user are both in.
-        ttl_s: For how long it lives from each use on; None for ever. The longest counts that somebody has
-            written it with; reading changes nothing of that.
+        ttl_s: Seconds after the last use until the session ends; None, the default, means never. Of several
+            values that a session was written with, the longest applies; reading does not change it.
 
     Attributes:
         session_id: Which session.
@@ -56,7 +57,7 @@ class Session(Kept[sessions.Session]):
         user_id: str | None = None,
         persistence: str | PathLike[str] | Store | Keepstate | None = None,
         space: Space | Transaction | None = None,
-        ttl_s: float | None = 3600,
+        ttl_s: float | None = None,
     ) -> None:
         super().__init__(
             sessions.Session(
