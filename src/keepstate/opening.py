@@ -18,6 +18,7 @@ from urllib.parse import quote
 
 import msgspec
 
+from keepstate._files import make_folder
 from keepstate._runner import (
     Colour,
     Promise,
@@ -207,7 +208,7 @@ class _Shared:
 
     async def _open(self) -> None:
         if self._folder:
-            Path(self._folder).mkdir(parents=True, exist_ok=True)
+            make_folder(self._folder)
         await self._open_store()
         if not self._is_keyless:
             return

@@ -8,6 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Final
 
+from keepstate._files import make_folder
 from keepstate._finish import finish
 from keepstate.engine.blobs import Blobs
 from keepstate.engine.keepstate import Keepstate
@@ -59,7 +60,7 @@ class Disk(KVStore):
 
     def _open(self) -> Blobs:
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            make_folder(os.fspath(self.path))
         except OSError as error:
             raise InvalidError(f"{self.path} cannot be made a folder: {error.strerror}") from error
         handle = Keepstate(source_of(self.path / _FILE, "blocking"))

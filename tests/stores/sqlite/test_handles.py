@@ -73,7 +73,7 @@ def test_a_cancelled_open_leaves_nothing_open(path: Path, opened: Opens) -> None
     """The thread that opens goes on, and lets go of what it opened: another durability is free to choose."""
 
     async def cancel() -> None:
-        lock = FileLock(f"{path}.lock")
+        lock = FileLock(str(path))
         lock.acquire(1)
         runner = TaskRunner()
         opening = asyncio.create_task(SqliteStore(path, runner=runner).open())
@@ -132,7 +132,7 @@ def drop_open(path: Path) -> None:
 
 def test_a_busy_lock_ends_no_handle(path: Path, opened: Opens) -> None:
     store = opened(wait_s=0.02)
-    lock = FileLock(f"{path}.lock")
+    lock = FileLock(str(path))
     lock.acquire(1)
 
     with pytest.raises(StoreUnavailableError):

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeAlias
 
+from keepstate._files import open_beside
 from keepstate.engine.history.bundle import Bundle, admit_target, read_bundle, write_bundle
 from keepstate.engine.history.record import read_record
 from keepstate.errors import AlreadyExistsError, InvalidError, UnsupportedError
@@ -85,7 +86,7 @@ def _alone(lock: Path) -> Generator[None]:
     """Lets one at a time in; whoever is killed inside lets the next one in."""
     while True:
         try:
-            descriptor = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            descriptor = open_beside(str(lock), str(lock))
         except OSError as error:
             raise InvalidError(f"{lock.parent} cannot be written to: {error.strerror}") from error
         try:

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 import msgspec
 
+from keepstate._files import make_file, mode_of
 from keepstate.engine.history.grafts import Graft, Grafts
 from keepstate.engine.history.heads import Head, admit_ref_name
 from keepstate.engine.history.objects import packed, unpacked
@@ -142,7 +143,9 @@ def admit_target(path: str) -> Path:
 
 
 def write_bundle(bundle: Bundle, path: str) -> None:
-    """Writes a file, whole or not at all; one that is there is replaced.
+    """Writes a file for its owner alone, whole or not at all.
+
+    One that is there is replaced and keeps its permissions; of a link, the link itself is replaced.
 
     Raises:
         InvalidError: Its folder does not exist, or the file cannot be written there.
@@ -152,7 +155,7 @@ def write_bundle(bundle: Bundle, path: str) -> None:
     half = target.with_name(f".{target.name}.{os.getpid()}.{next(_halves)}.half")
     seen = sha256()
     try:
-        with half.open("wb") as file:
+        with open(make_file(str(half), mode=mode_of(target)), "wb") as file:
             for line in _lines(bundle):
                 file.write(line)
                 seen.update(line)

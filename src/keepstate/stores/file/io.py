@@ -6,6 +6,8 @@ import fcntl
 import os
 from contextlib import suppress
 
+from keepstate._files import FILE_MODE
+
 _READ_BYTES = 1 << 20
 _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
@@ -13,9 +15,9 @@ _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 class Files:
     """File calls, by descriptor and absolute path; each raises `OSError`."""
 
-    def open(self, path: str, flags: int, mode: int = 0o666) -> int:
-        """Opens a file that no child process inherits."""
-        return os.open(path, flags | os.O_CLOEXEC, mode)
+    def open(self, path: str, flags: int, mode: int = FILE_MODE) -> int:
+        """Opens a file that is not a link, and that no child process inherits."""
+        return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
     def read(self, descriptor: int) -> bytes:
         """Returns the whole file."""

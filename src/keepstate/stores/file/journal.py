@@ -255,7 +255,7 @@ class Journal:
         head = self._next_head = Head(form, self._clock.random_bytes(_SEED_BYTES))
         descriptor = -1
         try:
-            descriptor = self._files.open(self._next_path, os.O_RDWR | os.O_CREAT | os.O_TRUNC)
+            descriptor = self._make_next()
             end = self._write_snapshot(descriptor, head, given)
             self._files.sync(descriptor)
             self._note.announce(end, self._end)
@@ -273,6 +273,15 @@ class Journal:
         self._size_bytes = self._snapshot_bytes = end.size_bytes
         self._end = end
         self._settle()
+
+    def _make_next(self) -> int:
+        """Makes the file that is to take the journal's place: a new one, whatever has its name."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
+        try:
+            return self._files.open(self._next_path, flags)
+        except FileExistsError:
+            self._files.remove(self._next_path)
+            return self._files.open(self._next_path, flags)
 
     def _write_snapshot(self, descriptor: int, head: Head, given: Iterable[items.Item]) -> End:
         at, crc = len(bytes(head)), b""

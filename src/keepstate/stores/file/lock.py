@@ -10,6 +10,7 @@ import fcntl
 import os
 from typing import Final
 
+from keepstate._files import open_beside
 from keepstate.errors import StoreUnavailableError
 
 HOLDER_BYTES: Final = 32
@@ -21,11 +22,12 @@ class ProcessLock:
 
     Raises:
         StoreUnavailableError: Another process holds it; the message says which.
+        InvalidError: A link stands where the lock file belongs.
     """
 
     def __init__(self, journal: str) -> None:
         path = f"{journal}.lock"
-        self.descriptor: int | None = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+        self.descriptor: int | None = open_beside(path, journal)
         try:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

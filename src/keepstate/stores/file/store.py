@@ -12,6 +12,7 @@ from weakref import finalize
 import msgspec
 
 from keepstate._clock import SYSTEM_CLOCK, Clock
+from keepstate._files import make_folder
 from keepstate._runner import Runner
 from keepstate.errors import (
     ClosedError,
@@ -26,7 +27,7 @@ from keepstate.stores.file import shared as registry
 from keepstate.stores.file.frames import Format
 from keepstate.stores.file.io import SYSTEM_FILES, Files
 from keepstate.stores.file.shared import SharedJournal
-from keepstate.stores.places import refuse_irregular
+from keepstate.stores.places import refuse_irregular, refuse_second_name
 from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Outcome, Page, Reading
 from keepstate.stores.urls import StoreUrl
 
@@ -38,10 +39,12 @@ class Options(msgspec.Struct, frozen=True):
     """What a `file:` URL may say after its question mark.
 
     `format` is how the journal is written, `msgpack` (what a new one is) or `json`, for people who read it; a
-    journal of the other format is written anew when it is opened. Left out, a journal stays as it is.
+    journal of the other format is written anew when it is opened. Left out, a journal stays as it is. With
+    `unsafe_fs=1` a journal with a second name is taken.
     """
 
     format: Format | None = None
+    unsafe_fs: bool = False
 
 
 class FileStore(StoreBase):
@@ -55,6 +58,8 @@ class FileStore(StoreBase):
         path: The journal, whose folder must be there; or, with a slash at its end, a folder that is to hold
             `keepstate.journal`, and is made.
         format: How the journal is written; see `Options`.
+        unsafe_fs: Take a journal that has a hard link or is itself a mount point, whose other path has a lock
+            of its own.
         files: The operating system, for tests of its failures.
     """
 
@@ -65,6 +70,7 @@ class FileStore(StoreBase):
         path: str | os.PathLike[str],
         *,
         format: Format | None = None,
+        unsafe_fs: bool = False,
         runner: Runner,
         clock: Clock = SYSTEM_CLOCK,
         files: Files = SYSTEM_FILES,
@@ -73,6 +79,7 @@ class FileStore(StoreBase):
         super().__init__(url=url, runner=runner, clock=clock)
         self._path, self._files = os.fspath(path), files
         self._format: Format | None = format
+        self._unsafe_fs = unsafe_fs
         self._claim: _Claim | None = None
 
     @classmethod
@@ -84,11 +91,18 @@ class FileStore(StoreBase):
                 f"{url} names no file; file:///agents.journal is one in the working folder, "
                 "file:////var/agents.journal an absolute one"
             )
-        return cls(url.path, format=options.format, runner=runner)
+        return cls(url.path, format=options.format, unsafe_fs=options.unsafe_fs, runner=runner)
 
     def twin(self, runner: Runner) -> FileStore:
         """Returns a store on the same journal for another colour, not yet opened."""
-        return FileStore(self._path, format=self._format, runner=runner, clock=self._clock, files=self._files)
+        return FileStore(
+            self._path,
+            format=self._format,
+            unsafe_fs=self._unsafe_fs,
+            runner=runner,
+            clock=self._clock,
+            files=self._files,
+        )
 
     # ---- opening and closing
 
@@ -111,7 +125,7 @@ class FileStore(StoreBase):
         path = self._path
         try:
             if path.endswith(os.sep):
-                os.makedirs(path, exist_ok=True)
+                make_folder(path)
                 path = os.path.join(path, JOURNAL)
         except OSError as error:
             raise StorageError(
@@ -128,6 +142,8 @@ class FileStore(StoreBase):
                 f"the folder {folder} of {self.url} is not there; make it", url=self.url
             )
         refuse_irregular(path)
+        if not self._unsafe_fs:
+            refuse_second_name(os.path.realpath(path))
         return path
 
     async def _close(self) -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from typing import Final
+from urllib.parse import quote
 
 import apsw
 
 from keepstate.errors import StorageError
 from keepstate.stores.protocol import Durability
 from keepstate.stores.sqlite import pages, schema
+from keepstate.stores.sqlite.lock import lock_path
 from keepstate.stores.sqlite.statements import Execute, execute_on
 
 CACHE_KIB: Final = 8 << 10
@@ -19,8 +21,12 @@ def connect(
     path: str, durability: Durability, wait_s: float, *, creates: bool = False, only_reads: bool = False
 ) -> apsw.Connection:
     """Returns a connection; who opens it closes it."""
-    flags = apsw.SQLITE_OPEN_READWRITE | (apsw.SQLITE_OPEN_CREATE if creates else 0)
-    connection = apsw.Connection(path, flags=flags, vfs=pages.file_system())
+    flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
+    name = path
+    if creates:  # with the permissions of the lock file, and so has what SQLite makes beside it
+        flags |= apsw.SQLITE_OPEN_CREATE | apsw.SQLITE_OPEN_URI
+        name = f"file:{quote(path)}?modeof={quote(lock_path(path))}"
+    connection = apsw.Connection(name, flags=flags, vfs=pages.file_system())
     try:
         connection.set_busy_timeout(int(wait_s * 1000))
         connection.config(apsw.SQLITE_DBCONFIG_NO_CKPT_ON_CLOSE, 1)

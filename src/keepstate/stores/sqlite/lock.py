@@ -13,6 +13,7 @@ from time import sleep  # noqa: TID251  a pause reads no clock
 from typing import Final
 
 from keepstate._clock import SYSTEM_CLOCK
+from keepstate._files import FILE_MODE, open_beside, open_own
 from keepstate.errors import StoreUnavailableError
 
 _LOOK_S: Final = 0.0001
@@ -25,19 +26,30 @@ Sleeping in `flock` itself could not be given up. With four writing processes it
 """
 
 
+def lock_path(database: str) -> str:
+    """Return the path of a database's lock file."""
+    return f"{database}.lock"
+
+
 class FileLock:
     """An exclusive `flock`, for one thread of the process at a time.
 
     The file stays when it is closed: who removes it while somebody holds it makes two locks of one.
+
+    Args:
+        database: The path of the database.
+
+    Raises:
+        InvalidError: A link stands where the lock file belongs.
     """
 
-    def __init__(self, path: str) -> None:
-        self._path = path
+    def __init__(self, database: str) -> None:
+        path = self._path = lock_path(database)
         try:
-            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
+            self._fd = open_beside(path, database)
         except PermissionError as forbidden:
             try:  # enough to lock it; that nothing can be written shows at the database
-                self._fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+                self._fd = open_own(path, os.O_RDONLY)
             except FileNotFoundError:
                 raise forbidden from None
         self.release = partial(fcntl.flock, self._fd, fcntl.LOCK_UN)
@@ -47,6 +59,11 @@ class FileLock:
     def descriptor(self) -> int:
         """Returns the opened file's."""
         return self._fd
+
+    def keep_private(self, database: str) -> None:
+        """Take other users' permissions from the file where no database is yet: that one gets the same."""
+        if not os.path.exists(database):
+            os.fchmod(self._fd, FILE_MODE)
 
     def acquire(self, timeout_s: float) -> None:
         """Returns when the lock is held.

@@ -358,7 +358,7 @@ def copied(path: str, folder: str) -> str:
     Raises:
         StoreUnavailableError: A process kept the lock file for ten seconds.
     """
-    lock = FileLock(f"{path}.lock") if os.path.exists(f"{path}.lock") else None
+    lock = FileLock(path) if os.path.exists(f"{path}.lock") else None
     copy = os.path.join(folder, "copy.db")
     try:
         if lock is not None:

@@ -25,7 +25,7 @@ from keepstate.errors import (
     StoreUnavailableError,
 )
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
-from keepstate.stores.places import is_forbidden, refuse_irregular
+from keepstate.stores.places import is_forbidden, refuse_irregular, refuse_second_name, refuse_unsafe
 from keepstate.stores.protocol import (
     Batch,
     Capabilities,
@@ -35,7 +35,7 @@ from keepstate.stores.protocol import (
     Page,
     Reading,
 )
-from keepstate.stores.sqlite import filesystem, reading, registry
+from keepstate.stores.sqlite import reading, registry
 from keepstate.stores.sqlite.database import Database
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.head import Head
@@ -58,7 +58,8 @@ class Options(msgspec.Struct, frozen=True):
     """What a `sqlite:` URL may say after its question mark.
 
     `full` survives a power cut, `normal` a crash of the process. With `unsafe_fs=1` a network file system
-    is taken. `wait_s` is how long a writer waits for others before it gives up, in seconds.
+    and a file with a second name are taken. `wait_s` is how long a writer waits for others before it gives
+    up, in seconds.
     """
 
     durability: Literal["full", "normal"] = "full"
@@ -76,7 +77,8 @@ class SqliteStore(StoreBase):
     Args:
         path: The file; made absolute when it is opened, and made if it is not there. Its folder must be.
         durability: What an acknowledged write survives, `full` a power cut, `normal` a crash of the process.
-        unsafe_fs: Take a network file system, where SQLite's locks do not hold between hosts.
+        unsafe_fs: Take a network file system, where SQLite's locks do not hold between hosts, and a file that
+            has a hard link or is itself a mount point, whose other path has a log of its own.
         wait_s: How long a writer waits for others before it gives up, in seconds.
     """
 
@@ -157,7 +159,8 @@ class SqliteStore(StoreBase):
             )
         refuse_irregular(path)
         if not self._unsafe_fs:
-            filesystem.refuse_unsafe(folder)
+            refuse_unsafe(os.path.realpath(path))
+            refuse_second_name(os.path.realpath(path))
         try:
             return registry.acquire(path, self._durability, self._wait_s)
         except OSError as error:

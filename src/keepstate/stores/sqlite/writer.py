@@ -51,7 +51,7 @@ class Writer:
         self._is_closed = False
         self._failure: str | None = None
         self._log_pages = 0
-        self._lock = FileLock(path + ".lock")
+        self._lock = FileLock(path)
         self._newest = Newest(self._lock.descriptor, path, durability)
         try:
             self._open(durability)
@@ -64,6 +64,7 @@ class Writer:
         connections: list[apsw.Connection] = []
         try:
             self._lock.acquire(self._wait_s)
+            self._lock.keep_private(self._path)
             with settled(self._path, self._newest, self._wait_s):
                 connections.append(connect(self._path, durability, self._wait_s, creates=True))
                 prepare(connections[0], self._path)

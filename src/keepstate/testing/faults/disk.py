@@ -13,6 +13,7 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
+from keepstate._files import FILE_MODE
 from keepstate.stores.file.io import Files
 
 Call: TypeAlias = Literal["open", "write", "sync", "truncate", "replace", "remove", "sync_folder"]
@@ -160,7 +161,7 @@ class DiskFiles(Files):
         self._disk = disk
         self._paths: dict[int, str] = {}
 
-    def open(self, path: str, flags: int, mode: int = 0o666) -> int:
+    def open(self, path: str, flags: int, mode: int = FILE_MODE) -> int:
         self._disk.asked("open", path)
         is_new = not os.path.exists(path)
         descriptor = super().open(path, flags, mode)
