@@ -53,8 +53,10 @@ if TYPE_CHECKING:
         LeaseLostError,
         MergeConflictError,
         MissingExtraError,
+        NotAllowedError,
         NotFoundError,
         NotLoadedError,
+        NotOwnerError,
         OutcomeUnknownError,
         PrunedError,
         StateConflictError,
@@ -122,6 +124,7 @@ if TYPE_CHECKING:
     from keepstate.sessions.bounded import BoundedState
     from keepstate.sessions.conversation import Conversation
     from keepstate.sessions.counting import TokenCounter
+    from keepstate.sessions.lives import ANY_USER
     from keepstate.sessions.machine import AgentStateMachine, Transition
     from keepstate.sessions.messages import estimate_tokens
     from keepstate.sessions.moments import SessionMoment
@@ -199,8 +202,10 @@ _HOMES = {
         "LeaseLostError",
         "MergeConflictError",
         "MissingExtraError",
+        "NotAllowedError",
         "NotFoundError",
         "NotLoadedError",
+        "NotOwnerError",
         "OutcomeUnknownError",
         "PrunedError",
         "StateConflictError",
@@ -257,6 +262,7 @@ _HOMES = {
     "opening": ("open",),
     "sessions.bounded": ("BoundedState",),
     "sessions.conversation": ("Conversation",),
+    "sessions.lives": ("ANY_USER",),
     "sessions.machine": ("AgentStateMachine", "Transition"),
     "sessions.moments": ("SessionMoment",),
     "sessions.records": ("SessionContext", "TaskState"),
@@ -296,6 +302,7 @@ _MODULES = {name: f"keepstate.{home}" for home, names in _HOMES.items() for name
 
 __all__ = [
     "ANY",
+    "ANY_USER",
     "ActionEvent",
     "AgentCheckpoint",
     "AgentCoordinationState",
@@ -372,8 +379,10 @@ __all__ = [
     "MissingExtraError",
     "MutationBatch",
     "NO_STREAM",
+    "NotAllowedError",
     "NotFoundError",
     "NotLoadedError",
+    "NotOwnerError",
     "OrchestrationStateManager",
     "OutcomeUnknownError",
     "PersistedState",

@@ -10,6 +10,8 @@ KeepstateError
 ├── AlreadyExistsError       the thing to create is there
 ├── InvalidError             (also ValueError) the call is wrong: mend it
 │   └── TransitionError      the state machine does not allow this step
+├── NotAllowedError          the caller has no right to it: ask for another, or as another
+│   └── NotOwnerError        it belongs to another user
 ├── NotLoadedError           the part was left out when loading: load it
 ├── PrunedError              retention dropped it
 ├── ClosedError              opened elsewhere, or closed: open it here
@@ -149,6 +151,19 @@ class TransitionError(InvalidError):
     code = "transition"
     current: str | None = None
     wanted: str | None = None
+
+
+class NotAllowedError(KeepstateError):
+    """The caller has no right to do this. Nothing was read or written."""
+
+    code = "not_allowed"
+
+
+class NotOwnerError(NotAllowedError):
+    """The data belongs to another user. `user_id` is the user of the call, None if the call named none."""
+
+    code = "not_owner"
+    user_id: str | None = None
 
 
 class NotLoadedError(KeepstateError):

@@ -205,13 +205,14 @@ async def test_an_older_version_of_a_model_is_brought_up_to_date_when_it_is_read
     ks: Keepstate, versions: tuple[type[Any], type[Any]]
 ) -> None:
     older, newer = versions
-    await Session("s", persistence=ks).state(older, "trip").put(older("NYC", 4.5))
+    await Session("s", user_id="u", persistence=ks).state(older, "trip").put(older("NYC", 4.5))
     register(newer, "tests.sessions.Trip", version=3)
     state = Session("s", user_id="u", persistence=ks).state(newer, "trip")
 
     assert await state.get() == newer("NYC", 450, "USD")
     assert await state.update({"city": "SF"}) == newer("SF", 450, "USD") == await state.get()
-    assert (await Session("s", persistence=ks).get_context()).session["trip"]["cents"] == 450
+    context = await Session("s", user_id="u", persistence=ks).get_context()
+    assert context.session["trip"]["cents"] == 450
     for wrong in ({"cents": 0}, {"price": 4.5}):
         with pytest.raises(ValueError, match="Invalid trip"):
             await state.update(wrong)

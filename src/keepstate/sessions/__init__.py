@@ -9,6 +9,7 @@ To add one: a `kept.Kept` that takes `persistence=` or `space=` by `home.Home` a
 
 from keepstate.sessions.bounded import BoundedState
 from keepstate.sessions.conversation import Conversation
+from keepstate.sessions.lives import ANY_USER
 from keepstate.sessions.machine import AgentStateMachine, Transition
 from keepstate.sessions.moments import SessionMoment
 from keepstate.sessions.records import SessionContext, TaskState
@@ -22,6 +23,7 @@ from keepstate.sessions.validated import ValidatedState
 from keepstate.sessions.versioned import VersionedState
 
 __all__ = [
+    "ANY_USER",
     "AgentStateMachine",
     "BoundedState",
     "Conversation",

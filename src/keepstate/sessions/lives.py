@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, replace
+from enum import Enum
 from typing import Final
 
 from keepstate.engine.glob import escaped
@@ -17,7 +18,7 @@ from keepstate.engine.space import Space
 from keepstate.engine.times import milliseconds_of
 from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import InvalidError
+from keepstate.errors import NotOwnerError
 from keepstate.sessions.site import Site
 from keepstate.values.schema import register
 
@@ -26,6 +27,19 @@ _SHARE: Final = 16
 _AT_ONCE: Final = 400
 HEAD: Final = "session"
 LIVES: Final = "lives"
+
+
+class AnyUser(Enum):
+    """The type of `ANY_USER`."""
+
+    ANY_USER = "any user"
+
+    def __repr__(self) -> str:
+        return "ANY_USER"
+
+
+ANY_USER: Final = AnyUser.ANY_USER
+"""Opens a session whichever user owns it: for the application itself, never for a request of a user."""
 
 
 @register("keepstate.Session")
@@ -60,7 +74,8 @@ class Lives(Site):
         place: The space, or a transaction whose batch all joins.
         prefix: What the names of the session begin with.
         what: What it is called in refusals.
-        user_id: Whose it is; another's is refused.
+        user_id: The user who opens it. Refuses a session that another user owns, also if this is None;
+            `ANY_USER` opens all.
         ttl_s: For how long it lives from each use on, if nobody has written it with more; None for ever.
         lease: Applies what is written only while this is held.
     """
@@ -71,7 +86,7 @@ class Lives(Site):
         prefix: str,
         *,
         what: str,
-        user_id: str | None,
+        user_id: str | AnyUser | None,
         ttl_s: float | None,
         lease: Lease | None = None,
     ) -> None:
@@ -99,17 +114,23 @@ class Lives(Site):
     async def to_write(self, tx: Transaction) -> str:
         """Returns what names begin with in the present life, which begins if there is none."""
         head = await self._head(tx)
+        user_id = None if self._user_id is ANY_USER else self._user_id
         if head is None:
             lives = await self._lives(tx)
-            head = HeadRecord(lives.count + 1, 0, self.ttl_s, self._user_id)
+            head = HeadRecord(lives.count + 1, 0, self.ttl_s, user_id)
             await tx.documents.put(self.prefix + LIVES, replace(lives, count=head.life))
-        written = replace(head, ttl_s=_longer(head.ttl_s, self.ttl_s), user_id=head.user_id or self._user_id)
+        written = replace(head, ttl_s=_longer(head.ttl_s, self.ttl_s), user_id=head.user_id or user_id)
         await self._use(tx, head, written)
         return life_prefix(self.prefix, head.life)
 
-    async def is_over(self) -> bool:
-        """Whether no life is present; asking is no use of it."""
-        return await self._head(self.place) is None
+    async def is_over(self, owner: str | None = None) -> bool:
+        """Return whether no life is present, or none of this owner; asking does not count as use."""
+        head = await self._head(self.place)
+        return head is None or owner not in (None, head.user_id)
+
+    async def admit_user(self) -> None:
+        """Raises `NotOwnerError` if another user owns the session; asking does not count as use."""
+        await self._head(self.place)
 
     async def end(self) -> bool:
         """Ends the present life, and returns whether there was one."""
@@ -124,7 +145,7 @@ class Lives(Site):
         """Removes what earlier lives left, and returns how many documents that were."""
         removed = 0
         lives = await self._lives(self.place)
-        head = await self.place.documents.get(self.prefix + HEAD, type=HeadRecord)
+        head = await self._head(self.place)
         past = range(lives.first_kept, head.life if head else lives.count + 1)
         for life in past:
             while names := await self._some_names(life):
@@ -147,12 +168,18 @@ class Lives(Site):
                 break
         return names
 
-    def refuse_other(self, user_id: str | None) -> None:
-        """Raises `InvalidError` if the session is, or was, another user's."""
-        if None not in (user_id, self._user_id) and user_id != self._user_id:
-            raise InvalidError(
-                f"{self._what} is another user's, not that of {self._user_id!r}; take another session id"
-            )
+    def refuse_other(self, owner: str | None) -> None:
+        """Raises `NotOwnerError` if the session has an owner who is not the user that opens it.
+
+        The message does not name the owner.
+        """
+        if owner is None or self._user_id is ANY_USER or self._user_id == owner:
+            return
+        if self._user_id is None:
+            why = "has an owner, and no user was given; pass its user_id, or user_id=ANY_USER to open any"
+        else:
+            why = f"is another user's, not that of {self._user_id!r}; take another session id"
+        raise NotOwnerError(f"{self._what} {why}", user_id=self._user_id)
 
     # ---- its documents
 

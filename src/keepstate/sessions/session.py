@@ -27,7 +27,7 @@ from keepstate.sessions.conversation import Conversation
 from keepstate.sessions.fitting import Budget, ordered
 from keepstate.sessions.home import Home
 from keepstate.sessions.kept import Kept
-from keepstate.sessions.lives import Lives
+from keepstate.sessions.lives import ANY_USER, AnyUser, Lives
 from keepstate.sessions.models import Model, PlainModel, plain
 from keepstate.sessions.moments import SessionMoment, moment_in
 from keepstate.sessions.records import SessionContext, TaskState, told
@@ -49,12 +49,14 @@ class Session(Kept):
 
     A session never ends by itself unless `ttl_s` is given. With `ttl_s`, a session that was not used for that
     time, by the store's clock, starts again empty: only `at` still reads the earlier messages, while the
-    space keeps them. Reading counts as use, up to a sixteenth of the time late. A session that has a user is
-    refused to another.
+    space keeps them. Reading counts as use, up to a sixteenth of the time late.
+
+    The first user who writes to a session owns it. Only this user opens it from then on: other users, and
+    callers without a user, get `NotOwnerError`.
 
     Args:
         session_id: Which session; any text.
-        user_id: Whose it is.
+        user_id: The user who opens it; `ANY_USER` opens the sessions of all users.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
             `space` it is in memory that this process shares.
         space: Instead: a space or transaction that session and user are both in.
@@ -63,17 +65,17 @@ class Session(Kept):
 
     Attributes:
         session_id: Which session.
-        user_id: Whose it is, or None.
+        user_id: The user who opened it, None, or `ANY_USER`.
     """
 
     session_id: str
-    user_id: str | None
+    user_id: str | AnyUser | None
 
     def __init__(
         self,
         session_id: str,
         *,
-        user_id: str | None = None,
+        user_id: str | AnyUser | None = None,
         persistence: str | PathLike[str] | Store | Keepstate | None = None,
         space: Space | Transaction | None = None,
         ttl_s: float | None = None,
@@ -86,16 +88,21 @@ class Session(Kept):
             home.place("session", session_id, record=True),
             home.prefix("session", session_id),
             what=f"session {session_id!r}",
-            user_id=None if user_id is None else admit_text("user_id", user_id),
+            user_id=user_id if user_id is None or user_id is ANY_USER else admit_text("user_id", user_id),
             ttl_s=ttl_s,
         )
         user = None
-        if user_id is not None:
+        if isinstance(user_id, str):
             user = Site(home.place("user", user_id, record=True), home.prefix("user", user_id))
         self._begin(home, session_id, user_id, lives, user)
 
     def _begin(
-        self, home: Home | None, session_id: str, user_id: str | None, lives: Lives, user: Site | None
+        self,
+        home: Home | None,
+        session_id: str,
+        user_id: str | AnyUser | None,
+        lives: Lives,
+        user: Site | None,
     ) -> None:
         self._home = self._closing = home
         self.session_id, self.user_id = session_id, user_id
@@ -126,10 +133,11 @@ class Session(Kept):
         """Returns what is known of the user, in all sessions.
 
         Raises:
-            InvalidError: The session was given no user.
+            InvalidError: The session was opened for no user, or for any.
         """
-        if self.user_id is None or self._user is None:
-            raise InvalidError(f"session {self.session_id!r} has no user; give it user_id=")
+        if not isinstance(self.user_id, str) or self._user is None:
+            why = "was opened for any user" if self.user_id is ANY_USER else "has no user"
+            raise InvalidError(f"session {self.session_id!r} {why}; pass the id of one as user_id=")
         return UserState(self.user_id, self._user)
 
     def state(self, model: type[M], name: str | None = None) -> ValidatedState[M]:
@@ -189,7 +197,7 @@ class Session(Kept):
         count = self._talk.rules.budget.tokens_of
         session, user, tokens = await self._states(), dict[str, Any](), 0
         while True:
-            if self.user_id is not None:
+            if self._user is not None:
                 user = await self._known(history)
             message = told(session, user)
             tokens = 0 if message is None else count(message)
@@ -236,10 +244,12 @@ class Session(Kept):
         Raises:
             ConflictError: Somebody else is inside all that time.
             LeaseLostError: Raised by a write that came too late.
+            NotOwnerError: Another user owns the session; this holds up nobody.
         """
         space = self._own_space("exclusive()")
         if self._lease is not None:
             raise InvalidError(f"{self!r} is inside exclusive() already, and would wait for itself")
+        await self._lives.admit_user()
         name = f"{self._lives.prefix}exclusive"
         async with await space.leases.acquire(name, ttl_s, wait_s=wait_s) as lease:
             yield self._inside(space, lease, "is not guarded by this block")
@@ -300,7 +310,7 @@ class Session(Kept):
             ref: The moment: a time, `main~3` for three changes before the last, `main#37`, a commit.
 
         Raises:
-            InvalidError: It was another user's then.
+            NotOwnerError: It was another user's then.
             NotFoundError: Nothing was recorded then, or its space records nothing.
         """
         moment = moment_in(await self._lives.place.at(ref), self._lives.prefix)

@@ -8,19 +8,19 @@ from os import PathLike
 from urllib.parse import unquote
 
 from keepstate._runner import Colour
-from keepstate.engine.admission import admit_instance
+from keepstate.engine.admission import admit_instance, admit_text
 from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.errors import InvalidError
 from keepstate.sessions.home import Home
 from keepstate.sessions.kept import Kept
-from keepstate.sessions.lives import Lives
+from keepstate.sessions.lives import ANY_USER, Lives
 from keepstate.stores.protocol import Store
 
 
 class Sessions(Kept):
-    """The sessions of a store, or of a space that they share.
+    """The sessions of all users of a store, or of a space that they share: for the application itself.
 
     Args:
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
@@ -41,14 +41,18 @@ class Sessions(Kept):
     def __repr__(self) -> str:
         return f"<Sessions in {self._home!r}>"
 
-    async def ids(self, *, living: bool = True) -> AsyncIterator[str]:
+    async def ids(self, *, user_id: str | None = None, living: bool = True) -> AsyncIterator[str]:
         """Yields the ids of sessions, in the order of their names.
 
         Args:
-            living: Only those whose time is not up; else all of which something is left.
+            user_id: Only the sessions that this user owns now.
+            living: Only those whose time is not up; False adds ended ones of which something is left, unless
+                `user_id` is given: an ended session has no owner.
         """
+        if user_id is not None:
+            admit_text("user_id", user_id)
         async for id in self._ids():
-            if not living or not await self._lives(id).is_over():
+            if (not living and user_id is None) or not await self._lives(id).is_over(user_id):
                 yield id
 
     async def sweep(self, *, history_older_than: timedelta | None = None) -> int:
@@ -89,4 +93,4 @@ class Sessions(Kept):
 
     def _lives(self, id: str) -> Lives:
         place, prefix = self._home.place("session", id, record=True), self._home.prefix("session", id)
-        return Lives(place, prefix, what=f"session {id!r}", user_id=None, ttl_s=None)
+        return Lives(place, prefix, what=f"session {id!r}", user_id=ANY_USER, ttl_s=None)

@@ -13,6 +13,7 @@ from keepstate._finish import entered, finish
 from keepstate.engine.history.heads import MAIN
 from keepstate.engine.history.revisions import Revision
 from keepstate.sessions import session as sessions
+from keepstate.sessions.lives import AnyUser
 from keepstate.sessions.moments import SessionMoment
 from keepstate.sessions.records import SessionContext, TaskState
 from keepstate.stores.protocol import Store
@@ -33,12 +34,14 @@ class Session(Kept[sessions.Session]):
 
     A session never ends by itself unless `ttl_s` is given. With `ttl_s`, a session that was not used for that
     time, by the store's clock, starts again empty: only `at` still reads the earlier messages, while the
-    space keeps them. Reading counts as use, up to a sixteenth of the time late. A session that has a user is
-    refused to another.
+    space keeps them. Reading counts as use, up to a sixteenth of the time late.
+
+    The first user who writes to a session owns it. Only this user opens it from then on: other users, and
+    callers without a user, get `NotOwnerError`.
 
     Args:
         session_id: Which session; any text.
-        user_id: Whose it is.
+        user_id: The user who opens it; `ANY_USER` opens the sessions of all users.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
             `space` it is in memory that this process shares.
         space: Instead: a space or transaction that session and user are both in.
@@ -47,14 +50,14 @@ class Session(Kept[sessions.Session]):
 
     Attributes:
         session_id: Which session.
-        user_id: Whose it is, or None.
+        user_id: The user who opened it, None, or `ANY_USER`.
     """
 
     def __init__(
         self,
         session_id: str,
         *,
-        user_id: str | None = None,
+        user_id: str | AnyUser | None = None,
         persistence: str | PathLike[str] | Store | Keepstate | None = None,
         space: Space | Transaction | None = None,
         ttl_s: float | None = None,
@@ -80,8 +83,8 @@ class Session(Kept[sessions.Session]):
         return self._inner.session_id
 
     @property
-    def user_id(self) -> str | None:
-        """Whose it is, or None."""
+    def user_id(self) -> str | AnyUser | None:
+        """The user who opened it, None, or `ANY_USER`."""
         return self._inner.user_id
 
     @property
@@ -100,7 +103,7 @@ class Session(Kept[sessions.Session]):
         """Returns what is known of the user, in all sessions.
 
         Raises:
-            InvalidError: The session was given no user.
+            InvalidError: The session was opened for no user, or for any.
         """
         return UserState(self._inner.user)
 
@@ -180,6 +183,7 @@ class Session(Kept[sessions.Session]):
         Raises:
             ConflictError: Somebody else is inside all that time.
             LeaseLostError: Raised by a write that came too late.
+            NotOwnerError: Another user owns the session; this holds up nobody.
         """
         with entered(self._inner.exclusive(ttl_s=ttl_s, wait_s=wait_s)) as inner:
             yield around(Session, inner)
@@ -215,7 +219,7 @@ class Session(Kept[sessions.Session]):
             ref: The moment: a time, `main~3` for three changes before the last, `main#37`, a commit.
 
         Raises:
-            InvalidError: It was another user's then.
+            NotOwnerError: It was another user's then.
             NotFoundError: Nothing was recorded then, or its space records nothing.
         """
         return finish(self._inner.at(ref))

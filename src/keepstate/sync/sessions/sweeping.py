@@ -19,7 +19,7 @@ from keepstate.sync.twin import inner_of
 
 
 class Sessions(Kept[sessions.Sessions]):
-    """The sessions of a store, or of a space that they share.
+    """The sessions of all users of a store, or of a space that they share: for the application itself.
 
     Args:
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
@@ -41,13 +41,15 @@ class Sessions(Kept[sessions.Sessions]):
             )
         )
 
-    def ids(self, *, living: bool = True) -> Iterator[str]:
+    def ids(self, *, user_id: str | None = None, living: bool = True) -> Iterator[str]:
         """Yields the ids of sessions, in the order of their names.
 
         Args:
-            living: Only those whose time is not up; else all of which something is left.
+            user_id: Only the sessions that this user owns now.
+            living: Only those whose time is not up; False adds ended ones of which something is left, unless
+                `user_id` is given: an ended session has no owner.
         """
-        return finish_each(self._inner.ids(living=living))
+        return finish_each(self._inner.ids(user_id=user_id, living=living))
 
     def sweep(self, *, history_older_than: timedelta | None = None) -> int:
         """Removes what sessions left that are new again, and returns how many documents that were.

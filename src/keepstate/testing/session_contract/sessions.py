@@ -9,7 +9,15 @@ from typing import Annotated, Any
 import msgspec
 import pytest
 
-from keepstate.errors import ConflictError, InvalidError, LeaseLostError, NotFoundError
+from keepstate.errors import (
+    ConflictError,
+    InvalidError,
+    LeaseLostError,
+    NotAllowedError,
+    NotFoundError,
+    NotOwnerError,
+)
+from keepstate.sessions.lives import ANY_USER
 from keepstate.sessions.records import TaskState
 from keepstate.sessions.session import Session
 from keepstate.testing.session_contract.stage import IDS, SessionStage
@@ -185,24 +193,74 @@ class SessionContract(SessionStage):
         assert (await session.task.get()).data == {"options": ["a"]}
         assert (await self.session("other").task.get()).data == {}
 
-    async def test_a_session_of_one_user_is_refused_to_another(self) -> None:
-        await self.session(user_id="ann").update({"secret": 1})
-        other = self.session(user_id="bob")
+    async def test_an_owned_session_opens_for_its_owner_only(self) -> None:
+        owned = self.session(user_id="ann")
+        await owned.update({"secret": 1})
+        await owned.conversation.append(said("user", "only mine"))
+        await owned.conversation.fork("other way")
 
-        for asking in (
-            other.get_state(),
-            other.update({}),
-            other.conversation.count(),
-            other.task.get(),
-            other.end(),
-        ):
-            with pytest.raises(InvalidError, match="another user's"):
-                await asking
-        with pytest.raises(InvalidError, match="another user's"):
-            await other.at()
-        with pytest.raises(InvalidError, match="has no user"):
-            await self.session().user.get_preferences()
-        assert await self.session().get_state() == {"secret": 1}
+        for user_id in ("bob", None):
+            other = self.session(user_id=user_id)
+            for ask in (
+                other.get_state,
+                other.get_context,
+                other.conversation.count,
+                other.conversation.get_context,
+                other.conversation.clear,
+                other.conversation.get_fork("other way").count,
+                other.task.get,
+                other.task.delete,
+                other.state(Booking).get,
+                other.is_new,
+                other.end,
+                other.sweep,
+                other.at,
+            ):
+                with pytest.raises(NotAllowedError) as refused:
+                    await ask()
+                assert refused.value.code == "not_owner"
+                assert isinstance(refused.value, NotOwnerError)
+                assert refused.value.user_id == user_id and "ann" not in str(refused.value)
+            for write in (other.update({}), other.conversation.append(said("user", "x")), other.task.put({})):
+                with pytest.raises(NotOwnerError):
+                    await write
+            with pytest.raises(NotOwnerError):
+                async with other.transaction() as inside:
+                    await inside.update({})
+            with pytest.raises(NotOwnerError):
+                async with other.exclusive(wait_s=0):
+                    pass
+        assert await owned.get_state() == {"secret": 1} and await owned.conversation.count() == 1
+
+    async def test_the_application_opens_a_session_of_any_user_and_its_owner_stays(self) -> None:
+        anybodys = self.session(user_id=ANY_USER)
+        await anybodys.update({"visits": 1})
+        await self.session().update({"visits": 2})  # a session without an owner opens for every caller
+        await self.session(user_id="ann").update({"visits": 3})  # the first user who writes is its owner
+
+        assert await anybodys.update({"note": "kept"}) == {"visits": 3, "note": "kept"}
+        assert (await anybodys.at()).user_id == "ann"
+        assert await self.session(user_id="ann").get_state() == {"visits": 3, "note": "kept"}
+        with pytest.raises(NotOwnerError):
+            await self.session().get_state()
+        for nobody, why in ((anybodys, "any user"), (self.session(), "has no user")):
+            with pytest.raises(InvalidError, match=why):
+                await nobody.user.get_preferences()
+        assert (await anybodys.get_context()).user == {}
+
+    async def test_an_ended_session_may_have_another_owner_who_sees_nothing_of_the_first(self) -> None:
+        first, second = self.session(user_id="ann"), self.session(user_id="bob")
+        await first.update({"secret": 1})
+        await first.end()
+        await second.update({"own": 2})
+
+        assert await second.get_state() == {"own": 2} == (await second.at()).states["data"]
+        with pytest.raises(NotOwnerError):
+            await second.at("main#1")
+        with pytest.raises(NotOwnerError):
+            await first.get_state()
+        assert [id async for id in self.sessions().ids(user_id="ann")] == []
+        assert [id async for id in self.sessions().ids(user_id="bob")] == ["s"]
 
     # ---- together
 
