@@ -28,7 +28,7 @@ from keepstate.sessions import (
 from keepstate.stores.memory import MemoryStore
 from keepstate.testing.session_contract.stage import BusyStore
 from tests.engine.conftest import Turned
-from tests.sessions import appending
+from tests.sessions import appending, turns
 
 MANY = 80
 """More than an operation of a part has attempts."""
@@ -46,6 +46,48 @@ def said(text: str) -> dict[str, Any]:
 def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Lets who waits in a line wait for so long that the test is over before."""
     monkeypatch.setattr(updating, "_PATIENCE_S", 3600)
+
+
+async def test_first_requests_of_one_chat_at_once_lose_no_answer(ks: Keepstate) -> None:
+    answers = await asyncio.gather(*(turns.process(ks, f"{n}") for n in range(20)))
+
+    session = Session("c", persistence=ks)
+    messages = [message["content"] async for message in session.conversation.messages()]
+    assert sorted(messages) == sorted([*map(str, range(20)), *answers])
+    assert (await session.task.get()).steps_completed == 20
+
+
+async def test_first_requests_of_one_chat_in_many_processes_lose_no_answer(shared_url: str) -> None:
+    program = [sys.executable, turns.__file__, shared_url]
+    running = [
+        subprocess.Popen([*program, name, "5"], stdout=subprocess.PIPE, text=True) for name in "abcd"
+    ]  # 20 requests
+    answers = [line for process in running for line in process.communicate()[0].splitlines()]
+    assert [process.returncode for process in running] == [0, 0, 0, 0]
+
+    with keepstate.sync.open(shared_url) as ks:
+        session = keepstate.sync.Session("c", persistence=ks)
+        said = [message["content"] for message in session.conversation.messages()]
+        assert sorted(answer for answer in said if "answered" in answer) == sorted(answers)
+        assert (len(said), session.task.get().steps_completed) == (40, 20)
+
+
+async def test_first_requests_of_one_id_at_once_make_one_of_each(ks: Keepstate) -> None:
+    """The same for all that is made by its first use."""
+    made = await asyncio.gather(*(Threads(persistence=ks).create("t") for _ in range(20)))
+    numbers = await asyncio.gather(
+        *(VersionedState("v", persistence=ks).checkpoint({"n": n}) for n in range(20))
+    )
+    await asyncio.gather(
+        *(BoundedState("b", persistence=ks).add_message(said(f"{n}")) for n in range(20)),
+        *(Session("s", user_id="u", persistence=ks).user.remember("trips", n) for n in range(20)),
+    )
+
+    assert len({thread.created_at for thread in made}) == 1
+    assert sorted(numbers) == list(range(20))
+    assert len(await BoundedState("b", persistence=ks).get_context()) == 20
+    trips = await Session("s", user_id="u", persistence=ks).user.history("trips")
+    assert sorted(trips) == list(range(20))
 
 
 async def test_many_who_write_one_conversation_lose_no_message(ks: Keepstate) -> None:

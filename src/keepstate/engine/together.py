@@ -23,7 +23,7 @@ async def together(
     *,
     lease: Lease | None = None,
     message: str = "",
-    attempts: int = ATTEMPTS,
+    attempts: int | None = None,
     turn: str | None = None,
 ) -> T:
     """Returns what the work returned, once what it did is applied; or joins the transaction that was given.
@@ -33,9 +33,10 @@ async def together(
         work: Does it by the transaction; on a space it is called again when it met a conflict.
         lease: Applies only while this lease is held.
         message: Says what the transaction is for.
-        attempts: How often to call it at the most.
+        attempts: The most calls. None means 64 without `turn`; with `turn` it retries until that is hopeless,
+            as an update of a document does.
         turn: Names what it changes. Work of one process on the same comes one after the other, for it would
-            make each other's void; and it is tried until that is hopeless, as an update of a document is.
+            make each other's void.
 
     Raises:
         AttemptsExhaustedError: Every attempt ended in a conflict; nothing was applied.
@@ -52,10 +53,10 @@ async def together(
 
     alone = place._alone  # pyright: ignore[reportPrivateUsage]
     if turn is None:
-        return await alone.repeated(once, attempts)
+        return await alone.repeated(once, ATTEMPTS if attempts is None else attempts)
     mark = b"together/" + turn.encode()  # no key begins so: documents take turns of their own
     return await in_turn(
-        await alone.store(), alone.stored_name, mark, alone.runner, lambda: alone.repeated(once, None)
+        await alone.store(), alone.stored_name, mark, alone.runner, lambda: alone.repeated(once, attempts)
     )
 
 

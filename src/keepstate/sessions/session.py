@@ -8,18 +8,20 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from os import PathLike
-from typing import Any, Final, TypeVar
+from typing import Any, Final, TypeVar, overload
 
 from keepstate._runner import Colour
-from keepstate.engine.admission import admit_text
+from keepstate.engine.admission import admit_message, admit_text
 from keepstate.engine.glob import escaped
 from keepstate.engine.history.heads import MAIN
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.lease import Lease
 from keepstate.engine.once import entered_once
+from keepstate.engine.scope import called, refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.times import milliseconds
+from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
 from keepstate.sessions.changing import admit_change, changed, read
@@ -39,6 +41,7 @@ from keepstate.stores.protocol import Store
 from keepstate.values import limits
 
 M = TypeVar("M")
+T = TypeVar("T")
 
 _MAX_TOKENS: Final = 8000
 _DATA: Final = f"{STATES}data"
@@ -214,17 +217,67 @@ class Session(Kept):
 
     # ---- together, and one at a time
 
+    @overload
+    async def transact(
+        self, fn: Callable[[Session], Awaitable[T]], *, attempts: int | None = None, message: str = ""
+    ) -> T: ...
+    @overload
+    async def transact(
+        self, fn: Callable[[Session], T], *, attempts: int | None = None, message: str = ""
+    ) -> T: ...
+    async def transact(
+        self, fn: Callable[[Session], Awaitable[T] | T], *, attempts: int | None = None, message: str = ""
+    ) -> T:
+        """Calls `fn(turn)` and applies its changes as one batch; calls it again after a conflict.
+
+        For what must not be lost if others write to the session at the same time, such as an answer. Calls of
+        one process follow one another. `fn` changes the session that it is given, and no other.
+
+        Args:
+            fn: Changes conversation, task and states. May be called again, so it does nothing else.
+            attempts: The most calls of `fn`; None, the default, retries until that is hopeless.
+            message: Describes the change; the record of the space shows it.
+
+        Returns:
+            The value that `fn` returned.
+
+        Raises:
+            AttemptsExhaustedError: Every attempt met a conflict; nothing was applied.
+            LeaseLostError: The session is inside `exclusive`, and its time is up; nothing was applied.
+        """
+        if self._lives.runner.colour == "blocking" or not callable(fn):
+            refuse_coroutine_function(fn)
+        if attempts is not None:
+            limits.admit_count("attempts", attempts)
+
+        async def work(tx: Transaction) -> T:
+            answer: T = await called(fn, self._inside(tx, None, "is not part of this transaction"))
+            return answer
+
+        return await together(
+            self._lives.place,
+            work,
+            lease=self._lease,
+            message=admit_message(message),
+            attempts=attempts,
+            turn=f"site/{self._lives.prefix}",
+        )
+
     @entered_once
     async def transaction(self, *, message: str = "") -> AsyncGenerator[Session]:
         """Yields the session, and applies what its body does to conversation, task and states as one batch.
 
         The user stands in a space of its own and cannot be part of it, unless `space=` was given.
 
+        The body runs once. Where others may write to the session at the same time, use `transact`, which runs
+        again after a conflict.
+
         Args:
             message: Says what it is for; what is recorded of it tells so.
 
         Raises:
-            ConflictError: What the body had read has changed; nothing was applied.
+            ConflictError: What the body had read has changed, such as the conversation by another message;
+                nothing was applied.
         """
         space = self._own_space("a transaction")
         async with space.transaction(lease=self._lease, message=message) as tx:

@@ -24,9 +24,10 @@ from keepstate.sync.sessions.user import UserState
 from keepstate.sync.sessions.validated import ValidatedState
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import around, around_generic, entered_once, inner_of
+from keepstate.sync.twin import around, around_generic, entered_once, inner_of, receiving
 
 M = TypeVar("M")
+T = TypeVar("T")
 
 
 class Session(Kept[sessions.Session]):
@@ -154,17 +155,45 @@ class Session(Kept[sessions.Session]):
         """
         return finish(self._inner.get_context(max_tokens, history=history))
 
+    def transact(self, fn: Callable[[Session], T], *, attempts: int | None = None, message: str = "") -> T:
+        """Calls `fn(turn)` and applies its changes as one batch; calls it again after a conflict.
+
+        For what must not be lost if others write to the session at the same time, such as an answer. Calls of
+        one process follow one another. `fn` changes the session that it is given, and no other.
+
+        Args:
+            fn: Changes conversation, task and states. May be called again, so it does nothing else.
+            attempts: The most calls of `fn`; None, the default, retries until that is hopeless.
+            message: Describes the change; the record of the space shows it.
+
+        Returns:
+            The value that `fn` returned.
+
+        Raises:
+            AttemptsExhaustedError: Every attempt met a conflict; nothing was applied.
+            LeaseLostError: The session is inside `exclusive`, and its time is up; nothing was applied.
+        """
+        return finish(
+            self._inner.transact(
+                receiving(lambda inner: around(Session, inner), fn), attempts=attempts, message=message
+            )
+        )
+
     @entered_once
     def transaction(self, *, message: str = "") -> Generator[Session]:
         """Yields the session, and applies what its body does to conversation, task and states as one batch.
 
         The user stands in a space of its own and cannot be part of it, unless `space=` was given.
 
+        The body runs once. Where others may write to the session at the same time, use `transact`, which runs
+        again after a conflict.
+
         Args:
             message: Says what it is for; what is recorded of it tells so.
 
         Raises:
-            ConflictError: What the body had read has changed; nothing was applied.
+            ConflictError: What the body had read has changed, such as the conversation by another message;
+                nothing was applied.
         """
         with entered(self._inner.transaction(message=message)) as inner:
             yield around(Session, inner)

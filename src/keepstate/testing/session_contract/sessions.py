@@ -36,6 +36,13 @@ def said(role: str, content: str) -> dict[str, Any]:
     return {"role": role, "content": content}
 
 
+async def answer(turn: Session, text: str) -> int:
+    """Adds an answer and counts a step, and returns the number of the answer."""
+    number = await turn.conversation.append(said("assistant", text))
+    await turn.task.update(lambda task: TaskState(steps_completed=task.steps_completed + 1))
+    return number
+
+
 class SessionContract(SessionStage):
     """What a `Session` does, whatever it is kept in."""
 
@@ -284,6 +291,54 @@ class SessionContract(SessionStage):
         with pytest.raises(InvalidError, match="inside a transaction"):
             async with session.transaction() as inside, inside.transaction():
                 pass
+
+    async def test_turns_that_meet_run_again_and_none_is_lost(self) -> None:
+        sessions = [self.session() for _ in range(5)]
+        numbers = await self.together(
+            *(session.transact(lambda turn: answer(turn, "x")) for session in sessions)
+        )
+
+        assert sorted(numbers) == list(range(5))
+        assert await self.session().conversation.count() == 5
+        assert (await self.session().task.get()).steps_completed == 5
+
+    async def test_a_turn_that_meets_another_is_refused_after_its_last_attempt(self) -> None:
+        _, mine, others = await self.beside_others("s")
+        calls: list[int] = []
+
+        async def overtaken(turn: Session, text: str) -> None:
+            calls.append(await answer(turn, text))
+            if len(calls) == 1:
+                await others.conversation.append(said("user", "first"))
+
+        with pytest.raises(ConflictError):
+            await mine.transact(lambda turn: overtaken(turn, "mine"), attempts=1)
+        assert calls == [0] and await others.conversation.count() == 1
+
+        calls.clear()
+        await mine.transact(lambda turn: overtaken(turn, "mine"))
+        assert calls == [1, 2] and await others.conversation.count() == 3
+        for wrong in (0, -1, "1"):
+            given: Any = wrong
+            with pytest.raises(InvalidError, match="attempts"):
+                await mine.transact(lambda turn: answer(turn, "x"), attempts=given)
+
+    async def test_a_turn_that_raises_changes_nothing_and_an_inner_turn_joins_the_outer(self) -> None:
+        session = self.session()
+        with pytest.raises(ZeroDivisionError):
+            await session.transact(lambda turn: 1 / 0)
+        assert await session.is_new()
+
+        async with session.transaction() as outer:
+            await outer.update({"outer": True})
+            assert await outer.transact(lambda turn: answer(turn, "inner")) == 0
+            assert await session.is_new()
+        async with session.exclusive(ttl_s=0.02) as late:
+            await self.pass_time(30)
+            with pytest.raises(LeaseLostError):
+                await late.transact(lambda turn: answer(turn, "late"))
+
+        assert await session.get_state() == {"outer": True} and await session.conversation.count() == 1
 
     async def test_a_user_is_part_of_a_transaction_only_in_the_same_space(self) -> None:
         session = self.session(user_id="u")
