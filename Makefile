@@ -2,20 +2,21 @@
 PYTHON ?= python3
 JOBS ?= 2
 ARGS ?=
+VENV ?= .venv
 
-BIN := .venv/bin
+BIN := $(VENV)/bin
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check bench deep theirs docs lock clean
+.PHONY: help setup demo test quick check bench deep theirs docs lock clean
 
 help: ## say what each word does
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' $(MAKEFILE_LIST) | awk -F'|' '{ printf "%-14s %s\n", $$1, $$2 }'
 	@echo
-	@echo '  PYTHON=python3.13 (after make clean) chooses an interpreter; ARGS="..." goes to the command that is run.'
+	@echo '  PYTHON=python3.13 VENV=.venv-3.13 chooses an interpreter and its folder; ARGS="..." goes to the command that is run.'
 
 setup: ## make .venv: keepstate with all extras, the tools and the real servers (at once if nothing changed)
-	@$(PYTHON) tools/bootstrap.py
+	@$(PYTHON) tools/bootstrap.py --venv $(VENV)
 
 demo: setup ## let four agents index the standard library's source: killed, paused, resumed, no update lost
 	@$(BIN)/keepstate demo $(ARGS)
@@ -23,11 +24,15 @@ demo: setup ## let four agents index the standard library's source: killed, paus
 test: setup ## run all tests but the deep ones, on real servers (JOBS=0: in one process)
 	@$(PYTEST) -q -n $(JOBS) --dist loadfile $(ARGS)
 
+quick: setup ## run the tests that need no server: memory, file and SQLite
+	@$(PYTEST) -q -n $(JOBS) --dist loadfile --quick $(ARGS)
+
 check: setup ## format, lint, types, layers, generated twins, sizes
 	@$(BIN)/python tools/check.py
 
-bench: setup ## measure each budget against the raw driver and others, and write bench/results.json
+bench: setup ## run the tests that judge by time, measure each budget against the raw driver and others, and write bench/results.json
 	@$(PYTHON) tools/bootstrap.py --bench
+	@$(PYTEST) -q -n 0 -m timed
 	@$(BIN)/python -m bench $(ARGS)
 
 deep: setup ## run the long proof, under 30 minutes, and write what it did into docs/reliability.json
@@ -46,7 +51,7 @@ lock: setup ## resolve the newest versions anew into requirements-dev.txt and -b
 		--output-file requirements-dev.txt
 	@$(BIN)/uv export --quiet --python $(BIN)/python --only-group bench --no-emit-project --no-header --no-annotate \
 		--output-file requirements-bench.txt
-	@$(PYTHON) tools/bootstrap.py
+	@$(PYTHON) tools/bootstrap.py --venv $(VENV)
 
-clean: ## remove .venv and what the tools left
-	@rm -rf .venv .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis uv.lock
+clean: ## remove .venv, those of other Pythons and what the tools left
+	@rm -rf .venv .venv-3.* .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis uv.lock

@@ -38,6 +38,25 @@ def test_a_coroutine_that_waits_is_ended_and_named() -> None:
         finish(waits())
 
 
+async def hides(interrupt: BaseException) -> None:
+    raise SystemError("<method> returned a result with an exception set") from interrupt
+
+
+@pytest.mark.parametrize("interrupt", [KeyboardInterrupt(), SystemExit(3)], ids=repr)
+def test_an_interrupt_that_python_hides_in_a_system_error_reaches_the_caller(
+    interrupt: BaseException,
+) -> None:
+    with pytest.raises(type(interrupt)) as raised:
+        finish(hides(interrupt))
+
+    assert raised.value is interrupt
+
+
+def test_a_system_error_without_an_interrupt_stays_one() -> None:
+    with pytest.raises(SystemError, match="exception set"):
+        finish(hides(ValueError("an error of C code")))
+
+
 class Numbers:
     """An asynchronous generator of 1, 2, 3 that notes how it ended, over another one that it leaves open."""
 

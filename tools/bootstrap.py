@@ -1,5 +1,8 @@
 """Makes `.venv`: keepstate in place, with every package of the lock, each checked by its hash.
 
+`--venv .venv-3.12` names another folder, for a second Python. `--pythons` prints a line for each minor
+version that keepstate supports: the oldest Python of it on this machine and its path, or `absent`.
+
 It needs nothing but a Python: `uv` where the machine has it, else the lock's own `uv`, which pip fetches
 into the new `.venv` first, under its hash too. A second run with nothing changed ends at once, because
 `.venv/.ready` holds the fingerprint of what the folder was made from. Old Pythons must be able to read this
@@ -17,15 +20,23 @@ import sys
 import tempfile
 import time
 
+
+def option(name: str, default: str) -> str:
+    """Returns the word after an option of the command line."""
+    words = sys.argv[1:]
+    return words[words.index(name) + 1] if name in words[:-1] else default
+
+
 OLDEST = (3, 11)
 NEWEST = (3, 14)
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-VENV = ROOT / ".venv"
+VENV = ROOT / option("--venv", ".venv")
 PYTHON = VENV / "bin" / "python"
 READY = VENV / ".ready"
 LOCK = ROOT / "requirements-dev.txt"
 BENCH = VENV / "bench"
 BENCH_LOCK = ROOT / "requirements-bench.txt"
+TELL_VERSION = "import platform; print(platform.python_version())"
 MADE_FROM = (ROOT / "pyproject.toml", LOCK, pathlib.Path(__file__).resolve())
 
 
@@ -41,7 +52,7 @@ def main() -> int:
     began = time.monotonic()
     try:
         enter_python()
-        say(f"making .venv with Python {version_text(*sys.version_info[:2])} from {LOCK.name}")
+        say(f"making {VENV.name} with Python {version_text(*sys.version_info[:2])} from {LOCK.name}")
         fill()
     except SetupError as error:
         say(str(error))
@@ -69,6 +80,40 @@ def main_bench() -> int:
         return 0
     ready.write_text(made_from, encoding="utf-8")
     return 0
+
+
+def main_pythons() -> int:
+    """Prints the Pythons that the tests run on, one a minor version; returns the exit code."""
+    for minor in range(OLDEST[1], NEWEST[1] + 1):
+        found = [(patch(version), version, path) for version, path in find_pythons(minor)]
+        if found:
+            print(" ".join(min(found)[1:]))
+        else:
+            print(f"{version_text(OLDEST[0], minor)} absent")
+    return 0
+
+
+def find_pythons(minor: int) -> "list[tuple[str, str]]":
+    """Returns version and path of each Python of a minor version: on the path, of pyenv, of uv."""
+    name = f"python{version_text(OLDEST[0], minor)}"
+    places = [pathlib.Path(folder) / name for folder in os.get_exec_path()]
+    for command, below in ((("pyenv", "root"), "versions"), (("uv", "python", "dir"), ".")):
+        if shutil.which(command[0]):
+            places += (pathlib.Path(answer_of(*command)) / below).glob(f"*/bin/{name}")
+    versions = {str(place): answer_of(str(place), "-c", TELL_VERSION) for place in places if place.exists()}
+    # A shim of pyenv exists for a Python that is not chosen, and answers nothing.
+    return [(version, path) for path, version in versions.items() if version]
+
+
+def patch(version: str) -> int:
+    """Returns the third number of a version."""
+    return int("".join(filter(str.isdigit, version.split(".")[2][:2])))
+
+
+def answer_of(*command: str) -> str:
+    """Returns what a command prints, or nothing if it fails."""
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
+    return done.stdout.decode().strip() if done.returncode == 0 else ""
 
 
 def fingerprint(root: pathlib.Path, *files: pathlib.Path) -> str:
@@ -193,4 +238,6 @@ def say(text: str) -> None:
 
 
 if __name__ == "__main__":
+    if "--pythons" in sys.argv[1:]:
+        sys.exit(main_pythons())
     sys.exit(main_bench() if "--bench" in sys.argv[1:] else main())

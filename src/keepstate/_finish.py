@@ -25,9 +25,26 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
         work.send(None)
     except StopIteration as done:
         return cast("T", done.value)
+    except SystemError as error:
+        if (interrupt := interrupt_behind(error)) is not None:
+            raise interrupt from None
+        raise
     finally:
         work.close()
     raise RuntimeError(f"{work!r} waits for an event loop, but was called through a blocking handle")
+
+
+def interrupt_behind(error: BaseException) -> BaseException | None:
+    """Returns the interrupt that a `SystemError` of the interpreter hides, such as `KeyboardInterrupt`.
+
+    Python 3.11.2 may run a signal handler again while the exception of its last run is still set. The first
+    call of the second run then ends in `SystemError: ... returned a result with an exception set`. Its cause
+    is the exception of the first run. `SystemError` is an `Exception`; an interrupt must not be handled as
+    one.
+    """
+    while isinstance(error, SystemError) and error.__cause__ is not None:
+        error = error.__cause__
+    return None if isinstance(error, Exception) else error
 
 
 def _step(work: Any) -> Any:

@@ -172,6 +172,7 @@ def test_a_worker_that_fails_says_why_in_one_line(started: Started, url: str, co
     assert len(out.splitlines()) == 1
 
 
+@pytest.mark.server
 def test_the_demo_ends_with_what_a_worker_says_when_it_fails(shell: Keepstate) -> None:
     with Redis(settings={"maxclients": "2"}) as server:
         ended = shell("demo", "--url", f"{server.url}?retry_for_s=0", "--workers", "3", "--most", "400")

@@ -44,6 +44,7 @@ def test_memory_keeps_nothing_and_says_what_does(keepstate: Keepstate) -> None:
     assert _risks(told)["survives"]["mend"] == "use sqlite:/// to keep anything"
 
 
+@pytest.mark.server
 def test_each_risky_setting_of_redis_is_listed_until_it_is_mended(keepstate: Keepstate) -> None:
     with Redis() as server:
         before = _risks(keepstate("doctor", "--json", "--url", server.url))
@@ -67,6 +68,7 @@ def test_each_risky_setting_of_redis_is_listed_until_it_is_mended(keepstate: Kee
     assert (after.code, _risks(after)) == (0, {})
 
 
+@pytest.mark.server
 def test_a_policy_that_throws_state_away_is_listed(keepstate: Keepstate) -> None:
     with Redis(settings={"maxmemory-policy": "allkeys-lru"}) as server:
         risks = _risks(keepstate("doctor", "--json", "--url", server.url))
@@ -75,6 +77,7 @@ def test_a_policy_that_throws_state_away_is_listed(keepstate: Keepstate) -> None
     assert "CONFIG SET maxmemory-policy noeviction" in risks["maxmemory-policy"]["mend"]
 
 
+@pytest.mark.server
 def test_a_server_that_keeps_its_settings_to_itself_is_judged_by_what_it_tells(keepstate: Keepstate) -> None:
     with Redis(appendonly=True, appendfsync="always") as server:
         server.command("ACL", "SETUSER", "ann", "on", ">secret", "~*", "&*", "+@all", "-config")
@@ -89,6 +92,7 @@ def test_a_server_that_keeps_its_settings_to_itself_is_judged_by_what_it_tells(k
     assert risks["appendfsync"]["text"] == "what a power cut takes is not known"
 
 
+@pytest.mark.server
 @pytest.mark.slow
 def test_replicas_of_a_cluster_are_a_risk_until_a_master_waits_for_one(keepstate: Keepstate) -> None:
     with RedisCluster(replicas=1, appendonly=True, settings={"appendfsync": "always"}) as cluster:
@@ -102,6 +106,7 @@ def test_replicas_of_a_cluster_are_a_risk_until_a_master_waits_for_one(keepstate
     assert set(after) == {"replicas"}
 
 
+@pytest.mark.server
 @pytest.mark.slow
 def test_each_risky_setting_of_postgresql_is_listed_with_where_to_mend_it(keepstate: Keepstate) -> None:
     with Postgres(durable=False) as server:

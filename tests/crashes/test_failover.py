@@ -43,7 +43,7 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture(scope="module", params=CLUSTERS)
 def cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
-    yield from running(RedisCluster(replicas=1, server=request.param))
+    yield from running(request, RedisCluster(replicas=1, server=request.param))
 
 
 class Telling:

@@ -37,8 +37,6 @@ from tests.tally import first_seed
 
 SEED = first_seed()
 A = b"\x01a"
-SLACK_S = 4.0
-"""For a machine shared with others."""
 NOTHING = Account(0, 0, 0, 0)
 
 
@@ -207,15 +205,13 @@ class TestLostReplies(LossyStage):
         await applied(direct, space, Put(A, b"1"))
         assert await revision_of(store, space) == 1
         self.proxy.plan = Plan(SEED, share=1.0, draws=[lambda random: mishap], chosen=chosen)
-        since_s = time.monotonic()
 
         (outcome,) = await store.apply([Batch(space, [Put(A, b"2")], [Check(A, version=1)])])
-        took_s = time.monotonic() - since_s
         self.proxy.plan = None
 
         assert isinstance(outcome, OutcomeUnknownError)
         assert outcome.token is not None
-        assert (outcome.space, took_s < 0.5 + SLACK_S) == (space, True)
+        assert outcome.space == space
         # Where everything falls silent, the call that goes before a handle's first batch may do so.
         settled = await space_in(direct, space).outcome(outcome.token)
         assert settled == 2 or (settled is None and chosen is not WRITES)

@@ -29,8 +29,8 @@ WHOLE = pytest.param(5_000, 12, marks=[pytest.mark.deep, pytest.mark.timeout(300
 
 
 @pytest.fixture
-def cache() -> Iterator[Valkey]:
-    yield from running(Valkey())
+def cache(request: pytest.FixtureRequest) -> Iterator[Valkey]:
+    yield from running(request, Valkey())
 
 
 def findings(

@@ -67,7 +67,7 @@ async def test_a_follower_gets_each_new_event(space: Space) -> None:
     for number in range(1, 10):
         await space.events.append(number)
 
-    assert await asyncio.wait_for(following, 10) == list(range(10))
+    assert await asyncio.wait_for(following, 60) == list(range(10))
 
 
 async def test_a_position_that_the_space_never_reached_is_lost_history(space: Space) -> None:

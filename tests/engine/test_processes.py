@@ -32,8 +32,7 @@ async def test_four_processes_lose_none_of_2000_increments(shared_url: str) -> N
         assert await ks.space("shared").documents.get("n") == 2000
 
 
-@pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.timed
 def test_no_update_of_four_processes_on_sqlite_waits_over_half_a_second(tmp_path: Path) -> None:
     # The best of three, as a machine that does something else now and then makes everybody wait.
     longest_s = [count_up(f"sqlite:///{tmp_path}/{number}.db") for number in range(3)]

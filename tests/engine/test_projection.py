@@ -231,7 +231,7 @@ async def test_a_follower_counts_what_comes(space: Space, orders: EventStream) -
     following = asyncio.create_task(follow())
     for order in ORDERS:
         await orders.append(order)
-    await asyncio.wait_for(following, 20)
+    await asyncio.wait_for(following, 60)
 
     assert await totals(space) == TOTALS
 

@@ -93,6 +93,6 @@ def test_where_the_first_is_cancelled_another_goes_on() -> None:
         first.cancel()
         with pytest.raises(asyncio.CancelledError):
             await first
-        return await asyncio.wait_for(second, 10)
+        return await asyncio.wait_for(second, 60)
 
     assert asyncio.run(scene()) == "instead"

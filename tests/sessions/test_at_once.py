@@ -173,8 +173,8 @@ async def test_a_function_that_updates_may_write_elsewhere_in_the_session_and_wa
         await session.user.update_preferences({"seat": "aisle"})
         return {**state, "count": state.get("count", 0) + 1}
 
-    await asyncio.wait_for(session.update(change), 10)
-    await asyncio.wait_for(session.user.update_preferences(lambda old: {**old, "more": 1}), 10)
+    await asyncio.wait_for(session.update(change), 60)
+    await asyncio.wait_for(session.user.update_preferences(lambda old: {**old, "more": 1}), 60)
 
     assert await session.get_state() == {"count": 1}
     assert await session.conversation.count() == 2

@@ -134,7 +134,7 @@ async def test_a_run_does_the_work_and_waits_for_the_user(ks: Keepstate) -> None
     assert await machine.run(wait_s=0) == "waiting_feedback"
     running = asyncio.create_task(Booking("1", persistence=ks).run())
     await AgentStateMachine("1", persistence=ks).provide("the 9 o'clock")
-    assert await asyncio.wait_for(running, 20) == "done"
+    assert await asyncio.wait_for(running, 60) == "done"
     await machine.refresh()
     assert machine.data == {"steps": 2, "feedback": "the 9 o'clock", "done": 2}
 

@@ -13,10 +13,12 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from contextlib import suppress
 from types import FrameType
 
 import keepstate.sync
+from keepstate._finish import finish, interrupt_behind
 from keepstate.errors import ConflictError, OutcomeUnknownError
 from keepstate.sync import Keepstate
 
@@ -56,7 +58,6 @@ class Beside:
         self._documents = ks.space("storm").documents
         self._is_over = False
         self.applied = self.unknown = 0
-        self.longest_s = 0.0
         self.error = ""
         self._thread = threading.Thread(target=self._run, daemon=True)  # a failure ends all
         self._thread.start()
@@ -64,13 +65,11 @@ class Beside:
     def _run(self) -> None:
         try:
             while not self._is_over:
-                began_s = time.monotonic()
                 try:
                     self._documents.update("beside", lambda n: n + 1, default=0)
                     self.applied += 1
                 except OutcomeUnknownError:
                     self.unknown += 1
-                self.longest_s = max(self.longest_s, time.monotonic() - began_s)
                 time.sleep(0.002)
         except BaseException as error:
             self.error = repr(error)
@@ -117,6 +116,13 @@ def _folded(ks: Keepstate) -> dict[str, object]:
     return folded
 
 
+def is_raised_by_us(error: BaseException) -> bool:
+    """Whether a SystemError came out of a coroutine that `finish` ran, which must have unwrapped it."""
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    *above, _interrupted, _handler = frames
+    return isinstance(error, SystemError) and any(frame.f_code is finish.__code__ for frame in above)
+
+
 def run(url: str, seed: int, rounds: int) -> dict[str, object]:
     storm = Storm(seed)
     with keepstate.sync.open(url) as ks:
@@ -130,13 +136,14 @@ def run(url: str, seed: int, rounds: int) -> dict[str, object]:
                 _write(ks, number)
                 storm.is_armed = False  # an assignment is no place where a handler runs
                 applied += number % 3 == 0
-            except KeyboardInterrupt:
+            except (KeyboardInterrupt, SystemError) as error:
                 storm.is_armed = False
+                # Python 3.11.2 may turn an interrupt between two calls of keepstate's into a SystemError.
+                if not isinstance(interrupt_behind(error), KeyboardInterrupt) or is_raised_by_us(error):
+                    raise
                 unknown += number % 3 == 0
             halves += not _is_whole(ks)
-        began_s = time.monotonic()
-        ks.space("storm").documents.put("after", 1)
-        put_s = time.monotonic() - began_s
+        ks.space("storm").documents.put("after", 1)  # a lock that was left taken makes it fail as busy
         beside.stop()
         documents = dict(ks.space("storm").documents.items())
         counted = int(documents["counter"]) - begun_at
@@ -152,9 +159,7 @@ def run(url: str, seed: int, rounds: int) -> dict[str, object]:
         "unknown": unknown,
         "counted": counted,
         "halves": halves,
-        "put_s": put_s,
         "beside": [beside.applied, beside.unknown, int(documents.get("beside", 0))],
-        "beside_longest_s": beside.longest_s,
         "beside_error": beside.error,
         "log_is_whole": folded == documents,
     }

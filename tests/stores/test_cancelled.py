@@ -66,7 +66,7 @@ async def storm(url: str) -> int:
         async with asyncio.TaskGroup() as tasks:
             for caller in callers:
                 tasks.create_task(caller.run())
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(60):
             await ks.space("cancelled/0").documents.put("after", 1)
             for caller in callers:
                 await caller.check_at_last()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
 from pathlib import Path
 
@@ -99,3 +100,37 @@ def test_the_lock_gives_one_package_with_its_hashes_and_no_other() -> None:
 def test_a_command_that_fails_is_named(checkout: Path) -> None:
     with pytest.raises(bootstrap.SetupError, match=r"-c raise SystemExit\(3\)` ended with 3"):
         bootstrap.run(sys.executable, "-c", "raise SystemExit(3)")
+
+
+def test_one_python_of_each_minor_version_is_told_the_oldest_of_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for folder, name, does in (
+        ("a", "python3.12", "echo 3.12.10"),
+        ("b", "python3.12", "echo 3.12.9"),
+        ("a", "python3.13", "exit 127"),
+        ("b", "python3.14", "echo 3.14.0rc1"),
+    ):
+        (tmp_path / folder).mkdir(exist_ok=True)
+        (tmp_path / folder / name).write_text(f"#!/bin/sh\n{does}\n", encoding="utf-8")
+        (tmp_path / folder / name).chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path / 'a'}:{tmp_path / 'b'}")
+
+    code = bootstrap.main_pythons()
+
+    assert code == 0
+    assert capsys.readouterr().out.splitlines() == [
+        "3.11 absent",
+        f"3.12.9 {tmp_path}/b/python3.12",
+        "3.13 absent",
+        f"3.14.0rc1 {tmp_path}/b/python3.14",
+    ]
+
+
+def test_another_python_is_set_up_in_a_folder_of_its_own() -> None:
+    words = [sys.executable, str(bootstrap.__file__), "--venv", ".venv-of-nothing"]
+    module = "import runpy, sys; sys.argv = sys.argv[1:]; print(runpy.run_path(sys.argv[0])['PYTHON'])"
+
+    told = subprocess.run([words[0], "-c", module, *words[1:]], capture_output=True, text=True, check=True)
+
+    assert told.stdout.strip().endswith("/.venv-of-nothing/bin/python")

@@ -189,7 +189,7 @@ async def test_tasks_that_read_in_tasks_of_their_own_lose_no_update_to_one_anoth
             refused = 0
             for step in range(4):
                 while True:
-                    count = await asyncio.wait_for(access.read(Count, "a"), 5)
+                    count = await asyncio.wait_for(access.read(Count, "a"), 60)
                     if (step, refused) == (0, 0):
                         await have_read.wait()
                     try:

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from copy import copy
 
+from keepstate._finish import interrupt_behind
 from keepstate._runner import Promise, Runner
 from keepstate.errors import OutcomeUnknownError
 from keepstate.stores.protocol import Batch, Outcome
@@ -159,13 +160,14 @@ class Combiner:
         self.flushes += 1
         try:
             outcomes = await self._flush(batches)
-        except Exception as error:  # noqa: BLE001  a fault of the backend is each caller's, and none may hang
+        except BaseException as error:
+            interrupt = interrupt_behind(error)
             for request in requests:
-                request.fail(copy(error))
-            return
-        except BaseException:
-            for request in requests:
-                request.fail(_interrupted(request.batches[0]))
+                request.fail(copy(error) if interrupt is None else _interrupted(request.batches[0]))
+            if interrupt is None:  # a fault of the backend is each caller's, and none may hang
+                return
+            if interrupt is not error:
+                raise interrupt from None
             raise
         start = 0
         for request in requests:

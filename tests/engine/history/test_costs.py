@@ -65,8 +65,7 @@ async def test_an_append_to_ten_thousand_messages_writes_at_most_2_5_kb(opened: 
     assert many <= 1.3 * few
 
 
-@pytest.mark.slow
-@pytest.mark.alone
+@pytest.mark.timed
 def test_an_append_to_ten_thousand_messages_takes_as_long_as_to_a_hundred(tmp_path: Path) -> None:
     dice = random.Random(1)
     with keepstate.sync.open(f"sqlite:///{tmp_path}/keepstate.db?durability=normal") as ks:

@@ -308,6 +308,7 @@ def test_a_lock_that_is_long_in_coming_is_asked_for_again(postgres_url: str, set
     finish(store.close())
 
 
+@pytest.mark.timed
 def test_how_long_it_asks_again_is_an_option_of_the_url(postgres_url: str) -> None:
     finish(opened(postgres_url).close())
     store = opened(with_default(postgres_url, "default_transaction_read_only=on") + "&retry_for_s=0")
@@ -320,6 +321,7 @@ def test_how_long_it_asks_again_is_an_option_of_the_url(postgres_url: str) -> No
     finish(store.close())
 
 
+@pytest.mark.timed
 def test_a_server_set_to_read_only_says_so_and_nothing_is_written(postgres_url: str) -> None:
     finish(opened(postgres_url).close())
     store = impatient(with_default(postgres_url, "default_transaction_read_only=on"), retry_for_s=30.0)

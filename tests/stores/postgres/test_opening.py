@@ -229,6 +229,7 @@ def test_durability_is_told_as_the_server_is_set() -> None:
             finish(store.close())
 
 
+@pytest.mark.timed
 def test_a_server_that_is_down_is_told_at_once_with_its_place() -> None:
     started = time.monotonic()
 

@@ -49,10 +49,8 @@ def test_500_watches_take_one_more_connection(store: PostgresStore, postgres_url
         finish(listener.wait(1.0))  # the first hint, that there may have been changes before
 
     applied(other, "s42", Put(KEY, b"1"))
-    started = time.monotonic()
-    finish(listeners[42].wait(5.0))
+    finish(listeners[42].wait(3600.0))  # without a hint it waits until the test is timed out
 
-    assert time.monotonic() - started < 1
     assert number(admin, SESSIONS) == before + 1
     for listener in listeners:
         listener.close()
@@ -78,6 +76,7 @@ def test_threads_share_no_more_than_the_allowed_connections(postgres_url: str, a
     finish(store.close())
 
 
+@pytest.mark.timed
 def test_an_idle_watch_asks_seldom(postgres_url: str) -> None:
     with Pooler(postgres_url) as pooler:
         store = opened(pooler.url)

@@ -12,9 +12,9 @@ from tests.server_fixtures import running
 
 
 @pytest.fixture
-def own_server() -> Iterator[Redis]:
+def own_server(request: pytest.FixtureRequest) -> Iterator[Redis]:
     """A server of the test's own, to be killed: every write is on the disk before its answer."""
-    yield from running(Redis(appendonly=True, appendfsync="always"))
+    yield from running(request, Redis(appendonly=True, appendfsync="always"))
 
 
 @pytest.fixture

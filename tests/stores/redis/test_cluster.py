@@ -24,9 +24,9 @@ SPACES = [f"s{number}" for number in range(24)]
 
 
 @pytest.fixture(scope="module")
-def own_cluster() -> Iterator[RedisCluster]:
+def own_cluster(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
     """A cluster of this module's own, whose nodes keep what they have when they are killed."""
-    yield from running(RedisCluster(appendonly=True))
+    yield from running(request, RedisCluster(appendonly=True))
 
 
 class TestCluster(RedisStage):

@@ -66,13 +66,14 @@ class TestHints(RedisStage):
         else:
             time.sleep(seconds)
 
+    @pytest.mark.timed
     @pytest.mark.parametrize("kind", ["single", "cluster"])
     async def test_a_space_added_while_a_wait_is_under_way_is_heard_at_once(
         self, redis_server: Redis, redis_cluster: RedisCluster, kind: str, space: str
     ) -> None:
         url = redis_server.url if kind == "single" else redis_cluster.url
         reader, writer = await self.open(url), await self.open(url)
-        listeners = []
+        listeners, late_s = [], list[float]()
         for number in range(6):
             added = f"{space}/{number}"
             listener = reader.listen([added])
@@ -80,13 +81,14 @@ class TestHints(RedisStage):
             while await self.is_hinted(listener.wait):
                 pass  # the first hints only say that from now on there will be some
 
-            after_s = await self.heard_after_s(writer, added, lambda heard=listener: heard.wait(5))
-
-            assert 0 <= after_s < SOON_S
+            late_s.append(await self.heard_after_s(writer, added, lambda heard=listener: heard.wait(5)))
         for listener in listeners:
             listener.close()
         await reader.close()
         await writer.close()
+
+        assert min(late_s) >= 0
+        assert max(late_s) < SOON_S
 
     async def test_five_hundred_listeners_take_one_more_connection(
         self, redis_server: Redis, space: str
@@ -123,6 +125,7 @@ class TestHints(RedisStage):
                 await self.rest(0.02)
         await store.close()
 
+    @pytest.mark.timed
     async def test_hints_come_back_when_the_server_does(self, own_server: Redis, space: str) -> None:
         reader, writer = await self.open(own_server.url), await self.open(own_server.url)
         listener = reader.listen([space])
@@ -136,10 +139,11 @@ class TestHints(RedisStage):
 
             heard.append(await self.heard_after_s(writer, space, lambda: listener.wait(5)))
 
-        assert sorted(heard)[5] < SOON_S
         listener.close()
         await reader.close()
         await writer.close()
+
+        assert sorted(heard)[5] < SOON_S
 
     async def is_hinted(self, wait: Callable[[float], object]) -> bool:
         """Whether a hint is there already."""
@@ -155,21 +159,16 @@ class TestHints(RedisStage):
         worker = subprocess.Popen(
             [sys.executable, "-c", WRITER, store.url, space, "3.5"], stdout=subprocess.PIPE, text=True
         )
-        upto, late_s = 0, []
+        upto = 0
         while worker.poll() is None:
             await listener.wait(1)
             changes = await store.changes(space, upto)
             assert [change.revision for change in changes.items] == list(range(upto + 1, changes.upto + 1))
-            if changes.upto > upto:
-                reading = await store.read(space, [A])
-                assert reading.entries[0] is not None
-                late_s.append(time.time() - float(reading.entries[0].value))
             upto = changes.upto
         written, _ = worker.communicate()
 
         assert (await store.changes(space, 0)).upto == int(written)
         assert len(await changed(store, space)) == int(written) > 50
-        assert sorted(late_s)[len(late_s) // 2] < SOON_S
         listener.close()
         await store.close()
 

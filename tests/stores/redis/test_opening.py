@@ -66,14 +66,11 @@ class TestOpening(RedisStage):
     async def test_a_server_that_is_down_is_named_at_once(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = taken.getsockname()[1]
-        began_s = time.monotonic()
-
         with pytest.raises(
             StoreUnavailableError, match=f"redis://u@127.0.0.1:{port}/3.*is the server up"
         ) as caught:
             await self.open(f"redis://u:secret@127.0.0.1:{port}/3")
 
-        assert time.monotonic() - began_s < 2
         assert "secret" not in str(caught.value) + repr(caught.value.__cause__)
 
     async def test_a_server_that_does_not_answer_is_given_up_after_the_timeout(self) -> None:
@@ -158,10 +155,8 @@ class TestOpening(RedisStage):
             await listener.wait(1)
 
             await applied(other, space, Put(DOC, b"2"))
-            began_s = time.monotonic()
-            await listener.wait(10)
+            await listener.wait(3600)  # without a hint it waits until the test is timed out
 
-            assert time.monotonic() - began_s < 3
             assert await value_of(store, space, DOC) == b"2"
             listener.close()
             await other.close()
@@ -247,8 +242,8 @@ store_class("redis")
     )
 
 
-def test_a_server_with_replicas_says_that_it_fails_over() -> None:
-    for master in running(Redis()):
+def test_a_server_with_replicas_says_that_it_fails_over(request: pytest.FixtureRequest) -> None:
+    for master in running(request, Redis()):
         with Redis(settings={"replicaof": f"127.0.0.1 {master.port}"}) as replica:
             while replica.info()["master_link_status"] != "up":
                 time.sleep(0.02)

@@ -16,9 +16,9 @@ from tests.stores.redis.stage import RedisStage
 
 
 @pytest.fixture(scope="module")
-def replicated() -> Iterator[RedisCluster]:
+def replicated(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
     """A master and its replica."""
-    yield from running(RedisCluster(masters=1, replicas=1))
+    yield from running(request, RedisCluster(masters=1, replicas=1))
 
 
 @contextmanager

@@ -62,7 +62,7 @@ def test_a_commit_wakes_the_other_colour_at_once(path: Path, opened: Opens) -> N
         await listener.wait(0.2)  # the first round of listening ends in a hint of its own
         waiting = asyncio.create_task(listener.wait(30))
         await asyncio.to_thread(finish, blocking.apply([Batch("s", [Put(A, b"")])]))
-        await asyncio.wait_for(waiting, 5)
+        await asyncio.wait_for(waiting, 60)
         listener.close()
         await store.close()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from random import Random
 from typing import Any
 
@@ -27,11 +26,9 @@ def test_an_hour_passes_at_once_and_in_order() -> None:
     async def main() -> None:
         await asyncio.gather(*(sleep(seconds) for seconds in (3600, 1, 60)))
 
-    began_s = time.monotonic()
-    run(0, main())
+    run(0, main())  # in real time it would be timed out
 
     assert woken == [1, 60, 3600]
-    assert time.monotonic() - began_s < 5
 
 
 def test_who_waits_for_nobody_is_found_at_once() -> None:

@@ -20,7 +20,7 @@ from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import ABSENT, Applied, Check, Conflict, Delete, Durability, Put
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.store_contract.company import COUNTER, increment
-from keepstate.testing.store_contract.hints import SOON_S
+from keepstate.testing.store_contract.hints import AN_HOUR_S
 from keepstate.testing.store_contract.logs import SLACK, fill_log
 from keepstate.testing.store_contract.stage import (
     LONG_MS,
@@ -220,7 +220,7 @@ class Shared(Stage):
         async def follow() -> int:
             upto = 0
             while upto < 5:
-                await listener.wait(SOON_S)
+                await listener.wait(AN_HOUR_S)
                 upto = (await second.changes(space, upto)).upto
             return upto
 
@@ -282,7 +282,7 @@ class SharedAcrossProcesses(Shared):
         seen: list[int] = []
         upto = 0
         while upto < 30 and worker.poll() in (None, 0):
-            await listener.wait(SOON_S)
+            await listener.wait(10)  # the process may have failed, and is looked at again
             changes = await store.changes(space, upto)
             seen += [change.revision for change in changes.items]
             upto = changes.upto

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import time
-
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Put
 from keepstate.testing.store_contract.stage import SHORT_MS, Stage, applied, changed
 
 A = b"\x01a"
-SOON_S = 10.0
-"""Longer than any hint takes: a test that waits so long has failed."""
+AN_HOUR_S = 3600.0
+"""A listener that is not woken waits so long, and the time limit of the test ends it."""
 
 
 class Hints(Stage):
@@ -20,10 +18,8 @@ class Hints(Stage):
         listener = store.listen([space])
         await applied(store, space, Put(A, b"1"))
 
-        started_s = time.monotonic()
-        await listener.wait(SOON_S)
+        await listener.wait(AN_HOUR_S)
 
-        assert time.monotonic() - started_s < SOON_S / 2
         listener.close()
 
     async def test_a_waiting_listener_is_woken(self, store: StoreBase, space: str) -> None:
@@ -32,7 +28,7 @@ class Hints(Stage):
         async def follow() -> None:
             upto, seen = 0, 0
             while seen < 20:
-                await listener.wait(SOON_S)
+                await listener.wait(AN_HOUR_S)
                 changes = await store.changes(space, upto)
                 upto, seen = changes.upto, seen + len(changes.items)
 
@@ -40,29 +36,27 @@ class Hints(Stage):
             for i in range(20):
                 await applied(store, space, Put(A, b"%d" % i))
 
-        started_s = time.monotonic()
         await self.together(follow(), write())
 
-        assert time.monotonic() - started_s < SOON_S / 2
         listener.close()
 
     async def test_waiting_ends_when_its_time_is_up(self, store: StoreBase, space: str) -> None:
-        started_s = time.monotonic()
-        await store.wait([space], 0.02)
+        for _ in range(3):
+            await store.wait([space], 0.02)
 
-        assert time.monotonic() - started_s < SOON_S
+        assert (await store.read(space, [])).revision == 0
 
     async def test_a_drop_and_a_sweep_are_heard(self, store: StoreBase, space: str) -> None:
         await applied(store, space, Put(A, b"1", ttl_ms=SHORT_MS))
         await self.pass_time(SHORT_MS)
         for act in (store.sweep, lambda: store.drop(space)):
             listener = store.listen([space])
+            before = (await store.read(space, [])).revision
             await act()
 
-            started_s = time.monotonic()
-            await listener.wait(SOON_S)
+            await listener.wait(AN_HOUR_S)
 
-            assert time.monotonic() - started_s < SOON_S / 2
+            assert (await store.read(space, [])).revision > before
             listener.close()
 
     async def test_a_closed_listener_stays_closed(self, store: StoreBase, space: str) -> None:

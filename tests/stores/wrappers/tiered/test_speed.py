@@ -5,6 +5,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 
+import pytest
+
 from keepstate import TieredStore
 from keepstate._finish import finish
 from keepstate.stores.protocol import Store
@@ -12,6 +14,8 @@ from tests.stores.postgres.conftest import opened
 from tests.stores.wrappers.tiered.counting import put, values
 
 KEY = b"\x01k"
+
+pytestmark = pytest.mark.timed
 
 
 def fastest(call: Callable[[], object]) -> float:

@@ -24,9 +24,9 @@ A, B, OBJECT = b"\x01a", b"\x02b", b"\x00o"
 
 
 @pytest.fixture(scope="module")
-def own_server() -> Iterator[Valkey]:
+def own_server(request: pytest.FixtureRequest) -> Iterator[Valkey]:
     """A cache of this module's own, to be killed."""
-    yield from running(Valkey())
+    yield from running(request, Valkey())
 
 
 @pytest.fixture
@@ -140,6 +140,7 @@ def test_a_cache_that_is_down_is_told_of_once_and_found_again(
     assert cold.asked == [0]
 
 
+@pytest.mark.timed
 def test_a_cache_that_hangs_costs_a_moment_and_then_nothing(crew: Crew, cache: Valkey) -> None:
     store, _ = crew.open(cache.url)
     finish(put(store, A, b"1"))
