@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import random
+import sys
 from fnmatch import fnmatchcase
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from keepstate.engine.glob import compiled, escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
+from keepstate.values import limits
 from tests.engine.conftest import Turned
 
 NAMES = ["🙂", "a\0b", "a/b:c", "x" * 300, "y" * 512, "z" * 440 + "1" * 72, "z" * 440 + "2", "é" * 256]
@@ -125,12 +128,68 @@ def test_an_escaped_name_fits_only_itself(name: str) -> None:
     assert not compiled(escaped(name)).matches(name + "a")
 
 
-@given(pattern=st.text("ab*?", max_size=6), name=st.text("ab\n", max_size=6))
+@given(
+    pattern=st.text("abc/*?", max_size=8)
+    | st.lists(st.sampled_from(["a", "/", "*", "?", "[a-c]", "[!a]", "[/b]", "[!/-c]", "[]-]"])).map("".join),
+    name=st.text("abc/]-\n", max_size=8),
+)
 def test_a_pattern_fits_what_a_naive_matcher_fits(pattern: str, name: str) -> None:
     glob = compiled(pattern)
 
     assert glob.matches(name) == fnmatchcase(name, pattern)
     assert not glob.matches(name) or name.startswith(glob.prefix)
+
+
+async def test_a_star_goes_past_slashes(space: Space) -> None:
+    names = ["a", "a/b", "a/b/c", "b/c", "b/c/c"]
+
+    async with space.documents.watch("b*c", timeout_s=0) as changes:
+        for name in names:
+            await space.documents.put(name, 1)
+        watched = [change.key async for change in changes]
+
+    assert watched == ["b/c", "b/c/c"]
+    assert [name async for name in space.documents.keys("*")] == names
+    assert [name async for name in space.documents.keys("a/*")] == ["a/b", "a/b/c"]
+    assert [name async for name in space.documents.keys("*/c")] == ["a/b/c", "b/c", "b/c/c"]
+    assert [name async for name in space.documents.keys("a?b*")] == ["a/b", "a/b/c"]
+    assert [name async for name in space.documents.keys("a[!a]b")] == ["a/b"]
+
+
+@pytest.mark.parametrize("pattern", ["*a" * 8 + "*b", "*" * 2_000 + "b", "*?" * 2_000, "*[!b]" * 800 + "b"])
+def test_a_pattern_takes_as_many_steps_as_the_name_has_characters(pattern: str) -> None:
+    glob, steps = compiled(pattern), 0
+
+    def count(frame: object, event: str, argument: object) -> Any:
+        nonlocal steps
+        steps += event == "line"
+        return count
+
+    sys.settrace(count)
+    try:
+        fits = glob.matches("a" * 500)
+    finally:
+        sys.settrace(None)
+
+    assert not fits or pattern == "*?" * 2_000
+    assert steps < 5_000
+
+
+def test_a_pattern_has_a_longest_length() -> None:
+    compiled("é" * (limits.PATTERN_BYTES // 2))
+    for pattern in (
+        "é" * (limits.PATTERN_BYTES // 2) + "*",
+        "*" * (limits.PATTERN_BYTES + 1),
+        "\udcff" * 2_000,
+    ):
+        with pytest.raises(InvalidError, match=r"`pattern` has 4,097 bytes|6,000 bytes"):
+            compiled(pattern)
+
+
+@pytest.mark.parametrize("pattern", ["[z-a]", "[a", "[]", "[!]", "a\\", "*\\"])
+def test_a_malformed_pattern_is_refused(pattern: str) -> None:
+    with pytest.raises(InvalidError, match="pattern"):
+        compiled(pattern)
 
 
 async def test_a_function_that_changes_its_copy_and_forgets_to_return_it_is_refused(space: Space) -> None:

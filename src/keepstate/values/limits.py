@@ -17,6 +17,8 @@ ERROR_BYTES: Final = 16 << 10
 """Of what a failed task keeps of its error, as UTF-8; the rest is cut."""
 MESSAGE_BYTES: Final = 64 << 10
 """Of what a commit or transaction is for, as UTF-8."""
+PATTERN_BYTES: Final = 8 * KEY_BYTES
+"""Of a pattern that names are matched with, as UTF-8."""
 TTL_MS: Final = 100 * 366 * 24 * 3600 * 1000
 """A hundred years."""
 

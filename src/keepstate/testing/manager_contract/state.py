@@ -128,12 +128,13 @@ class StateContract(StagingContract):
 
     async def test_keys_are_listed_by_pattern_in_order_and_up_to_a_limit(self) -> None:
         state = self.state()
-        for key in ("agent:b", "agent:a", "tool:a", "agent:a:1"):
+        for key in ("agent:b", "agent:a", "tool:a", "agent:a:1", "a/b/c", "a/b"):
             await state.save(key, 0)
 
         assert await state.list_keys("agent:*") == ["agent:a", "agent:a:1", "agent:b"]
         assert await state.list_keys("agent:?") == ["agent:a", "agent:b"]
-        assert await state.list_keys(limit=2) == ["agent:a", "agent:a:1"]
+        assert await state.list_keys("a/*") == await state.list_keys("*/b*") == ["a/b", "a/b/c"]
+        assert await state.list_keys(limit=2) == ["a/b", "a/b/c"]
 
     async def test_prefixes_keep_managers_apart(self) -> None:
         one, ten = self.state(key_prefix="1"), self.state(key_prefix="10")
