@@ -33,7 +33,7 @@ from keepstate.errors import ClosedError, InvalidError, UnsupportedError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.kv import KeyValues, KeyValueStore
 from keepstate.stores.protocol import Coloured, Store
-from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.stores.urls import StoreUrl, shown, store_class
 from keepstate.stores.wrappers.keyless import refused_if_encrypted
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 
@@ -92,11 +92,12 @@ def source_of(
         try:
             path = Path(url).absolute()
         except TypeError as error:  # one of bytes
-            raise InvalidError(f"{url!r} is no path of text; give one that is") from error
+            raise InvalidError(f"the store is given as {_kind_of(url)}; give a path of text") from error
         return OpenStore(f"sqlite:///{quote(os.fspath(path))}", colour, encryption=encryption)
     if isinstance(url, type) or not callable(getattr(url, "apply", None)):
         raise InvalidError(
-            f"{url!r} is no store; give a URL such as {DEFAULT_URL}, a path, or a store that is open"
+            f"the store is given as {_kind_of(url)}; give a URL such as {DEFAULT_URL}, a path, or a store "
+            "that is open"
         )
     if encryption is not None:
         raise InvalidError(
@@ -106,6 +107,16 @@ def source_of(
         store = url if url.colour == colour else url.twin(runner_of(colour))
         return _owned(store, colour)
     return PassedStore(url, colour)
+
+
+def shown_url(url: str) -> str:
+    """Return what may be shown of a text that was given as a URL; see `keepstate.stores.urls.shown`."""
+    return shown(url)
+
+
+def _kind_of(given: object) -> str:
+    """Returns the class of a wrong argument: its repr may hold a password."""
+    return f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
 
 
 def _admit_keys(encryption: object) -> None:

@@ -2,13 +2,106 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import keepstate.sync
-from keepstate.errors import InvalidError
-from keepstate.stores.urls import StoreUrl
+from keepstate.adapters.langgraph.official import opened
+from keepstate.errors import InvalidError, KeepstateError
+from keepstate.stores.urls import StoreUrl, shown
+
+MISSPELLED = [
+    "redis:/ann:s3cret@h",
+    "redis:ann:s3cret@h",
+    "redis//ann:s3cret@h",
+    "redis//s3cret",
+    "redis:\\\\ann:s3cret@h",
+    "rediss:://ann:s3cret@h",
+    "redis ://ann:s3cret@h",
+    " redis://ann:s3cret@h#0",
+    "ann:s3cret@redis://h",
+    "ann:s3cret@h:6379",
+    "ann:s3cret://h",
+    "redis://ann:s3cret",
+    "redis://ann:s3cret:6379",
+    "redis://h:6379:s3cret",
+    "redis://s3cret@h",
+    "redis://s3cret:@h",
+    "redis://ann;s3cret@h/db",
+    "redis://ann%3As3cret@h/db",
+    "redis://ann:s3cret%zz@h",
+    "redis://ann:s3/cret@h/0",
+    "redis://ann:12/s3cret@h/0",
+    "redis://ann:s3?cret@h/0",
+    "redis://ann:12?s3cret=x@h/0",
+    "redis://ann:12?s3cret@h/0",
+    "redis://ann:12#s3cret@h/0",
+    "redis://ann:s3cret@h/db",
+    "redis://ann:s3cret@h:x/0",
+    "redis://ann:s3cret@[::1/0",
+    "redis:///ann:s3cret@h",
+    "redis://h/0?password=s3cret",
+    "redis://h/0?pasword=s3cret&timeout_s=x",
+    "redis://ann:s3cret@h/0?timeout_s=x",
+    "redis://ann:s3cret@h/0?s3cret",
+    "postgresql://ann:s3cret@h:54x2/db",
+    "postgresql://ann;s3cret@h/db?schema=A",
+    "postgresql://ann s3cret@h/db?schema=A",
+    "postgresql://ann/s3cret@h/db",
+    "postgresql://ann:s3cret@h/db?sslpasword=s3cret",
+    "tiered+redis://h/0?warm=redis://ann:s3cret",
+    "tiered+memory://x?warm=redis:/ann:s3cret@h",
+    "mongo://ann:s3cret@h",
+]
+
+
+@pytest.mark.parametrize("url", MISSPELLED)
+def test_no_error_or_repr_shows_the_password_of_a_misspelled_url(url: str) -> None:
+    said = [shown(url)]
+    for call in (
+        lambda: keepstate.sync.open(url),
+        lambda: keepstate.sync.open(url.encode()),  # type: ignore[call-overload]  # a mistake that is made
+        lambda: keepstate.RedisBackend(url),
+        lambda: keepstate.PostgresBackend(url),
+        lambda: keepstate.StateConfig(backend=url, redis_url=url, url=url),
+        lambda: keepstate.StateManager(url),
+        lambda: keepstate.sync.StateManager(persistence="redis", redis_url=url),
+        lambda: keepstate.AgentStateStore(persistence="postgres", url=url),
+        lambda: opened(url).__enter__(),
+    ):
+        try:
+            said.append(repr(call()))
+        except KeepstateError as error:
+            said += (str(error), repr(error), *map(str, chained(error)))
+
+    assert [text for text in said if re.search("s3|cret", text)] == []
+
+
+def chained(error: BaseException) -> Iterator[BaseException]:
+    following: BaseException | None = error
+    while following is not None:
+        yield following
+        hidden = following.__suppress_context__
+        following = following.__cause__ or (None if hidden else following.__context__)
+
+
+def test_settings_show_all_but_the_password() -> None:
+    redis = keepstate.RedisBackend("redis://ann:s3cret@h:6379/0", key_prefix="p")
+    config = keepstate.StateConfig(backend=redis, redis_url="rediss://:s3cret@h")
+
+    shows = "RedisBackend(url='redis://ann@h:6379/0', db=0, key_prefix='p', connection_pool_size=16)"
+    assert repr(redis) == shows
+    assert repr(config).startswith(f"StateConfig(backend={shows}, auto_save=True, ")
+    assert "redis_url='rediss://h'" in repr(config)
+    assert repr(keepstate.StateConfig(backend="redis")).startswith("StateConfig(backend='redis', ")
+
+
+@pytest.mark.parametrize("url", ["sqlite:////a@b/c:d@e.db", "file:///a@b.journal", "redis://[::1]:6379/0"])
+def test_signs_of_paths_and_hosts_are_taken_as_they_are(url: str) -> None:
+    assert StoreUrl.parse(url).path in ("/a@b/c:d@e.db", "a@b.journal", "0")
 
 
 @pytest.mark.parametrize("url", ["sqlite:///x.db#frag", "memory://a#b", "redis://ann:s3cret@h/0#x"])

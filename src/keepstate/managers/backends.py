@@ -7,14 +7,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from os import PathLike
-from typing import Final, Literal, TypeAlias
+from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
 from keepstate.engine.admission import admit_path, admit_text
 from keepstate.errors import InvalidError
+from keepstate.opening import shown_url
 from keepstate.values import limits
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 SHARED_MEMORY: Final = "memory://default"
 """Where managers keep things that were told no place: shared by all of them in the process."""
@@ -89,7 +93,7 @@ class SQLiteBackend:
         return _of_file("sqlite", self.path, {"durability": self.durability})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class RedisBackend:
     """A Redis or Valkey server, for a fleet.
 
@@ -114,6 +118,9 @@ class RedisBackend:
         if self.db and self.url.partition("://")[2].partition("?")[0].partition("/")[2]:
             raise InvalidError(f"the URL names a database, and `db` is {self.db}; give one of them")
 
+    def __repr__(self) -> str:
+        return described(self)
+
     @property
     def store_url(self) -> str:
         """Returns the URL that it stands for."""
@@ -124,7 +131,7 @@ class RedisBackend:
         return _with_options(server, query, options)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PostgresBackend:
     """A PostgreSQL database, for a fleet.
 
@@ -143,6 +150,9 @@ class PostgresBackend:
         admit_text("schema", self.schema)
         limits.admit_count("connection_pool_size", self.connection_pool_size)
 
+    def __repr__(self) -> str:
+        return described(self)
+
     @property
     def store_url(self) -> str:
         """Returns the URL that it stands for."""
@@ -154,7 +164,23 @@ class PostgresBackend:
 Backend: TypeAlias = MemoryBackend | FileBackend | SQLiteBackend | RedisBackend | PostgresBackend
 """The description of a backend."""
 
+_URL_FIELDS: Final = frozenset({"url", "redis_url", "backend"})
 NAMES: Final = ("memory", "file", "sqlite", "redis", "postgres")
+
+
+def described(settings: DataclassInstance) -> str:
+    """Return the repr of settings with no password in their URLs, however these are misspelled."""
+    parts: list[str] = []
+    for field in fields(settings):
+        value = getattr(settings, field.name)
+        holds_url = isinstance(value, str) and (field.name in _URL_FIELDS or "://" in value)
+        parts.append(f"{field.name}={_shown_place(value) if holds_url else repr(value)}")
+    return f"{type(settings).__name__}({', '.join(parts)})"
+
+
+def _shown_place(text: str) -> str:
+    """Returns the repr of a place that a caller gave: a backend's name, or a URL without its password."""
+    return repr(text if text in NAMES else shown_url(text))
 
 
 def url_of(
@@ -189,8 +215,8 @@ def url_of(
 def _of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
     if name not in NAMES:
         raise InvalidError(
-            f"`persistence` is {name!r}; it is one of {', '.join(NAMES)}, a URL, a description such as "
-            "RedisBackend(…), or an open store"
+            f"`persistence` is {_shown_place(name)}; it is one of {', '.join(NAMES)}, a URL, a description "
+            "such as RedisBackend(…), or an open store"
         )
     beside = f"persistence={name!r}"
     if name == "memory":
@@ -247,5 +273,5 @@ def _refuse_beside(given: Mapping[str, object], beside: str, *, allowed: tuple[s
 def _admit_scheme(what: str, url: object, schemes: tuple[str, ...]) -> str:
     text = admit_text(what, url)
     if text.partition("://")[0].lower() not in schemes:
-        raise InvalidError(f"`{what}` is no URL of {' or '.join(schemes)}: {text.partition('://')[0]!r}")
+        raise InvalidError(f"`{what}` is no URL of {' or '.join(schemes)}: {shown_url(text)!r}")
     return text

@@ -10,14 +10,14 @@ from keepstate.engine.admission import admit_text
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.times import milliseconds
 from keepstate.errors import InvalidError
-from keepstate.managers.backends import Backend
+from keepstate.managers.backends import Backend, described
 from keepstate.managers.sizes import admit_interval
 from keepstate.stores.protocol import Store
 
 _MOST_SHARDS: Final = 1_000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class StateConfig:
     """How a `StateManager` keeps state; wrong combinations are refused where one is made of it.
 
@@ -60,3 +60,6 @@ class StateConfig:
             raise InvalidError(f"`shards` is {self.shards!r}; it is 1 to {_MOST_SHARDS}")
         if self.ttl is not None:
             milliseconds("ttl", self.ttl)
+
+    def __repr__(self) -> str:
+        return described(self)

@@ -122,7 +122,7 @@ class AgentRecoveryManager:
         given: Any = agent_store
         if not isinstance(given, AgentStateStore) or colour_of(given) != _colour:
             wanted = "a keepstate.sync.AgentStateStore" if _colour == "blocking" else "an AgentStateStore"
-            raise InvalidError(f"`agent_store` is {agent_store!r}; give {wanted}")
+            raise InvalidError(f"`agent_store` is a {type(agent_store).__name__}; give {wanted}")
         limits.admit_count("max_recovery_attempts", max_recovery_attempts)
         milliseconds("claim_s", claim_s)
         self._store = agent_store

@@ -73,7 +73,7 @@ class StateManager(Manager):
         """
         self.config = StateConfig() if config is None else config
         if not isinstance(self.config, StateConfig):  # pyright: ignore[reportUnnecessaryIsInstance]
-            raise InvalidError(f"`config` is {config!r}; give a StateConfig")
+            raise InvalidError(f"`config` is a {type(config).__name__}; give a StateConfig")
         place = (self.config.backend, self.config.url, self.config.redis_url, self.config.file_path)
         own = (persistence, url, redis_url, file_path)
         if any(each is not None for each in place):

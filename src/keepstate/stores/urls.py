@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, get_args, get_origin
-from urllib.parse import parse_qsl, quote, unquote
+from urllib.parse import quote, unquote, unquote_plus
 
 import msgspec
 
@@ -41,6 +41,18 @@ _ALIASES: Final[Mapping[str, str]] = {"postgres": "postgresql", "valkey": "redis
 
 TIERED: Final = "tiered+"
 """Stands before the scheme of a store that has memory in front of it."""
+
+_FILES: Final = frozenset({"file", "sqlite"})
+"""Backends whose path may hold any sign, for it names a file."""
+
+_SCHEME: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9+.-]{0,40}")
+_HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%]*\]|[^:\[\]]*)(:\d*)?")
+_HALF_QUOTED: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
+_USER: Final = re.compile(r"[\w.-]+")
+_OPTION: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]*")
+_SECRET: Final = re.compile(r"pas|pwd|pw$|secret|key|token|auth|cred")
+"""Found in the names of options whose values are not shown; misspelled ones too."""
+_QUOTING: Final = "signs of a user or password are quoted there, such as %40 for @, %2F for / and %3F for ?"
 
 _ENTRY_POINTS = "keepstate.stores"
 _PATH = re.compile(r"(?=.*[./])[\w./-]+")
@@ -69,40 +81,58 @@ class StoreUrl(msgspec.Struct, frozen=True):
 
     @classmethod
     def parse(cls, text: str) -> StoreUrl:
-        """Returns the parts of a URL, or raises `InvalidError` that shows how one looks."""
+        """Return the parts of a URL.
+
+        Raises:
+            InvalidError: It is malformed. The message says how one looks, and shows only its scheme, because
+                any other part may be a password that was not quoted.
+        """
         scheme, found, rest = text.partition("://")
-        shown = repr(_redacted(text))
-        if not found or not scheme:
-            raise InvalidError(f"{shown} is no store URL; {_suggested(text)}")
+        if not found or not _SCHEME.fullmatch(scheme):
+            raise InvalidError(_not_a_url(text))
         if "#" in rest:
-            raise InvalidError(f"a store URL has no part after a '#'; write %23 where {shown} means one")
+            raise InvalidError(
+                f"a store URL has no part after a '#'; write %23 where {_start(text)} means one"
+            )
         rest, _, query = rest.partition("?")
         place, _, path = rest.partition("/")
         login, at, host = place.rpartition("@")
         user, colon, password = login.partition(":")
-        options = dict[str, str]()
-        for name, value in parse_qsl(query, keep_blank_values=True):
-            if name in options:
-                raise InvalidError(f"option {name!r} stands twice in {shown}")
-            options[name] = value
+        scheme = _scheme_of(text)
+        if not all(_HOST.fullmatch(each) for each in host.split(",")):
+            raise InvalidError(
+                f"{_start(text)} names no server: no host and port stand before the path, such as "
+                f"db.example:5432 or [::1]:5432; {_QUOTING}"
+            )
+        if _HALF_QUOTED.search(login):
+            raise InvalidError(f"{_start(text)} has a % that quotes nothing; {_QUOTING} and %25 for %")
+        if "@" in path and (place or scheme.removeprefix(TIERED) not in _FILES):
+            raise InvalidError(f"{_start(text)} has an @ in its path; {_QUOTING}")
         return cls(
-            _scheme_of(text),
+            scheme,
             unquote(user) if at else None,
             unquote(password) if colon else None,
             host,
             unquote(path),
-            options,
+            _options_of(text, query),
         )
 
     def __repr__(self) -> str:
         return f"<StoreUrl {self}>"
 
     def __str__(self) -> str:
-        login = f"{quote(self.user)}@" if self.user else ""
+        login = f"{self._shown_user}@" if self.user else ""
         path = f"/{quote(self.path)}" if self.path else ""
-        options = [(name, _shown(value)) for name, value in self.options.items() if not _is_secret(name)]
-        query = "&".join(f"{name}={value}" for name, value in options)
+        options = {name: value for name, value in self.options.items() if not _SECRET.search(name.lower())}
+        query = "&".join(f"{name}={_shown_option(value)}" for name, value in options.items())
         return f"{self.scheme}://{login}{self.host}{path}" + (f"?{query}" if query else "")
+
+    @property
+    def _shown_user(self) -> str:
+        """Returns the user, unless it is more likely a password: Redis knows no user without one."""
+        user = self.user or ""
+        is_user = self.password or (self.backend == "postgresql" and _USER.fullmatch(user))
+        return quote(user) if is_user else "…"
 
     @property
     def backend(self) -> str:
@@ -130,10 +160,10 @@ class StoreUrl(msgspec.Struct, frozen=True):
             return msgspec.convert(given, kind, strict=False)
         except msgspec.ValidationError as error:
             wrong = next(field for field in fields if not _fits(given, field))
-            shown = "…" if _is_secret(wrong.encode_name) else given[wrong.encode_name]
+            value = "…" if _SECRET.search(wrong.encode_name) else given[wrong.encode_name]
             wanted = _wanted(wrong.type) or str(error).partition(" - at ")[0]
             raise InvalidError(
-                f"{self.scheme}:// cannot take the option {wrong.encode_name}={shown}: {wanted}"
+                f"{self.scheme}:// cannot take the option {wrong.encode_name}={value}: {wanted}"
             ) from error
 
     def refuse_options(self) -> None:
@@ -142,9 +172,34 @@ class StoreUrl(msgspec.Struct, frozen=True):
             raise InvalidError(f"{self.scheme}:// has no options, but {', '.join(self.options)} was given")
 
 
-def _shown(value: str) -> str:
-    """Returns an option's value; one that is a URL itself without its password."""
-    return str(StoreUrl.parse(value)) if "://" in value else value
+def shown(url: str) -> str:
+    """Return what may be shown of a text that was given as a URL: no password, however it is misspelled."""
+    try:
+        return str(StoreUrl.parse(url))
+    except InvalidError:
+        return _start(url)
+
+
+def _shown_option(value: str) -> str:
+    return shown(value) if "://" in value else value
+
+
+def _start(text: str) -> str:
+    """Returns the scheme of a text that is no URL, if it has one."""
+    scheme, found, _ = text.partition("://")
+    return f"{scheme}://…" if found and _SCHEME.fullmatch(scheme) else "…"
+
+
+def _options_of(text: str, query: str) -> dict[str, str]:
+    options = dict[str, str]()
+    for part in filter(None, query.split("&")):
+        name, equals, value = part.partition("=")
+        if not equals or not _OPTION.fullmatch(name) or ("@" in value and "://" not in unquote(value)):
+            raise InvalidError(f"{_start(text)} has a part after its '?' that is not NAME=VALUE; {_QUOTING}")
+        if name in options:
+            raise InvalidError(f"option {name!r} stands twice in {_start(text)}")
+        options[name] = unquote_plus(value)
+    return options
 
 
 def _fits(given: Mapping[str, str], field: msgspec.structs.FieldInfo) -> bool:
@@ -172,25 +227,19 @@ def _scheme_of(text: str) -> str:
     return tier + _ALIASES.get(backend, backend)
 
 
-def _redacted(text: str) -> str:
-    """Returns what of a URL may be shown even if it is malformed: neither a login nor an option's value."""
-    place = text.partition("?")[0]
-    head, at, tail = place.rpartition("@")
-    return f"{head.partition('://')[0]}://…@{tail}" if at else place
+def _not_a_url(text: str) -> str:
+    """Returns what to write instead of a text that is no URL: most often it is a path."""
+    names_backend = text.partition("//")[0].lower() in {*BACKENDS, *_ALIASES}
+    if names_backend or not _PATH.fullmatch(text):
+        return f"this text is no store URL; one looks like sqlite:///agents.db or memory://; {_QUOTING}"
+    return f"{text!r} is no store URL; {_suggested(text)}"
 
 
 def _suggested(text: str) -> str:
-    """Returns what to write instead of a text that is no URL: most often it is a path."""
-    if not _PATH.fullmatch(text):
-        return "one looks like sqlite:///agents.db or memory://"
     path = text.removeprefix("./")
     if path.endswith("/"):
         return f"write file:///{path} for a folder (three slashes, then the path)"
     return f"write sqlite:///{path} (three slashes, then the path), or give pathlib.Path({text!r})"
-
-
-def _is_secret(name: str) -> bool:
-    return any(word in name.lower() for word in ("password", "secret", "key"))
 
 
 def store_class(scheme: str) -> OpensUrls:

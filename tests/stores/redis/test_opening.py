@@ -199,7 +199,8 @@ class TestOpening(RedisStage):
         ("url", "says"),
         [
             ("redis://", "names no server"),
-            ("redis://h:x", "names no server in 'h:x'"),
+            ("redis://h:x", "redis://… names no server"),
+            ("redis://h:0", "names no server in 'h:0'"),
             ("redis://a,b", "only redis.cluster:// has more than one"),
             ("redis://h/db", "names no database in 'db'"),
             ("redis+cluster://h/1", "a cluster has only 0"),

@@ -11,12 +11,12 @@ import logging
 import sqlite3
 import sys
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import AbstractContextManager, closing, contextmanager
+from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
 from contextvars import ContextVar
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final, cast
-from urllib.parse import quote, unquote, urlsplit
+from urllib.parse import quote, unquote
 
 import msgspec
 from langchain_core.runnables import RunnableConfig
@@ -27,6 +27,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 from keepstate.adapters.langgraph.classes import Allowed, Classes, class_of
 from keepstate.errors import InvalidError, MissingExtraError, NotFoundError, StoreUnavailableError
 from keepstate.stores.sqlite.schema import APPLICATION_ID
+from keepstate.stores.urls import StoreUrl, shown
 from keepstate.values.types import LEAF_WRITERS
 
 _CHECKPOINTS: Final = "select thread_id, checkpoint_ns, checkpoint_id from checkpoints order by 1, 2, 3"
@@ -181,13 +182,15 @@ def opened(url: str, allow: Iterable[Allowed] = ()) -> Generator[Official]:
     """
     names = [_named(one) for one in allow]
     serde = JsonPlusSerializer(allowed_msgpack_modules=names, allowed_json_modules=names or None)
-    scheme = urlsplit(url).scheme
+    scheme = url.partition("://")[0].lower()
     if scheme == "sqlite":
         opening = _sqlite(url, serde)
     elif scheme in ("postgresql", "postgres"):
         opening = _postgres(url, serde)
     else:
-        raise InvalidError(f"{url!r} is no database of LangGraph's; give sqlite:///old.db or postgresql://…")
+        raise InvalidError(
+            f"{shown(url)!r} is no database of LangGraph's; give sqlite:///old.db or postgresql://…"
+        )
     with opening as official:
         stop = register_serde_event_listener(official.hear)
         _LOGGER.addFilter(official.passes)
@@ -251,14 +254,19 @@ def _sqlite(url: str, serde: JsonPlusSerializer) -> Generator[Official]:
 
 @contextmanager
 def _postgres(url: str, serde: JsonPlusSerializer) -> Generator[Official]:
+    StoreUrl.parse(url)  # libpq's own error for a malformed one shows the password
     opening: AbstractContextManager[Any] = _module("postgres").PostgresSaver.from_conn_string(url)
-    with opening as saver:
+    failures: type[Exception] = import_module("psycopg").Error
+    with ExitStack() as stack:
+        try:
+            saver = stack.enter_context(opening)
+        except import_module("psycopg").ProgrammingError:
+            raise InvalidError(f"libpq does not take {shown(url)}; correct it, and quote its parts") from None
         saver.conn.read_only = True
         saver.serde = serde
         tables = "select to_regclass('checkpoints'), to_regclass('checkpoint_writes')"
         if None in _values(saver.conn.execute(tables).fetchone()):
             raise NotFoundError("the database has no checkpoints of LangGraph's PostgresSaver")
-        failures: type[Exception] = import_module("psycopg").Error
         yield Official(saver, saver.conn, is_sqlite=False, failures=failures)
 
 

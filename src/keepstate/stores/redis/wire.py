@@ -76,6 +76,9 @@ class Access(msgspec.Struct, frozen=True, kw_only=True):
     tls_cert: str | None
     tls_key: str | None
 
+    def __repr__(self) -> str:
+        return f"<Access to {self.url}>"
+
 
 class Wire(Protocol):
     """A connection. Whoever sees it raise has to discard it."""

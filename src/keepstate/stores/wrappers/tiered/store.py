@@ -345,7 +345,7 @@ class TieredStore(StoreWrapper):
 
 def _refuse_unless(given: object, kinds: tuple[type, ...], what: str, wanted: str) -> None:
     if not isinstance(given, kinds):
-        raise InvalidError(f"`{what}` is {given!r}; give {wanted}")
+        raise InvalidError(f"`{what}` is a {type(given).__name__}; give {wanted}")
 
 
 def _made(url: str, colour: Colour, options: dict[str, str] | None = None) -> StoreBase:
