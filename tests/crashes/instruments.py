@@ -32,7 +32,7 @@ from keepstate.testing.faults.power import PAGE_BYTES, images
 from keepstate.testing.simulation import Dials, simulate
 from keepstate.testing.simulation.workloads.every import EVERY
 from keepstate.testing.simulation.workloads.workload import Workload
-from tests.crashes import history_stage, power_workload
+from tests.crashes import cut_and_bound, history_stage, power_workload
 from tests.crashes.test_power_cuts import folder, refuse
 
 SPACE, KEY = "space", b"\x01key"
@@ -243,6 +243,23 @@ FLIPPED_TABLES = Instrument("flipped bits in a database", _flipped_tables)
 MOVED_VALUES = Instrument("moved values", _moved_values)
 FLIPPED_BITS = Instrument("flipped bits in a journal", _flipped_bits)
 LOST_HISTORY = Instrument("a Redis that forgets", _lost_history)
+
+
+def _cut_off(kind: str) -> Instrument:
+    def run(place: Path, _request: pytest.FixtureRequest) -> None:
+        for seed in range(12):
+            cut_and_bound.cut_off(kind, folder(place, f"cut {seed}"), random.Random(seed))
+
+    return Instrument(f"{kind} files that are cut off", run)
+
+
+def _second_name(place: Path, _request: pytest.FixtureRequest) -> None:
+    """Opens one journal under two names."""
+    cut_and_bound.two_names(place)
+
+
+CUT_JOURNAL, CUT_LOG = _cut_off("file"), _cut_off("sqlite")
+SECOND_NAME = Instrument("a journal with two names", _second_name)
 
 
 def _company(_place: Path, _request: pytest.FixtureRequest) -> None:

@@ -19,7 +19,7 @@ from keepstate.engine.queue import Queue
 from keepstate.engine.unit import Unit
 from keepstate.stores.base import StoreBase
 from keepstate.stores.combiner import Combiner
-from keepstate.stores.file import frames
+from keepstate.stores.file import frames, store
 from keepstate.stores.file.frames import Head
 from keepstate.stores.file.journal import Journal
 from keepstate.stores.file.shared import SharedJournal
@@ -29,6 +29,7 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Check, Durability, Outcome, Reading
 from keepstate.stores.space_state import Record, SpaceState
 from keepstate.stores.sqlite import connection, pages, writer
+from keepstate.stores.sqlite.files import Files
 from keepstate.stores.sqlite.revision import Revision
 from keepstate.stores.wrappers.encrypted.sealing import Sealer
 
@@ -403,6 +404,37 @@ def failed_sync_tried_again() -> Planted:
             self._files.sync(self._descriptor)
 
     with patch.object(Journal, "_sync", sync):
+        yield
+
+
+@contextmanager
+def journal_length_unread() -> Planted:
+    """Acknowledges what was written behind the end of a journal that was cut off."""
+    with patch.object(Journal, "_refuse_cut_off", lambda self, size_bytes: None):
+        yield
+
+
+@contextmanager
+def log_read_too_late() -> Planted:
+    """Looks at a write-ahead log only after the write that filled its gap."""
+    with patch.object(Files, "begin", lambda self: None):
+        yield
+
+
+@contextmanager
+def log_end_unread() -> Planted:
+    """Compares lengths only, which are right again after a write behind the end of a log."""
+    with patch.object(Files, "_last_frame", lambda self, index: b""):
+        yield
+
+
+@contextmanager
+def second_name_opened() -> Planted:
+    """Opens a file under each of its names, with a lock each, and whatever its length has become."""
+    with (
+        patch.object(store, "refuse_second_name", lambda path: None),
+        patch.object(Journal, "_refuse_cut_off", lambda self, size_bytes: None),
+    ):
         yield
 
 

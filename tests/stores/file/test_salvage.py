@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 
 from keepstate._finish import finish
 from keepstate.errors import CorruptError
+from keepstate.stores.file.frames import Head
 from keepstate.stores.file.salvage import JournalRemains
 from keepstate.stores.protocol import Delete, Entry, Put
-from tests.stores.file.disks import opened, put
+from tests.stores.file.disks import A, opened, put
 
 Version = tuple[bytes, int, bytes]
 
@@ -171,3 +172,34 @@ def test_the_source_is_not_touched(journal: bytes, tmp_path: Path) -> None:
 
     assert (tmp_path / "damaged").read_bytes() == journal[:-7]
     assert [path.name for path in tmp_path.iterdir()] == ["damaged"]
+
+
+def test_reading_a_journal_with_a_gap_costs_in_proportion_to_its_length(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked: list[int] = []
+    right = Head.body_under
+
+    def body_under(self: Head, frame_head: bytes, data: bytes, at: int) -> memoryview | None:
+        looked.append(at)
+        return right(self, frame_head, data, at)
+
+    monkeypatch.setattr(Head, "body_under", body_under)
+    counts: list[int] = []
+    for number in (50, 100, 200):
+        path = tmp_path / str(number)
+        store = opened(path)
+        for turn in range(number):
+            put(store, Put(A, b"%d " % turn * 20))
+        finish(store.close())
+        data = bytearray(path.read_bytes())
+        data[200 : len(data) // 2] = bytes(len(data) // 2 - 200)
+        path.write_bytes(data)
+        looked.clear()
+
+        found = JournalRemains(str(path))
+
+        counts.append(len(looked))
+        assert [entry.value for entry in found.entries("space")] == [b"%d " % (number - 1) * 20]
+    assert counts[1] < 2.5 * counts[0]
+    assert counts[2] < 2.5 * counts[1]

@@ -28,6 +28,14 @@ class Files:
             at += len(part)
         return b"".join(parts)
 
+    def read_at(self, descriptor: int, at: int, size_bytes: int) -> bytes:
+        """Returns some bytes at a place, fewer at the end of the file."""
+        return os.pread(descriptor, size_bytes, at)
+
+    def size_bytes(self, descriptor: int) -> int:
+        """Returns how long the file is."""
+        return os.fstat(descriptor).st_size
+
     def write(self, descriptor: int, data: memoryview, at: int) -> int:
         """Writes at a place, and returns how much was taken."""
         return os.pwrite(descriptor, data, at)

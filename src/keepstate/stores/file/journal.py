@@ -181,12 +181,14 @@ class Journal:
         Raises:
             StoreFullError: There is no room; nothing was written.
             OutcomeUnknownError: The disk failed; whether it holds the frame is not known.
+            CorruptError: The file was removed, replaced or cut off; the frame is not acknowledged.
             StorageError: An earlier failure closed the journal for writing.
         """
         if self._broken is not None:
             raise StorageError(
                 f"{self.path} takes no more writes, for {self._broken}: close it and open it again"
             )
+        self._refuse_cut_off(self._size_bytes)
         frame = self._head.frame(self._encode(list(given)), self._size_bytes)
         try:
             self._write(self._descriptor, frame, self._size_bytes)
@@ -194,6 +196,7 @@ class Journal:
             self._cut_back()
             raise storage_error(error, self.path) from error
         self._sync()
+        self._refuse_cut_off(self._size_bytes + len(frame))
         self._size_bytes += len(frame)
         self._end = End(self._head.seed, self._size_bytes, crc_of(frame))
         self._note.raise_to(self._end)
@@ -225,6 +228,24 @@ class Journal:
             ) from error
         if not self._files.is_at(self._descriptor, self.path):
             raise self._gone()
+
+    def _refuse_cut_off(self, size_bytes: int) -> None:
+        """Raises `CorruptError` if another program has changed the length of the file.
+
+        A write behind the end of a file that was cut off fills the gap with zeros, and the length is right
+        again. So the last byte before it is read too: each frame, and the head, ends with a line feed.
+        """
+        found = self._files.size_bytes(self._descriptor)
+        last = self._files.read_at(self._descriptor, self._size_bytes - 1, 1)
+        if found == size_bytes and last == b"\n":
+            return
+        self._broken = "another program cut it off or wrote to it"
+        raise CorruptError(
+            f"{self.path} was cut off or written to by another program while open ({found} bytes instead of "
+            f"{size_bytes}); nothing more is acknowledged: find what does that, close the store, and save "
+            "what is whole by `keepstate repair`",
+            place=f"{self.path} at byte {min(found, size_bytes)}",
+        )
 
     def _gone(self) -> CorruptError:
         self._broken = "it was removed or replaced while open"

@@ -1,9 +1,13 @@
-"""The three files of a database, and whether they and our locks on them are still what was opened.
+"""The three files of a database: their identity, their length, and our locks on them.
 
 SQLite keeps a process's locks by file, and the system drops them all when anybody in the process opens and
 closes the file by other means. Another program then takes the last lock for its own, and removes a log that
 is still written to. So before a write is acknowledged the files must be the same, and locked: where the
 system has locks of an opened file (Linux), asking for one in vain shows that SQLite's are there.
+
+A file that is cut off is not noticed by SQLite either: it writes behind the end, and the gap reads as zeros.
+The header of the wal-index says how long the log and the database must be, and the last frame before a write
+must be the same after it. Format: "WAL-Index Header" of "WAL-mode File Format" of SQLite.
 """
 
 from __future__ import annotations
@@ -11,7 +15,7 @@ from __future__ import annotations
 import fcntl
 import os
 from struct import Struct
-from typing import Final, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from keepstate.errors import CorruptError
 
@@ -34,23 +38,58 @@ _MEMORY_LOCK: Final = (128, 1)
 """Where SQLite locks the files, for reading, as long as they are open: start and length."""
 _ASK: Final[int | None] = getattr(fcntl, "F_OFD_GETLK", None)
 
+_INDEX_HEADER: Final = Struct("=12xBBHII8x8s8x")
+_LOG_HEADER_BYTES: Final = 32
+_FRAME_HEADER_BYTES: Final = 24
+
+
+class _Index(NamedTuple):
+    """Part of the header of the wal-index, as of the last commit."""
+
+    is_made: int
+    byte_order: int
+    stored_page_bytes: int
+    frames: int
+    pages: int
+    salts: bytes
+
+    @property
+    def page_bytes(self) -> int:
+        """Returns the size of a page."""
+        return 1 << 16 if self.stored_page_bytes == 1 else self.stored_page_bytes
+
+    @property
+    def frame_bytes(self) -> int:
+        """Returns the size of a page with the header of its frame."""
+        return _FRAME_HEADER_BYTES + self.page_bytes
+
+    @property
+    def log_bytes(self) -> int:
+        """Returns the least length of the log."""
+        return _LOG_HEADER_BYTES + self.frames * self.frame_bytes if self.frames else 0
+
 
 class Files:
     """The database, its write-ahead log and its shared memory, as they were when this was made."""
 
     def __init__(self, path: str) -> None:
-        self._opened = [(file, identity(file)) for file in (path, f"{path}-wal", f"{path}-shm")]
+        self._path, self._log_path = path, f"{path}-wal"
+        self._opened = [(file, identity(file)) for file in (path, self._log_path, f"{path}-shm")]
+        self._size_bytes = os.path.getsize(path)
+        self._before: tuple[_Index, bytes] | None = None
         self._guards: list[tuple[int, bytes, str]] = []
         self.moved: str | None = None
         """The file that was found to be gone, another one, or no longer locked."""
         self._how = ""
-        if _ASK is not None:
-            self._guard(path, *_DATABASE_LOCK)
-            self._guard(f"{path}-shm", *_MEMORY_LOCK)
+        self._guard(path, *_DATABASE_LOCK)
+        self._memory = self._guard(f"{path}-shm", *_MEMORY_LOCK)
+        self._log = self._guard(self._log_path, 0, 0)
 
-    def _guard(self, file: str, start: int, length: int) -> None:
-        asked = _ASKED.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0)
+    def _guard(self, file: str, start: int, length: int) -> int:
+        """Opens a file until `close`: of a length of 0 no lock is looked for."""
+        asked = _ASKED.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0) if length else b""
         self._guards.append((os.open(file, os.O_RDWR | os.O_CLOEXEC), asked, file))
+        return self._guards[-1][0]
 
     def close(self) -> None:
         """Lets go of the files, which drops SQLite's locks: after its connections were closed."""
@@ -62,25 +101,69 @@ class Files:
         """Returns the database's own identity."""
         return self._opened[0][1]
 
+    def begin(self) -> None:
+        """Remember the end of the log before a write, under the lock.
+
+        Raises:
+            CorruptError: The log or the database was cut off.
+        """
+        index = self._index()
+        self._before = None if index is None else (index, self._last_frame(index))
+        self._check_lengths(index)
+        self.refuse_moved()
+
     def check(self) -> None:
         """Raises `CorruptError` if what was written may have gone nowhere."""
+        index = self._index()
+        self._check_lengths(index)
+        if self._before is not None and index is not None and index.salts == self._before[0].salts:
+            before, frame = self._before  # the log goes on behind it
+            if index.frames > before.frames and self._last_frame(before) != frame:
+                self.moved, self._how = self._log_path, "was cut off while open"
         for file, opened in self._opened:
             if identity(file) != opened:
                 self.moved, self._how = file, "was removed or replaced while open"
         if _ASK is not None:
             for descriptor, asked, file in self._guards:
-                if _ASKED.unpack(fcntl.fcntl(descriptor, _ASK, asked))[0] != fcntl.F_RDLCK:
+                if asked and _ASKED.unpack(fcntl.fcntl(descriptor, _ASK, asked))[0] != fcntl.F_RDLCK:
                     self.moved, self._how = (
                         file,
                         "was opened and closed by other means, and its locks dropped",
                     )
         self.refuse_moved()
 
+    def _index(self) -> _Index | None:
+        """Returns the header, or None while another program than keepstate is changing it."""
+        size = _INDEX_HEADER.size
+        header = os.pread(self._memory, 2 * size, 0)
+        if len(header) < 2 * size or header[:size] != header[size:]:
+            return None
+        index = _Index(*_INDEX_HEADER.unpack(header[:size]))
+        return index if index.is_made else None
+
+    def _last_frame(self, index: _Index) -> bytes:
+        if not index.frames:
+            return b""
+        return os.pread(self._log, index.frame_bytes, index.log_bytes - index.frame_bytes)
+
+    def _check_lengths(self, index: _Index | None) -> None:
+        if index is None:
+            return
+        if os.fstat(self._log).st_size < index.log_bytes:
+            self.moved, self._how = self._log_path, "was cut off while open"
+        size_bytes = os.fstat(self._guards[0][0]).st_size
+        if size_bytes >= self._size_bytes:
+            self._size_bytes = size_bytes
+        elif size_bytes < index.pages * index.page_bytes:
+            self.moved, self._how = self._path, "was cut off while open"
+        elif index.pages:
+            self._size_bytes = size_bytes  # another program has given free pages back
+
     def refuse_moved(self) -> None:
         """Raises `CorruptError` if `check` ever found something."""
         if self.moved is not None:
             raise CorruptError(
                 f"{self.moved} {self._how}; what was written since then may be lost: find what else opens "
-                "the database in this process, and open it again",
+                "the database, close it, and open it again or save what is whole by `keepstate repair`",
                 place=self.moved,
             )

@@ -30,6 +30,7 @@ from keepstate.stores.sqlite.statements import Execute
 _NOTE: Final = b"newest %016x %s %s"
 _NOTED: Final = re.compile(rb"newest ([0-9a-f]{16}) (power  |process) ([0-9a-f-]{36}) ([0-9a-f]{8})\n")
 _NONE: Final = bytes(78)
+_BARE_HEADER_BYTES: Final = 108
 
 
 class Newest:
@@ -126,6 +127,42 @@ def refuse_cut_off(path: str) -> bool:
             place=path,
         )
     return size == 0
+
+
+def refuse_without_log(path: str) -> None:
+    """Refuse a database whose tables were still in its log, and that was copied without it.
+
+    A process that was killed while it made the database leaves the same bytes, and a lock file beside them.
+    Called before the lock file is opened, in a process that has not opened the database.
+
+    Raises:
+        CorruptError: What the log held is not here.
+    """
+    if _is_bare(path) and not _size(f"{path}-wal") and not os.path.exists(f"{path}.lock"):
+        raise CorruptError(
+            f"{path} holds none of its tables, which were in its log {path}-wal: it was copied without that "
+            "file; copy both while nobody has the store open, or use `keepstate repair`; to begin again, "
+            f"remove {path}",
+            place=path,
+        )
+
+
+def _is_bare(path: str) -> bool:
+    try:
+        with open(path, "rb") as file:
+            return is_bare(file.read(_BARE_HEADER_BYTES))
+    except OSError:
+        return False  # not there yet, or what opens it says why it cannot
+
+
+def is_bare(first_page: bytes) -> bool:
+    """Whether a database begins as one does whose tables keepstate has written to the log only."""
+    return (
+        len(first_page) >= _BARE_HEADER_BYTES
+        and first_page.startswith(b"SQLite format 3\0")
+        and first_page[18:21] == b"\2\2\x08"  # it has a log, and room for checksums
+        and not any(first_page[60:64] + first_page[68:72] + first_page[103:105])  # no layout, owner or table
+    )
 
 
 def _size(path: str) -> int:

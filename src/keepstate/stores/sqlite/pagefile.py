@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import sys
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from io import FileIO
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias
@@ -30,12 +30,13 @@ _FRAME_HEADER: Final = 24
 _BIG_ENDIAN: Final = 1
 _FRAME = Struct(">IIIIII")
 _MASK: Final = 0xFFFFFFFF
+_MOST_STARTS: Final = 4
+"""Checksums that a frame behind damaged ones may go on from: to try all would cost their square."""
 _LOCK_BYTE: Final = 1 << 30
 """SQLite locks the page that this byte is in, and never writes it."""
 
 
 _Checksum: TypeAlias = tuple[int, int]
-_Sum: TypeAlias = Callable[[bytes, _Checksum], _Checksum]
 
 
 class _Frame(NamedTuple):
@@ -53,6 +54,10 @@ class PageFile:
     Args:
         path: The database: one that nobody writes to, or a copy.
         name: What to call it in damages.
+
+    Attributes:
+        damages: What is not whole.
+        sums: Checksums of frames that were computed, which is what reading a log costs.
     """
 
     def __init__(self, path: str, *, name: str) -> None:
@@ -70,6 +75,8 @@ class PageFile:
         self._overlay: dict[int, int] = {}
         self._sound: dict[int, bool] = {}
         self._bad: set[int] = set()
+        self._weights_found: tuple[_Checksum, _Checksum] | None = None
+        self.sums = 0
         self.count = -(-size // self.page_bytes)
         self.count = max(self.count, self._told_count())
         if self._log is not None:
@@ -150,8 +157,7 @@ class PageFile:
             if frame is None:
                 unsure.append(at)
                 continue
-            for damaged in unsure:
-                self._name(damaged, committed, pending)
+            self._name_all(unsure, committed, pending)
             unsure.clear()
             self._take(at, frame, committed, pending)
         if unsure and self._frame(unsure[0]).salts == self._salts:
@@ -168,6 +174,16 @@ class PageFile:
             committed.update(pending)
             pending.clear()
             self.count = frame.pages
+
+    def _name_all(self, unsure: list[int], committed: dict[int, int], pending: dict[int, int]) -> None:
+        """Names the frames before a whole one, those of zeros together."""
+        zeros = [at for at in unsure if not self._frame(at).page]
+        if zeros:
+            what = f"{len(zeros)} frames of the log are zeros: it was cut off while it was written to"
+            self.damages.append(Damage(what, f"{self.path}-wal at byte {zeros[0]}"))
+        for at in unsure:
+            if self._frame(at).page:
+                self._name(at, committed, pending)
 
     def _name(self, at: int, committed: dict[int, int], pending: dict[int, int]) -> None:
         """Names a damaged frame; the page that it held is lost, unless a later frame has it again."""
@@ -187,16 +203,18 @@ class PageFile:
         words = Struct(">8I").unpack(header)
         self._order, self._salts = "big" if header[3] & _BIG_ENDIAN else "little", (words[4], words[5])
         before: list[_Checksum] = [(words[6], words[7])]
-        if self._sum(header[:24], (0, 0)) != before[0]:
+        if self._sum(header[:24], (0, 0)) != before[0] or not any(header):
             self.damages.append(Damage("the head of the log is damaged", f"{self.path}-wal at byte 0"))
             self._order = sys.byteorder
             before.append(self._sum(header[:24], (0, 0)))
-            self._salts = self._frame(_LOG_HEADER).salts if size > _LOG_HEADER + _FRAME_HEADER else (0, 0)
+            self._salts = self._first_salts(size)
         is_after_whole = True
-        for at in range(
-            _LOG_HEADER, size - _FRAME_HEADER - self.page_bytes + 1, _FRAME_HEADER + self.page_bytes
-        ):
+        for at in self._places(size):
             frame = self._frame(at)
+            if not (frame.page or any(frame.salts)):
+                before, is_after_whole = [], False  # a gap: nothing is known of what was in it
+                yield at, None
+                continue
             content = self._content(at)
             sums = [self._sum(content, start) for start in before]
             is_chained = frame.checksum in sums
@@ -205,13 +223,22 @@ class PageFile:
                 before, is_after_whole = [frame.checksum], True
                 yield at, frame
                 continue
-            mended = _mended(frame, self._sum, content, before) if is_own or is_after_whole else None
-            before, is_after_whole = [frame.checksum, *sums], mended is not None
+            mended = self._mended(frame, content, sums) if is_own or is_after_whole else None
+            before, is_after_whole = [frame.checksum, *sums[: _MOST_STARTS - 1]], mended is not None
             if mended is not None:
                 self.damages.append(
                     Damage("a frame's head has a bit turned", f"{self.path}-wal at byte {at}")
                 )
             yield at, mended
+
+    def _places(self, size: int) -> range:
+        frame_bytes = _FRAME_HEADER + self.page_bytes
+        return range(_LOG_HEADER, size - frame_bytes + 1, frame_bytes)
+
+    def _first_salts(self, size: int) -> tuple[int, int]:
+        """Returns the salts of the first frame that is not zeros, for a log whose head is lost."""
+        found = (self._frame(at).salts for at in self._places(size))
+        return next((salts for salts in found if any(salts)), (0, 0))
 
     def _frame(self, at: int) -> _Frame:
         assert self._log is not None
@@ -224,28 +251,49 @@ class PageFile:
         return data[:8] + data[_FRAME_HEADER:]
 
     def _sum(self, data: bytes, start: _Checksum) -> _Checksum:
-        words = array("I", data)
-        if sys.byteorder != self._order:
-            words.byteswap()
+        self.sums += 1
+        words = self._words(data)
         first, second = start
         for at in range(0, len(words), 2):
             first = first + words[at] + second & _MASK
             second = second + words[at + 1] + first & _MASK
         return first, second
 
+    def _words(self, data: bytes) -> array[int]:
+        words = array("I", data)
+        if sys.byteorder != self._order:
+            words.byteswap()
+        return words
 
-def _mended(frame: _Frame, sum_of: _Sum, content: bytes, before: list[_Checksum]) -> _Frame | None:
-    """Returns the frame if one turned bit in its head explains why its checksum is another."""
-    for start in before:
-        if _is_near(found := sum_of(content, start), frame.checksum):
+    def _mended(self, frame: _Frame, content: bytes, sums: list[_Checksum]) -> _Frame | None:
+        """Returns the frame if one turned bit in its head explains why its checksum is another.
+
+        A checksum is a sum of the words, each with a weight of its own: to turn a bit adds that bit's share.
+        """
+        if (found := next((one for one in sums if _is_near(one, frame.checksum)), None)) is not None:
             return frame._replace(checksum=found)
+        words = self._words(content[:8])
         for bit in range(64):
             head = bytearray(content[:8])
             head[bit // 8] ^= 1 << bit % 8
-            if sum_of(bytes(head) + content[8:], start) == frame.checksum:
-                page, pages = Struct(">II").unpack(head)
-                return frame._replace(page=page, pages=pages)
-    return None
+            place = bit // 32
+            by = self._words(bytes(head))[place] - words[place]
+            first, second = self._weights(len(content))[place]
+            added = by * first & _MASK, by * second & _MASK
+            for one in sums:
+                if ((one[0] + added[0]) & _MASK, (one[1] + added[1]) & _MASK) == frame.checksum:
+                    page, pages = Struct(">II").unpack(head)
+                    return frame._replace(page=page, pages=pages)
+        return None
+
+    def _weights(self, size_bytes: int) -> tuple[_Checksum, _Checksum]:
+        """Returns what a one in the first and in the second word of a frame adds to its checksum."""
+        if self._weights_found is None:
+            one = (1).to_bytes(4, "little" if self._order == "little" else "big")
+            rest = bytes(size_bytes - 8)
+            first, second = self._sum(one + bytes(4) + rest, (0, 0)), self._sum(bytes(4) + one + rest, (0, 0))
+            self._weights_found = first, second
+        return self._weights_found
 
 
 def _is_near(one: _Checksum, other: _Checksum) -> bool:

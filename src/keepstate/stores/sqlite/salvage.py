@@ -11,6 +11,7 @@ import os
 import shutil
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import NamedTuple, TypeAlias
 from urllib.parse import quote
 
@@ -23,7 +24,7 @@ from keepstate.stores.salvage import Damage, SpaceRemains
 from keepstate.stores.sqlite import changes, schema
 from keepstate.stores.sqlite.cells import Record
 from keepstate.stores.sqlite.lock import FileLock
-from keepstate.stores.sqlite.newest import least_row
+from keepstate.stores.sqlite.newest import is_bare, least_row
 from keepstate.stores.sqlite.pagefile import MAGIC, PageFile
 from keepstate.stores.sqlite.statements import execute_on
 from keepstate.stores.sqlite.trees import Leaf, Trees
@@ -62,6 +63,8 @@ class _Head:
     def __init__(self) -> None:
         self.revision = self.now_ms = self.floor = 0
         self.logged: set[int] = set()
+        self.last_missing = 0
+        """The newest revision that the log lacks."""
 
 
 class DatabaseRemains:
@@ -150,6 +153,10 @@ class DatabaseRemains:
         # has one of both.
         is_other = first.startswith(MAGIC) and first[_RESERVED_AT] == 0 and owner != schema.APPLICATION_ID
         if not self.file.is_sound(1) and not is_other:
+            return
+        if is_bare(first):
+            what = "the file holds none of its tables: they were in its log, and are lost or damaged there"
+            self.file.damages.append(Damage(what, self.path))
             return
         if owner != schema.APPLICATION_ID:
             raise CorruptError(
@@ -275,6 +282,7 @@ class DatabaseRemains:
             )
         self._refuse_lost_end()
         for number, head in self._heads.items():
+            head.last_missing = _last_missing(head)
             self._refuse_gaps(number, head)
         for key, change in self._last.items():
             self._compare_with_log(key, change)
@@ -311,8 +319,7 @@ class DatabaseRemains:
 
     def _is_last(self, number: int, revision: int) -> bool:
         """Whether the log has all that a space came to behind this revision."""
-        head = self._heads[number]
-        return self._is_log_whole and head.logged.issuperset(range(revision + 1, head.revision + 1))
+        return self._is_log_whole and revision >= self._heads[number].last_missing
 
     def _refuse_lost_end(self) -> None:
         """Names the end of the log that is gone, if the note of the newest revision tells of it."""
@@ -332,11 +339,13 @@ class DatabaseRemains:
     def _refuse_gaps(self, number: int, head: _Head) -> None:
         if self._names.get(number) is None:
             return
-        missing = [r for r in range(head.floor + 1, head.revision + 1) if r not in head.logged]
-        if missing:
-            some = ", ".join(map(str, missing[:5])) + (" …" if len(missing) > 5 else "")
+        there = sum(head.floor < revision <= head.revision for revision in head.logged)
+        count = head.revision - head.floor - there
+        if count > 0:
+            missing = (r for r in range(head.floor + 1, head.revision + 1) if r not in head.logged)
+            some = ", ".join(map(str, islice(missing, 5))) + (" …" if count > 5 else "")
             self.damages.append(
-                Damage(f"the log lacks {len(missing)} revisions: {some}", self.path, self._name(number))
+                Damage(f"the log lacks {count} revisions: {some}", self.path, self._name(number))
             )
 
     def _lose(self, key: _Key, what: str) -> None:
@@ -346,6 +355,14 @@ class DatabaseRemains:
     def _name(self, number: int) -> str:
         name = self._names.get(number)
         return f"number {number}" if name is None else name.decode(errors="replace")
+
+
+def _last_missing(head: _Head) -> int:
+    """Returns the newest revision that the log lacks; the head itself is logged or lost."""
+    revision = head.revision
+    while revision in head.logged:
+        revision -= 1
+    return revision
 
 
 def copied(path: str, folder: str) -> str:

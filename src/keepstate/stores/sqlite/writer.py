@@ -18,14 +18,20 @@ from typing import Final, TypeVar
 import apsw
 
 from keepstate._clock import Clock
-from keepstate.errors import ClosedError, OutcomeUnknownError, StorageError, StoreUnavailableError
+from keepstate.errors import (
+    ClosedError,
+    CorruptError,
+    OutcomeUnknownError,
+    StorageError,
+    StoreUnavailableError,
+)
 from keepstate.stores.protocol import Durability
 from keepstate.stores.sqlite import checkpoint, failures, schema
 from keepstate.stores.sqlite.connection import connect, prepare
 from keepstate.stores.sqlite.files import Files
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.lock import FileLock
-from keepstate.stores.sqlite.newest import Newest
+from keepstate.stores.sqlite.newest import Newest, refuse_without_log
 from keepstate.stores.sqlite.renewal import settled
 from keepstate.stores.sqlite.statements import execute_on
 
@@ -51,6 +57,7 @@ class Writer:
         self._is_closed = False
         self._failure: str | None = None
         self._log_pages = 0
+        refuse_without_log(path)
         self._lock = FileLock(path)
         self._newest = Newest(self._lock.descriptor, path, durability)
         try:
@@ -102,6 +109,7 @@ class Writer:
             self._check_usable()
             try:
                 self._lock.acquire(self._wait_s)
+                self.files.begin()
                 answer, newest = self._transact(work, clock)
                 self.files.check()
                 if newest is not None:
@@ -208,10 +216,13 @@ class Writer:
     def _move_all(self) -> None:
         try:
             self._lock.acquire(self._wait_s)
+            self.files.begin()  # SQLite would move the zeros of a log that was cut off over sound pages
             checkpoint.move_all(self._checkpointer)
             self._newest.take_back()
         except StoreUnavailableError:
             return  # who holds it has the file open, and closes it later
+        except CorruptError as error:
+            _log.warning("the write-ahead log of %s was left alone at close: %s", self._path, error)
         except apsw.Error as error:
             _log.warning("the write-ahead log of %s was not moved at close: %s", self._path, error)
         finally:

@@ -150,6 +150,36 @@ class _Fault:
         return True
 
 
+class CuttingDisk(Disk):
+    """Cuts files off beneath the process that has them open, as another program does.
+
+    Attributes:
+        cuts: Files that were cut off, each with its length before and after.
+    """
+
+    def __init__(self) -> None:
+        self.cuts: list[tuple[str, int, int]] = []
+        self._ordered: list[tuple[Call, str, float]] = []
+
+    def cut(self, call: Call, ends: str, share: float) -> None:
+        """Cut a file off at the next call.
+
+        Args:
+            call: Before which call.
+            ends: Of which file: the end of its path.
+            share: How much of it is left, from 0 to 1.
+        """
+        self._ordered.append((call, ends, share))
+
+    def asked(self, call: Call, path: str, size_bytes: int = 0, at: int = 0) -> int:
+        for ordered in [one for one in self._ordered if one[0] == call and path.endswith(one[1])]:
+            self._ordered.remove(ordered)
+            before = os.path.getsize(path)
+            os.truncate(path, after := int(before * ordered[2]))
+            self.cuts.append((path, before, after))
+        return size_bytes
+
+
 class DiskFiles(Files):
     """The file store's calls, by way of a disk.
 
