@@ -24,7 +24,6 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Put
 from keepstate.stores.sqlite import SqliteStore
 from keepstate.stores.wrappers.encrypted import EncryptedStore
-from keepstate.stores.wrappers.keyless import ENCRYPTION_SPACE
 from keepstate.stores.wrappers.measured import MeasuredStore
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from tests.test_opening import first_cancelled
@@ -114,7 +113,7 @@ def test_a_store_without_its_keys_has_a_twin_that_reads_and_writes_nothing(tmp_p
                 passed.sync.space("s").documents.put("k", 2)
             return names
 
-    assert asyncio.run(used()) == [ENCRYPTION_SPACE, "s"]
+    assert asyncio.run(used()) == ["s"]
 
 
 def test_a_wrapper_that_cannot_be_made_again_says_so() -> None:

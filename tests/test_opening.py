@@ -20,7 +20,7 @@ from keepstate._finish import finish
 from keepstate._runner import TaskRunner, ThreadRunner
 from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore
-from keepstate.stores.wrappers.keyless import ENCRYPTION_SPACE
+from keepstate.stores.protocol import ENCRYPTION_SPACE
 
 T = TypeVar("T")
 

@@ -28,10 +28,10 @@ from keepstate.engine.verifying import Problem, Source, Verifier, log_problems
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.opening import open as open_store
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Batch, Outcome, Put, Store
+from keepstate.stores.protocol import ENCRYPTION_SPACE, Batch, Outcome, Put, Store
 from keepstate.stores.salvage import Damage, Remains, SpaceRemains
 from keepstate.stores.urls import StoreUrl
-from keepstate.stores.wrappers.keyless import ENCRYPTION_SPACE
+from keepstate.stores.wrappers.keyless import KeylessStore
 
 _PLAIN = Session()
 _MOST_ALIKE = 5
@@ -65,10 +65,10 @@ async def verify(session: Session) -> int:
                 await _verify(FileSource(remains), names, report, bar, task)
         else:
             async with open_store(session.chosen_url()) as ks:
-                names = [name async for name in ks.spaces()]
-                await _verify(StoreSource(ks.store), names, report, bar, task)
+                store, names = await _everything(ks)
+                await _verify(StoreSource(store), names, report, bar, task)
                 for name in names:
-                    report.take(name, await log_problems(ks.store, name))
+                    report.take(name, await log_problems(store, name))
     _show(report, f"{report.records:,} records in {report.spaces:,} spaces of {parsed}", session)
     return exits.DAMAGED if report.damages else exits.OK
 
@@ -86,6 +86,14 @@ async def _verify(source: Source, names: Sequence[str], report: _Report, bar: Pr
                 bar.update(task, advance=len(entries))
         except CorruptError as error:
             report.damages.append(Damage(str(error), error.place or "", name))
+
+
+async def _everything(ks: Keepstate) -> tuple[Store, list[str]]:
+    """Returns a store and all its spaces, of an encrypted one the record too."""
+    names = [name async for name in ks.spaces()]
+    if isinstance(ks.store, KeylessStore):
+        return ks.store.beneath, [ENCRYPTION_SPACE, *names]
+    return ks.store, names
 
 
 async def repair(source: str, target: str, *, session: Session = _PLAIN) -> int:
@@ -136,17 +144,18 @@ async def _source(url: StoreUrl, text: str) -> AsyncGenerator[Remains]:
 
 async def _read_all(ks: Keepstate) -> StoreRemains:
     """Reads a server's store; what it does not give is named."""
-    source = StoreSource(ks.store)
+    store, names = await _everything(ks)
+    source = StoreSource(store)
     remains = StoreRemains()
-    async for name in ks.spaces():
-        reading = await ks.store.read(name, [])
+    for name in names:
+        reading = await store.read(name, [])
         entries = remains.added(SpaceRemains(name, reading.revision, reading.now_ms, True))
         try:
             async for page in source.pages(name):
                 entries.update((entry.key, entry) for entry in page)
         except CorruptError as error:
             remains.damages.append(Damage(str(error), error.place or "", name))
-        remains.damages += [Damage(p.what, "", name, p.key) for p in await log_problems(ks.store, name)]
+        remains.damages += [Damage(p.what, "", name, p.key) for p in await log_problems(store, name)]
     return remains
 
 

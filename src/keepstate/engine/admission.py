@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 
 from keepstate._runner import Colour
 from keepstate.errors import InvalidError
-from keepstate.stores.protocol import LAST_REVISION
+from keepstate.stores.protocol import ENCRYPTION_SPACE, LAST_REVISION
 from keepstate.values import limits
 
 _KINDS_OF_TYPES: Final = frozenset({"types", "typing", "typing_extensions"})
@@ -66,6 +66,8 @@ def admit_space(what: str, name: object, namespace: str) -> str:
         raise InvalidError(
             f"`{what}` is {_shown(name)}; a space's name{beside} has 1 to {limits.SPACE_BYTES} bytes"
         )
+    if namespace + text == ENCRYPTION_SPACE:
+        raise InvalidError(f"`{what}` is {_shown(name)}, the encryption's own; give another name")
     return text
 
 

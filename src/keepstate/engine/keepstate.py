@@ -16,7 +16,7 @@ from keepstate.engine.once import refuse_with
 from keepstate.engine.recording.recorder import Recorder
 from keepstate.engine.space import Space
 from keepstate.errors import InvalidError, UnsupportedError
-from keepstate.stores.protocol import LacksKeys, ReplacesKeys, Store
+from keepstate.stores.protocol import ENCRYPTION_SPACE, LacksKeys, ReplacesKeys, Store
 from keepstate.values import codec
 from keepstate.values.codec import FORMS, STATES, Codec
 
@@ -196,7 +196,8 @@ class Keepstate:
         store = await self.opened()
         while names := await store.spaces(start, after=after):
             for name in names:
-                yield name[len(self.namespace) :]
+                if name != ENCRYPTION_SPACE:
+                    yield name[len(self.namespace) :]
             after = names[-1]
 
     async def drop(self, space: str) -> None:

@@ -363,6 +363,13 @@ class ReplacesKeys(Protocol):
         ...
 
 
+ENCRYPTION_SPACE: Final = "keepstate:encryption"
+"""The space of the record that all values of an encrypted store are bound to: without it none opens again.
+
+No handle lists it, reads it or drops it, with keys or without.
+"""
+
+
 @runtime_checkable
 class LacksKeys(Protocol):
     """What an encrypted store is to who opened it without keys: nothing shows which parts a value names."""

@@ -12,11 +12,9 @@ from typing import Final, Self
 
 from keepstate.errors import CorruptError, InvalidError, KeepstateError
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Batch, Outcome
+from keepstate.stores.protocol import ENCRYPTION_SPACE, Batch, Changes, Outcome, Page, Reading
 from keepstate.stores.wrappers.wrapper import StoreWrapper
-
-ENCRYPTION_SPACE: Final = "keepstate:encryption"
-"""The space that an encrypted store has, and no other."""
+from keepstate.values import limits
 
 RECORD: Final = b"\x01store"
 """The key of what all sealed values are bound to: who finds it knows that the store is encrypted."""
@@ -36,8 +34,23 @@ async def refused_if_encrypted(store: StoreBase | StoreWrapper) -> StoreBase | S
     )
 
 
+def refuse_record(space: str) -> None:
+    """Raises `InvalidError` for the space of the record: without it no value of the store opens again."""
+    if space == ENCRYPTION_SPACE:
+        raise InvalidError(f"space {ENCRYPTION_SPACE!r} is the encryption's own; give another name")
+
+
+async def spaces_but_record(
+    store: StoreBase | StoreWrapper, prefix: str, after: str | None, limit: int
+) -> list[str]:
+    """Returns a page of the names of spaces, without the one of the record."""
+    limits.admit_count("limit", limit)
+    names = await store.spaces(prefix, after=after, limit=min(limit + 1, limits.COUNT))
+    return [name for name in names if name != ENCRYPTION_SPACE][:limit]
+
+
 class KeylessStore(StoreWrapper):
-    """Hands on what reads, drops and sweeps, and refuses each batch that writes.
+    """Hands on what reads, drops and sweeps, and refuses each batch that writes, and the space of the record.
 
     Args:
         store: What keeps the sealed values, opened.
@@ -57,6 +70,43 @@ class KeylessStore(StoreWrapper):
         """Whether values cannot be told: always."""
         return True
 
+    @property
+    def beneath(self) -> StoreBase | StoreWrapper:
+        """Returns the store of the sealed values, for a copy of all of them."""
+        return self._store
+
+    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+        """Reads sealed entries by key."""
+        refuse_record(space)
+        return await self._store.read(space, keys)
+
+    async def scan(
+        self,
+        space: str,
+        prefix: bytes,
+        *,
+        after: bytes | None = None,
+        limit: int = 256,
+        reverse: bool = False,
+    ) -> Page:
+        """Reads a page of sealed entries."""
+        refuse_record(space)
+        return await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse)
+
+    async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
+        """Reads the log."""
+        refuse_record(space)
+        return await self._store.changes(space, after, limit=limit)
+
+    async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
+        """Lists spaces."""
+        return await spaces_but_record(self._store, prefix, after, limit)
+
+    async def drop(self, space: str) -> None:
+        """Empties a space."""
+        refuse_record(space)
+        await self._store.drop(space)
+
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Asks, and writes nothing.
 
@@ -72,5 +122,7 @@ class KeylessStore(StoreWrapper):
         return await self._store.apply_admitted(batches, sizes)
 
     def _refuse(self, batches: Sequence[Batch]) -> None:
+        for batch in batches:
+            refuse_record(batch.space)
         if any(batch.writes for batch in batches):
             raise copy(self._refusal)  # each caller raises its own

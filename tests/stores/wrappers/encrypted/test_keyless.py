@@ -18,8 +18,8 @@ from keepstate._runner import ThreadRunner
 from keepstate.cli import exits
 from keepstate.cli.commands import run
 from keepstate.stores.memory import MemoryStore
-from keepstate.stores.protocol import Applied, Batch, Check, Put
-from keepstate.stores.wrappers.keyless import ENCRYPTION_SPACE, RECORD, KeylessStore, refused_if_encrypted
+from keepstate.stores.protocol import ENCRYPTION_SPACE, Applied, Batch, Check, Delete, Put
+from keepstate.stores.wrappers.keyless import RECORD, KeylessStore, refused_if_encrypted
 
 RING = KeyRing(bytes(range(32)))
 WRITES: dict[str, Callable[[Any], Any]] = {
@@ -86,7 +86,7 @@ def test_a_space_that_was_never_written_is_refused_too(url: str) -> None:
         with pytest.raises(InvalidError, match="is encrypted"):
             keyless.space("new").documents.put("plan", 1)
 
-        assert list(keyless.spaces()) == [ENCRYPTION_SPACE]
+        assert list(keyless.spaces()) == []
 
 
 def test_a_sweep_without_the_keys_keeps_the_parts_of_large_values(url: str) -> None:
@@ -102,7 +102,7 @@ def test_without_the_keys_spaces_are_listed_and_dropped(url: str) -> None:
     with sync.open(url, encryption=RING) as ks:
         fill(ks)
         with sync.open(url) as keyless:
-            assert list(keyless.spaces()) == [ENCRYPTION_SPACE, "s"]
+            assert list(keyless.spaces()) == ["s"]
             keyless.drop("s")
 
         assert list(ks.spaces()) == []
@@ -146,3 +146,81 @@ def test_a_record_that_cannot_be_read_lets_nothing_be_written() -> None:
     with pytest.raises(CorruptError, match="the page is damaged"):
         finish(store.apply([Batch("s", [Put(b"\x01k", b"")])]))
     finish(store.close())
+
+
+# ---- the record that all values are bound to
+
+
+def _opens(url: str) -> bool:
+    with sync.open(url, encryption=RING) as ks:
+        return bool(ks.space("s").documents.get("plan") == {"step": 1})
+
+
+def test_no_handle_drops_the_record_of_an_encrypted_store(url: str) -> None:
+    with sync.open(url, encryption=RING) as ks:
+        fill(ks)
+        with sync.open(url) as keyless:
+            for handle in (keyless, ks):
+                with pytest.raises(InvalidError, match="the encryption's own"):
+                    handle.drop(ENCRYPTION_SPACE)
+                with pytest.raises(InvalidError, match="the encryption's own"):
+                    handle.space(ENCRYPTION_SPACE)
+            for name in list(keyless.spaces()):
+                assert name == "s"
+            keyless.sweep()
+
+        assert _opens(url)
+
+
+def test_no_namespace_leads_to_the_record(url: str) -> None:
+    with sync.open(url, encryption=RING) as ks:
+        fill(ks)
+        with sync.open(url, namespace="keepstate:") as keyless:
+            assert list(keyless.spaces()) == []
+            with pytest.raises(InvalidError, match="the encryption's own"):
+                keyless.drop("encryption")
+
+        assert _opens(url)
+
+
+@pytest.mark.parametrize("is_sealed", [True, False], ids=["encrypted", "with a damaged record"])
+def test_the_store_of_a_keyless_handle_refuses_the_record_too(is_sealed: bool) -> None:
+    plain = finish(MemoryStore(runner=ThreadRunner()).open())
+    finish(plain.apply([Batch(ENCRYPTION_SPACE, [Put(RECORD, b"sealed")])]))
+    store = finish(refused_if_encrypted(plain))
+    if not is_sealed:
+        store = KeylessStore(plain, CorruptError("the record is damaged"))
+
+    asked = (
+        store.drop(ENCRYPTION_SPACE),
+        store.read(ENCRYPTION_SPACE, [RECORD]),
+        store.scan(ENCRYPTION_SPACE, b""),
+        store.changes(ENCRYPTION_SPACE, 0),
+        store.apply([Batch(ENCRYPTION_SPACE, [Delete(RECORD)])]),
+        store.apply([Batch(ENCRYPTION_SPACE, (), [Check(RECORD, version=1)])]),
+    )
+    for question in asked:
+        with pytest.raises(InvalidError, match="the encryption's own"):
+            finish(question)
+
+    assert finish(store.spaces(limit=1)) == []
+    assert finish(plain.read(ENCRYPTION_SPACE, [RECORD])).entries[0] is not None
+    finish(plain.close())
+
+
+def test_no_space_of_that_name_is_made_in_a_store_that_is_not_encrypted() -> None:
+    with sync.open("memory://") as ks, pytest.raises(InvalidError, match="the encryption's own"):
+        ks.space(ENCRYPTION_SPACE).documents.put("plan", 1)
+
+
+def test_no_command_shows_or_drops_the_record(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    url = f"sqlite:///{tmp_path}/s.db"
+    with sync.open(url, encryption=RING) as ks:
+        fill(ks)
+
+    assert run(["spaces", "--url", url]) == exits.OK
+    assert run(["ls", ENCRYPTION_SPACE, "--url", url]) == exits.USAGE
+    assert run(["sweep", "--url", url]) == exits.OK
+
+    assert ENCRYPTION_SPACE not in capsys.readouterr().out
+    assert _opens(url)

@@ -20,6 +20,7 @@ from keepstate.stores import admission
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import (
     ABSENT,
+    ENCRYPTION_SPACE,
     Batch,
     Change,
     Changes,
@@ -35,7 +36,7 @@ from keepstate.stores.protocol import (
 from keepstate.stores.wrappers.encrypted.ring import KeyRing, derived
 from keepstate.stores.wrappers.encrypted.rotation import Rotation
 from keepstate.stores.wrappers.encrypted.sealing import OVERHEAD_BYTES, STORE_ID_BYTES, Sealer
-from keepstate.stores.wrappers.keyless import ENCRYPTION_SPACE, RECORD
+from keepstate.stores.wrappers.keyless import RECORD, refuse_record, spaces_but_record
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.values import limits
 from keepstate.values.digest import DIGEST_SIZE
@@ -166,7 +167,7 @@ class EncryptedStore(StoreWrapper):
         return outcomes
 
     def _sealed(self, batch: Batch) -> Batch:
-        _refuse_own(batch.space)
+        refuse_record(batch.space)
         sealer, space = self._sealer, batch.space
         writes: list[Write] = []
         for index, write in enumerate(batch.writes):
@@ -218,7 +219,7 @@ class EncryptedStore(StoreWrapper):
     async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
         """Reads and opens entries by key."""
         admission.admit_read(space, keys)
-        _refuse_own(space)
+        refuse_record(space)
         reading = await self._stored(space, keys)
         entries = [None if entry is None else self._opened(space, entry) for entry in reading.entries]
         if len(entries) > _SURELY_FIT:
@@ -260,7 +261,7 @@ class EncryptedStore(StoreWrapper):
         reverse: bool = False,
     ) -> Page:
         """Reads and opens a page of entries."""
-        _refuse_own(space)
+        refuse_record(space)
         page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse)
         entries = [self._opened(space, entry) for entry in page.entries]
         size = sum(len(entry.value) for entry in entries)
@@ -278,7 +279,7 @@ class EncryptedStore(StoreWrapper):
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Reads the log and opens what it holds; what was only sealed again is no change."""
-        _refuse_own(space)
+        refuse_record(space)
         changes = await self._store.changes(space, after, limit=limit)
         items = [change for change in map(self._told, [space] * len(changes.items), changes.items) if change]
         return Changes(items, changes.upto, changes.floor)
@@ -299,19 +300,12 @@ class EncryptedStore(StoreWrapper):
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
         """Lists spaces, but for the one that is the wrapper's own."""
-        limits.admit_count("limit", limit)
-        names = await self._store.spaces(prefix, after=after, limit=min(limit + 1, limits.COUNT))
-        return [name for name in names if name != ENCRYPTION_SPACE][:limit]
+        return await spaces_but_record(self._store, prefix, after, limit)
 
     async def drop(self, space: str) -> None:
         """Empties a space."""
-        _refuse_own(space)
+        refuse_record(space)
         await self._store.drop(space)
-
-
-def _refuse_own(space: str) -> None:
-    if space == ENCRYPTION_SPACE:
-        raise InvalidError(f"space {ENCRYPTION_SPACE!r} is the encryption's own; give another name")
 
 
 def _as_stored(check: Check, told: int | None, actual: int | None) -> Check:
