@@ -1,16 +1,21 @@
 """Where state is kept: in a store of its own opening, by an open handle, or in a space or transaction passed.
 
-Invariant: what was passed in open is never closed here. How spaces are named is not said here.
+The home of a subject is the space `<kind>/<id>`. In its home the names of its documents have no prefix,
+whether the home was reached by a store or passed as a space. In any other space they begin with
+`<kind>/<id>/`, the id quoted. Invariant: what was passed in open is never closed here.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from os import PathLike
 from typing import Final, TypeAlias
+from urllib.parse import unquote
 
 from keepstate._clock import Clock
 from keepstate._runner import Colour, Runner
 from keepstate.engine.admission import admit_place
+from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
@@ -23,6 +28,66 @@ Persistence: TypeAlias = str | PathLike[str] | Store | Keepstate
 
 PRIVATE: Final = "memory://"
 """Memory that nobody else sees; it ends with who has it."""
+
+_ESCAPED: Final = str.maketrans(
+    {sign: f"%{ord(sign):02X}" for sign in ("%", "/", "~", "#", "@", "\x7f", *map(chr, range(32)))}
+)
+_LAST: Final = chr(0x10FFFF)
+"""Sorts behind every other character."""
+
+
+def quoted(text: str) -> str:
+    """Return any text as one segment of a name, without `/` and what the name of a branch may not have."""
+    return text.translate(_ESCAPED)
+
+
+def unquoted(segment: str) -> str:
+    """Return the text of a quoted segment."""
+    return unquote(segment)
+
+
+def space_name(kind: str, id: str) -> str:
+    """Return the name of a subject's home. The id stands in it as it is."""
+    return f"{kind}/{id}"
+
+
+def is_home(place: Space | Transaction | None, kind: str, id: str) -> bool:
+    """Return whether a space, or the space of a transaction, is the home of a subject."""
+    name = place.space if isinstance(place, Transaction) else None if place is None else place.name
+    return name == space_name(kind, id)
+
+
+def prefix_of(place: Space | Transaction | None, kind: str, id: str) -> str:
+    """Return the prefix of a subject's names in a space that was passed; without one it is at home."""
+    return "" if place is None or is_home(place, kind, id) else f"{kind}/{quoted(id)}/"
+
+
+async def subjects_in(place: Space | Transaction, kind: str) -> AsyncIterator[str]:
+    """Yield the ids of all subjects of a kind in a space that was passed, the one whose home it is first.
+
+    A home is counted only if it holds a document of its own, and not of guests alone. Cost: a scan of the
+    guests' names and at most two pages.
+    """
+    begin = f"{kind}/"
+    name = place.space if isinstance(place, Transaction) else place.name
+    if name.startswith(begin) and await _has_own(place, begin):
+        yield name[len(begin) :]
+    last: str | None = None
+    async for key in place.documents.keys(f"{escaped(begin)}*"):
+        segment = key[len(begin) :].partition("/")[0]
+        if segment != last:
+            yield unquoted(segment)
+        last = segment
+
+
+async def _has_own(place: Space | Transaction, begin: str) -> bool:
+    """Return whether a document exists whose name does not begin so."""
+    for after in (None, begin + _LAST):
+        async for key in place.documents.keys(after=after):
+            if not key.startswith(begin):
+                return True
+            break
+    return False
 
 
 class HomeBase:

@@ -28,8 +28,9 @@ from keepstate import (
     Store,
     sync,
 )
+from keepstate.home import quoted
 from keepstate.testing.typed_contract.keys import KEYS, Evens, Notes, Plan, Visits, many
-from keepstate.typed.layout import Names, quoted
+from keepstate.typed.layout import Names
 
 
 async def test_a_value_over_a_mebibyte_is_kept(tmp_path: Path) -> None:
@@ -396,7 +397,7 @@ def test_a_segment_has_no_slash_and_another_text_another_segment(text: str) -> N
 
 
 def test_a_name_leads_back_to_its_slot() -> None:
-    names = Names.shared("t/1")
+    names = Names("thread/t%2F1/")
 
     assert names.slot(names.document("thread/a/b", "r"), "r") == "thread/a/b"
     assert names.slot(names.document("run/x", "r/1"), "r/1") == "run/x"

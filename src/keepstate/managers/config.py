@@ -35,8 +35,8 @@ class StateConfig:
             who share a state need the same number.
         record: Whether every moment is kept and can be read again. A write takes about twice as
             long with it where a disk or a server is waited for, ten times in memory. If it is not said, yes,
-            unless what is saved expires, and in a space that is passed what that says. What has begun to be
-            recorded stays so.
+            unless what is saved expires, and in a shared space that is passed what that says. What has begun
+            to be recorded stays so.
     """
 
     backend: str | Backend | Store | Keepstate | None = None

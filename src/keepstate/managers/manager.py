@@ -225,7 +225,7 @@ class Manager:
             InvalidError: There is too much to remove in the present transaction.
         """
         names = [name async for name in folder.names()]
-        if self._place.is_own_space:
+        if folder.has_own_space:
             await self._place.drop(folder)
             return bool(names)
         if self._place.transaction is not None and len(names) >= limits.BATCH_WRITES:
@@ -259,7 +259,8 @@ class Manager:
 
     async def _prune(self, folder: Folder, since: datetime) -> None:
         """Lets go of the history before a time in a subject's own space; in another it is its owner's."""
-        if self._place.is_own_space:
+        if folder.has_own_space:
+            assert isinstance(folder.space, Space)
             await folder.space.history.prune(older_than=since)
 
     async def _wrote(self) -> None:

@@ -3,7 +3,7 @@
 ```
 agent/r2d2                 the space of a subject, where the manager has the store for itself
   checkpoint/step 5          a document in it; what a user named stands last, as it is
-agent/r%2Fd/checkpoint/…   the same in a space that was passed, which others use too
+agent/r%2Fd/checkpoint/…   the same in any other space, which was passed and others use too
 ```
 
 What stands last in a document's name leads back to the id that it was made of, so that it is never cut: in a
@@ -16,17 +16,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 from typing import Final
-from urllib.parse import unquote
 from uuid import UUID
 
 from keepstate._clock import Clock
 from keepstate.engine.admission import admit_text
 from keepstate.errors import InvalidError
+from keepstate.home import quoted, space_name
 from keepstate.values import limits
 
-_ESCAPED: Final = str.maketrans(
-    {sign: f"%{ord(sign):02X}" for sign in ("%", "/", "~", "#", "@", "\x7f", *map(chr, range(32)))}
-)
 _LABEL_BYTES: Final = 200
 """Of the name of a branch or stream."""
 _SEGMENT_BYTES: Final = 100
@@ -52,16 +49,6 @@ _OWN: Final = {"team": "task_id"}
 def argument_of(kind: str) -> str:
     """Returns what public calls name the id of a kind."""
     return _ARGUMENTS.get(kind, f"{kind}_id")
-
-
-def quoted(id: str) -> str:
-    """Returns any text as one segment: without `/`, and without what no branch may have in its name."""
-    return id.translate(_ESCAPED)
-
-
-def unquoted(segment: str) -> str:
-    """Returns the text that was quoted."""
-    return unquote(segment)
 
 
 def segment(id: str) -> str:
@@ -104,7 +91,7 @@ def space_of(kind: str, id: object, *, least: int = 1) -> str:
         raise InvalidError(
             f"{kind} {text[:40]!r}{'…' * (len(text) > 40)} has an id of {size} bytes; give {least} to {most}"
         )
-    return f"{kind}/{text}"
+    return space_name(kind, text)
 
 
 def id_in(kind: str, space: str) -> str:
@@ -134,11 +121,6 @@ def name_of(kind: str, prefix: str, segments: Sequence[str], *, most_bytes: int 
         shown, size = f"{last[:40]!r}{'…' * (len(last) > 40)}", len(last.encode())
         raise InvalidError(f"`{what}` is {shown} of {size} bytes; here it has at most {most} bytes of UTF-8")
     return name
-
-
-def prefix_of(kind: str, id: str) -> str:
-    """Returns what the names of a subject begin with in a space that others use too."""
-    return f"{kind}/{quoted(id)}/"
 
 
 def short(label: str) -> str:

@@ -1,7 +1,8 @@
 """Where a manager keeps things: a store of its own opening, with a space for each subject, or a space passed.
 
-Invariant: what was passed in open is never closed here, and in a space that was passed nothing is touched
-whose name does not begin as the subject's.
+A subject's own space is the same place whether it was reached by a store or passed. Invariant: what was
+passed in open is never closed here, and in a space that is not the subject's own nothing is touched whose
+name does not begin as the subject's.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from keepstate.engine.space import Space
 from keepstate.engine.together import recorded
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import ClosedError, InvalidError
+from keepstate.home import prefix_of, subjects_in
 from keepstate.managers import naming
 from keepstate.managers.backends import Backend, url_of
 from keepstate.opening import OpenStore, source_of
@@ -46,6 +48,11 @@ class Folder:
     id: str
     space: Space | Transaction
     prefix: str
+
+    @property
+    def has_own_space(self) -> bool:
+        """Returns whether the subject has the space for itself, and no transaction is under way on it."""
+        return not self.prefix and isinstance(self.space, Space)
 
     def name(self, *segments: str) -> str:
         """Returns the name of a document; the last segment may be any text but an empty one.
@@ -164,11 +171,6 @@ class Place:
         return self._handle
 
     @property
-    def is_own_space(self) -> bool:
-        """Whether each subject has a space of its own."""
-        return self._handle is not None
-
-    @property
     def transaction(self) -> Transaction | None:
         """Returns the transaction that all work joins, or None."""
         return self.space if isinstance(self.space, Transaction) else None
@@ -234,8 +236,10 @@ class Place:
             if self.space is None:
                 found = Folder(self.kind, id, self._space(name, id), "")
             else:
-                space = self.space.by(self.space.author or id or None)
-                found = Folder(self.kind, id, space, naming.prefix_of(self.kind, id))
+                space, prefix = self.space, prefix_of(self.space, self.kind, id)
+                if self._records and not prefix and isinstance(space, Space):
+                    space = recorded(space)
+                found = Folder(self.kind, id, space.by(space.author or id or None), prefix)
             self._folders[id] = found
             if len(self._folders) > _HANDLES:
                 self._folders.popitem(last=False)
@@ -246,19 +250,14 @@ class Place:
         return self._handle.space(name, author=author or None, record=self._records)
 
     async def ids(self) -> AsyncIterator[str]:
-        """Yields the subjects that hold something, in the order of their names."""
+        """Yields the subjects that hold something, in the order of their names; see `home.subjects_in`."""
         if self._handle is not None:
             async for name in self._handle.spaces(f"{self.kind}/"):
                 yield naming.id_in(self.kind, name)
             return
         assert self.space is not None
-        last: str | None = None
-        begin = f"{self.kind}/"
-        async for key in self.space.documents.keys(f"{escaped(begin)}*"):
-            segment = key[len(begin) :].partition("/")[0]
-            if segment != last:
-                yield naming.unquoted(segment)
-            last = segment
+        async for id in subjects_in(self.space, self.kind):
+            yield id
 
     async def spaces(self) -> AsyncIterator[Space]:
         """Yields the spaces that hold something: those of the subjects, or the one that was passed."""
@@ -269,9 +268,10 @@ class Place:
                 yield self._handle.space(name)
 
     async def drop(self, folder: Folder) -> None:
-        """Removes a subject's own space, and nothing of one that was passed."""
-        if self._handle is not None:
-            await self._handle.drop(naming.space_of(self.kind, folder.id))
+        """Removes a subject's own space."""
+        assert isinstance(folder.space, Space)
+        home: Any = folder.space._home  # pyright: ignore[reportPrivateUsage]
+        await home.drop(naming.space_of(self.kind, folder.id))
 
     def __getstate__(self) -> dict[str, Any]:
         """Returns what is sent; what arrives has a handle of its own, and closes it."""

@@ -21,11 +21,11 @@ from keepstate.engine.space import Space
 from keepstate.engine.times import milliseconds
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
+from keepstate.home import quoted
 from keepstate.managers.ages import note_time, remove_old
 from keepstate.managers.backends import Backend
 from keepstate.managers.config import StateConfig
 from keepstate.managers.manager import Manager
-from keepstate.managers.naming import quoted
 from keepstate.managers.pasts import StateMoment, moments_of
 from keepstate.managers.place import Folder
 from keepstate.managers.staging import Staging, admit_patch

@@ -53,7 +53,7 @@ class TeamRosters(Manager):
         try:
             existed = await self._forget(team)
             # Of a space that is shared the queue is, too. Without the team nobody adds to it.
-            removed = 0 if self._place.is_own_space else await team_tasks.remove_all(team)
+            removed = 0 if team.has_own_space else await team_tasks.remove_all(team)
         finally:
             self._recent.forget(team_id)
         return existed or removed > 0

@@ -12,8 +12,8 @@ from keepstate.engine.admission import admit_text
 from keepstate.engine.history.merging import MergeConflict
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, MergeConflictError, NotFoundError
+from keepstate.home import quoted
 from keepstate.sessions import fitting
-from keepstate.sessions.home import quoted
 from keepstate.sessions.messages import Message
 from keepstate.sessions.talk import Talk, TalkRecord
 from keepstate.sessions.window import PINNED, ROWS, Window

@@ -12,15 +12,12 @@ from typing import Final
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_space, admit_text
 from keepstate.engine.space import Space
+from keepstate.engine.together import recorded
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
-from keepstate.home import PRIVATE, HomeBase, Persistence
+from keepstate.home import PRIVATE, HomeBase, Persistence, is_home, prefix_of, space_name
 
 DEFAULT: Final = "memory://default"
-_ESCAPED: Final = str.maketrans(
-    {sign: f"%{ord(sign):02X}" for sign in ("%", "/", "\x7f", *map(chr, range(32)))}
-)
-_NO_LABEL: Final = str.maketrans({sign: f"%{ord(sign):02X}" for sign in "~#@"})
 _LABEL_BYTES: Final = 200
 
 
@@ -47,30 +44,42 @@ class Home(HomeBase):
     def place(self, kind: str, id: str, *, record: bool = False) -> Space | Transaction:
         """Returns the space of a subject, or what was passed; asks the store nothing.
 
+        A home that was passed as a space is recorded like one that was reached by a store.
+
         Raises:
             InvalidError: The id is empty, or its space's name would be over 200 bytes.
         """
         if not admit_text("id", id):
             raise InvalidError(f"the id of a {kind} is empty; give one")
-        name = admit_space("id", f"{kind}/{id}", "")
+        name = admit_space("id", space_name(kind, id), "")
         if self.passed is not None:
-            return self.passed
+            is_recorded_home = record and self.is_home(kind, id) and isinstance(self.passed, Space)
+            return recorded(self.passed) if is_recorded_home else self.passed
         assert self.handle is not None
         return self.handle.space(name, record=record)
 
+    def is_home(self, kind: str, id: str) -> bool:
+        """Return whether what was passed is the subject's own space, or a transaction on it."""
+        return is_home(self.passed, kind, id)
+
     def prefix(self, kind: str, id: str) -> str:
-        """Returns what the names of a subject's documents begin with: something only in a space of others."""
-        return f"{kind}/{quoted(id)}/" if self.passed is not None else ""
+        """Return the prefix of the names of a subject's documents; empty in its home."""
+        return prefix_of(self.passed, kind, id)
+
+    def next_to(self, kind: str, id: str) -> Space | None:
+        """Return the recorded home of another subject in the store of a space that was passed.
+
+        None if a transaction was passed, which reaches one space only.
+        """
+        if not isinstance(self.passed, Space):
+            return None
+        handle = self.passed._home  # pyright: ignore[reportPrivateUsage]
+        name = admit_space("id", space_name(kind, id), "")
+        return Space(handle, name, author=self.passed.author, record=True)
 
 
-def quoted(id: str) -> str:
-    """Returns any text as one segment of a name, without `/`."""
-    return id.translate(_ESCAPED)
-
-
-def short(name: str) -> str:
-    """Returns the name of a branch or stream: without what no branch may have, cut where too long."""
-    label = name.translate(_NO_LABEL)
+def short(label: str) -> str:
+    """Returns the name of a branch or stream, cut where too long."""
     encoded = label.encode()
     if len(encoded) <= _LABEL_BYTES:
         return label

@@ -62,7 +62,9 @@ class Session(Kept):
         user_id: The user who opens it; `ANY_USER` opens the sessions of all users.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
             `space` it is in memory that this process shares.
-        space: Instead: a space or transaction that session and user are both in.
+        space: Instead: a space, or a transaction whose batch all changes join. The session's own space is the
+            same place as with `persistence`, and the user's space is next to it. In any other space session
+            and user are together.
         ttl_s: Seconds after the last use until the session ends; None, the default, means never. Of several
             values that a session was written with, the longest applies; reading does not change it.
 
@@ -96,7 +98,7 @@ class Session(Kept):
         )
         user = None
         if isinstance(user_id, str):
-            user = Site(home.place("user", user_id, record=True), home.prefix("user", user_id))
+            user = _user_site(home, session_id, user_id)
         self._begin(home, session_id, user_id, lives, user)
 
     def _begin(
@@ -112,7 +114,9 @@ class Session(Kept):
         self._talk = Talk(lives, ContextRules(Budget(_MAX_TOKENS)))
         self._lives, self._user = lives, user
         self._lease: Lease | None = None
-        self._shares = home is not None and home.passed is not None
+        self._shares = (
+            home is not None and home.passed is not None and not home.is_home("session", session_id)
+        )
         """Whether session and user are in one space."""
 
     def __repr__(self) -> str:
@@ -328,11 +332,7 @@ class Session(Kept):
         if user is not None and self._shares:
             user = Site(place, user.prefix, lease=lease)
         elif user is not None:
-            user = Elsewhere(
-                place,
-                f"user {self.user_id!r} is kept in the space 'user/{self.user_id}' and {why} on "
-                f"'session/{self.session_id}'; use it outside, or give Session a space= for both",
-            )
+            user = _user_elsewhere(place, self.session_id, self.user_id, why)
         inside = Session.__new__(Session)
         inside._begin(None, self.session_id, self.user_id, self._lives.on(place, lease), user)
         inside._lease, inside._shares = lease, self._shares
@@ -387,6 +387,25 @@ class Session(Kept):
         if history and (kinds := await self.user.histories(limit=history)):
             known["history"] = kinds
         return known
+
+
+def _user_site(home: Home, session_id: str, user_id: str) -> Site:
+    """Returns the site of a session's user: in the space that both share, or in the user's own."""
+    if not home.is_home("session", session_id):
+        return Site(home.place("user", user_id, record=True), home.prefix("user", user_id))
+    own, passed = home.next_to("user", user_id), home.passed
+    if own is not None:
+        return Site(own)
+    assert passed is not None
+    return _user_elsewhere(passed, session_id, user_id, "is not part of this transaction")
+
+
+def _user_elsewhere(place: Space | Transaction, session_id: str, user_id: object, why: str) -> Elsewhere:
+    return Elsewhere(
+        place,
+        f"user {user_id!r} is kept in the space 'user/{user_id}' and {why} on 'session/{session_id}'; use it "
+        "outside, or give Session another space= for both",
+    )
 
 
 def _too_little(tokens: int, max_tokens: int, why: str = "") -> InvalidError:

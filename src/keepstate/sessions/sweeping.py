@@ -5,14 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from datetime import timedelta
 from os import PathLike
-from urllib.parse import unquote
 
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_instance, admit_text
-from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.errors import InvalidError
+from keepstate.home import subjects_in
 from keepstate.sessions.home import Home
 from keepstate.sessions.kept import Kept
 from keepstate.sessions.lives import ANY_USER, Lives
@@ -84,12 +83,8 @@ class Sessions(Kept):
                 yield name[len(begin) :]
             return
         assert self._home.passed is not None
-        last: str | None = None
-        async for key in self._home.passed.documents.keys(f"{escaped(begin)}*"):
-            segment = key[len(begin) :].partition("/")[0]
-            if segment != last:
-                yield unquote(segment)
-            last = segment
+        async for id in subjects_in(self._home.passed, "session"):
+            yield id
 
     def _lives(self, id: str) -> Lives:
         place, prefix = self._home.place("session", id, record=True), self._home.prefix("session", id)

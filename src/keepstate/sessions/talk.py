@@ -19,12 +19,12 @@ import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
-from urllib.parse import unquote
 
 from keepstate.engine.scope import refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError, NotFoundError
+from keepstate.home import unquoted
 from keepstate.sessions import fitting, summaries
 from keepstate.sessions.fitting import Budget
 from keepstate.sessions.messages import Message, admit, links
@@ -345,7 +345,7 @@ class Talk:
         return prefix
 
     def _absent(self) -> NotFoundError:
-        name = unquote(self.tail.split("/")[1])
+        name = unquoted(self.tail.split("/")[1])
         return NotFoundError(f"there is no fork {name!r} in {self.site.place!r}; make it by fork()")
 
     def _window_of(self, record: WindowRecord | None) -> Window:

@@ -12,8 +12,8 @@ from typing import Any, Final, TypeVar
 from keepstate.engine.admission import admit_text
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
+from keepstate.home import quoted
 from keepstate.sessions.changing import admit_change, changed, read
-from keepstate.sessions.home import quoted
 from keepstate.sessions.models import Model
 from keepstate.sessions.site import Site
 from keepstate.sessions.validated import STATES, ValidatedState, state_at

@@ -19,7 +19,8 @@ from keepstate.engine.space import Space
 from keepstate.engine.together import together
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
-from keepstate.sessions.home import Home, quoted, short
+from keepstate.home import quoted
+from keepstate.sessions.home import Home, short
 from keepstate.sessions.kept import Kept
 from keepstate.stores.protocol import Store
 from keepstate.values import limits

@@ -7,7 +7,7 @@ from keepstate.engine.admission import admit_author, admit_flag, admit_space, ad
 from keepstate.engine.space import Space
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import InvalidError
-from keepstate.home import PRIVATE, HomeBase, Persistence
+from keepstate.home import PRIVATE, HomeBase, Persistence, prefix_of, space_name
 from keepstate.typed.layout import Names
 
 
@@ -55,8 +55,5 @@ class Home(HomeBase):
         """
         if not admit_text("thread_id", thread_id):
             raise InvalidError("`thread_id` is empty; give the thread's id")
-        name = admit_space("thread_id", f"thread/{thread_id}", "")
-        given = (
-            self.passed.space if isinstance(self.passed, Transaction) else self.passed and self.passed.name
-        )
-        return self.place(name), Names() if given in (None, name) else Names.shared(thread_id)
+        name = admit_space("thread_id", space_name("thread", thread_id), "")
+        return self.place(name), Names(prefix_of(self.passed, "thread", thread_id))

@@ -10,9 +10,9 @@ profile/OWNER/KEY             what is kept of an agent or a scope
 ```
 
 In a space that was passed all names of a thread begin with `thread/THREAD/`, unless it is the thread's own,
-which is called just that. What stands last, KEY or RUN, is written as it is; in what is followed by more `%`
-and `/` are written `%25` and `%2F`, so that each name belongs to one thread and key only. In memory values
-are named by their slot, `thread/KEY` or `run/KEY`.
+which is called just that. What stands last, KEY or RUN, is written as it is; THREAD, OWNER and a RUN with a
+KEY behind it are quoted as `keepstate.home` says, so that each name belongs to one thread and key only. In
+memory values are named by their slot, `thread/KEY` or `run/KEY`.
 """
 
 from __future__ import annotations
@@ -21,16 +21,12 @@ from dataclasses import dataclass
 from typing import Final
 
 from keepstate.errors import InvalidError
+from keepstate.home import quoted
 from keepstate.typed.key import NAME_BYTES, KeyScope
 from keepstate.values import limits
 
 THREAD_SLOTS: Final = "thread/"
 RUN_SLOTS: Final = "run/"
-
-
-def quoted(text: str) -> str:
-    """Returns text as a segment that is not the last."""
-    return text.replace("%", "%25").replace("/", "%2F")
 
 
 def slot_of(scope: KeyScope, key: str) -> str:
@@ -57,11 +53,6 @@ class Names:
     """
 
     prefix: str = ""
-
-    @classmethod
-    def shared(cls, thread_id: str) -> Names:
-        """Returns the names of a thread in a space that others use too."""
-        return cls(f"thread/{quoted(thread_id)}/")
 
     def admit(self, run_id: str) -> None:
         """Raises `InvalidError` if a name would be longer than stores take."""

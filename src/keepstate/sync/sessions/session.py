@@ -45,7 +45,9 @@ class Session(Kept[sessions.Session]):
         user_id: The user who opens it; `ANY_USER` opens the sessions of all users.
         persistence: A URL, the path of an SQLite file, an open store, or a handle on one. Without it and
             `space` it is in memory that this process shares.
-        space: Instead: a space or transaction that session and user are both in.
+        space: Instead: a space, or a transaction whose batch all changes join. The session's own space is the
+            same place as with `persistence`, and the user's space is next to it. In any other space session
+            and user are together.
         ttl_s: Seconds after the last use until the session ends; None, the default, means never. Of several
             values that a session was written with, the longest applies; reading does not change it.
 
