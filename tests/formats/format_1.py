@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import enum
 import math
+import re
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any, NamedTuple
 from uuid import UUID
@@ -56,6 +59,12 @@ class Account:
 class Message(pydantic.BaseModel):
     role: str
     content: str = ""
+
+
+def noted() -> ValueError:
+    error = ValueError("no", 1)
+    error.add_note("seen")
+    return error
 
 
 REGISTRY = Registry()
@@ -141,6 +150,22 @@ VALUES: list[tuple[Any, str]] = [
     (timedelta(-1, 2, 3), "c70c0bffffffff0000000200000003"),
     (UTC, "c7090c010000000000000000"),
     (ZoneInfo("Asia/Tokyo"), "c70b0c02417369612f546f6b796f"),
+    (deque([1, (2,)], 3), "c70726930301d5209102"),
+    (deque(), "d52691c0"),
+    (OrderedDict(b=1, a=2), "c7072794a16201a16102"),
+    (Counter("aba"), "c7072894a16102a16201"),
+    (defaultdict(list, {1: [2]}), "c7092993a46c697374019102"),
+    (defaultdict(None), "d52991c0"),
+    (range(1, 2**70, 3), "c70f2a9301c7090140000000000000000003"),
+    (range(0), "d62a93000001"),
+    (Fraction(-1, 3), "c7032b92ff03"),
+    (re.compile("a.b", re.IGNORECASE), "c7062c92a3612e6222"),
+    (re.compile(b"x"), "c7052c92c4017800"),
+    (noted(), "c7222d93aa56616c75654572726f7292a26e6f0181a95f5f6e6f7465735f5f91a47365656e"),
+    (
+        FileNotFoundError(2, "gone", "f.txt"),
+        "c7212d93b146696c654e6f74466f756e644572726f729302a4676f6e65a5662e74787480",
+    ),
     (
         np.array([[1, 2], [3, 4]], dtype="<i2"),
         "c71d0d02033c6932000000000000000200000000000000020100020003000400",

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from collections import defaultdict, deque
 from datetime import datetime, time, timezone
 from decimal import Decimal
 from typing import Any
 from zoneinfo import ZoneInfo
 
 import numpy as np
+
+from keepstate.values.standard import exception_fields
 
 
 def same(one: Any, other: Any) -> Any:
@@ -21,6 +24,14 @@ def same(one: Any, other: Any) -> Any:
         )
     if isinstance(one, complex):
         return same(one.real, other.real) and same(one.imag, other.imag)
+    if isinstance(one, BaseException):
+        return same(exception_fields(one), exception_fields(other))
+    if isinstance(one, range):
+        return (one.start, one.stop, one.step) == (other.start, other.stop, other.step)
+    if isinstance(one, deque):
+        return one.maxlen == other.maxlen and same([*one], [*other])
+    if isinstance(one, defaultdict) and one.default_factory is not other.default_factory:
+        return False
     if isinstance(one, list | tuple):
         return len(one) == len(other) and all(map(same, one, other))
     if isinstance(one, dict):

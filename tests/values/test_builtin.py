@@ -3,9 +3,11 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter, OrderedDict, defaultdict, deque
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import PurePosixPath
 from typing import Any
 from uuid import UUID
@@ -105,6 +107,14 @@ def test_every_value_has_a_json_form(value: Any) -> None:
         (timezone(timedelta(hours=1)), {"@type": "timezone", "value": "UTC+01:00"}),
         (ZoneInfo("Asia/Tokyo"), {"@type": "zone", "value": "Asia/Tokyo"}),
         (PurePosixPath("/a"), {"@type": "path", "kind": "PurePosixPath", "value": "/a"}),
+        (deque([1], 2), {"@type": "deque", "maxlen": 2, "items": [1]}),
+        (Counter("a"), {"@type": "counter", "items": [["a", 1]]}),
+        (OrderedDict(b=1), {"@type": "ordered dict", "items": [["b", 1]]}),
+        (defaultdict(int), {"@type": "defaultdict", "default_factory": "int", "items": []}),
+        (range(3), {"@type": "range", "start": 0, "stop": 3, "step": 1}),
+        (Fraction(1, 3), {"@type": "fraction", "numerator": 1, "denominator": 3}),
+        (re.compile("a"), {"@type": "pattern", "pattern": "a", "flags": 32}),
+        (KeyError("x"), {"@type": "exception", "kind": "KeyError", "args": ["x"], "attributes": {}}),
         (
             Record({"@type": "profile@2", "a": (1,)}),
             {"@type": "profile@2", "a": {"@type": "tuple", "items": [1]}},

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from keepstate.errors import CorruptError, InvalidError, MissingExtraError, UnsupportedError
 from keepstate.values import arrays, limits, types
-from keepstate.values.codec import COMPRESSED, PLAIN, Codec, decode, encode, to_builtin
+from keepstate.values.codec import COMPRESSED, PLAIN, Codec, canonical, decode, encode, to_builtin
 from keepstate.values.compression import compress, decompress
 from keepstate.values.lowering import array_head
 from keepstate.values.schema import Registry
@@ -127,6 +127,40 @@ BOMBS = {
     "an array of characters beyond Unicode": ext(types.ARRAY, b"\x01\x03<U1" + (1).to_bytes(8) + b"\xff" * 4),
     "an array of bools beyond true": ext(types.ARRAY, b"\x01\x03|b1" + (1).to_bytes(8) + b"\x02"),
     "a scalar of two": ext(types.SCALAR, b"\x00\x03<f8" + bytes(16)),
+    "a deque of more than its length": ext(types.DEQUE, b"\x93\x01\x01\x01"),
+    "a deque of half a length": ext(types.DEQUE, b"\x91\xcb" + bytes(8)),
+    "a deque of nothing": ext(types.DEQUE, b"\x90"),
+    "an odd counter": ext(types.COUNTER, b"\x91\x01"),
+    "an ordered dict with an unhashable key": ext(types.ORDERED, b"\x92\x90\x01"),
+    "a factory that nobody listed": ext(types.DEFAULT, b"\x91\xa4eval"),
+    "a factory that is a number": ext(types.DEFAULT, b"\x91\x01"),
+    "a range without a step": ext(types.RANGE, b"\x92\x01\x02"),
+    "a range of step 0": ext(types.RANGE, b"\x93\x01\x02\x00"),
+    "a range of text": ext(types.RANGE, b"\x93\xa11\x02\x01"),
+    "a fraction of nothing": ext(types.FRACTION, b"\x92\x01\x00"),
+    "a fraction not in lowest terms": ext(types.FRACTION, b"\x92\x02\x04"),
+    "a fraction of text": ext(types.FRACTION, b"\x92\xa11\x04"),
+    "a fraction beyond the limit": ext(types.FRACTION, b"\x92\x01" + canonical(1 << 40_000)),
+    "a pattern that does not compile": ext(types.PATTERN, b"\x92\xa1(\x20"),
+    "a pattern that prints": ext(types.PATTERN, b"\x92\xa1a\xcc\xa0"),
+    "a pattern with a flag of none": ext(types.PATTERN, b"\x92\xa1a\xcd\x10\x00"),
+    "a pattern that is a number": ext(types.PATTERN, b"\x92\x01\x20"),
+    "a pattern nested too deep": ext(
+        types.PATTERN, b"\x92\xda\x08\x00" + b"(" * 1024 + b")" * 1024 + b"\x20"
+    ),
+    "a pattern beyond the limit": ext(types.PATTERN, b"\x92\xda\x10\x01" + b"a" * 4097 + b"\x20"),
+    "a pattern of ranges upon ranges": ext(
+        types.PATTERN, b"\x92\xda\x0b\xb8" + "[\x01-\uffff]".encode() * 428 + b"aaaa" + b"\x22"
+    ),
+    "an exception that is none": ext(types.EXCEPTION, b"\x93\xa4eval\x90\x80"),
+    "an exception that is a class": ext(types.EXCEPTION, b"\x93\xa3int\x90\x80"),
+    "an exception of another number": ext(types.EXCEPTION, b"\x93\xa7OSError\x92\x02\xa1x\x80"),
+    "an exception of wrong arguments": ext(types.EXCEPTION, b"\x93\xb2UnicodeDecodeError\x90\x80"),
+    "an exception with a hidden attribute": ext(
+        types.EXCEPTION, b"\x93\xaaValueError\x90\x81\xa9__class__\x01"
+    ),
+    "an exception with a method": ext(types.EXCEPTION, b"\x93\xaaValueError\x90\x81\xa8add_note\x01"),
+    "an exception without attributes": ext(types.EXCEPTION, b"\x93\xaaValueError\x90\x90"),
     "a tag that nobody gave": ext(99, b""),
 }
 

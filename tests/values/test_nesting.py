@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import re
+from collections import deque
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -13,6 +16,10 @@ from tests.values.strategies import values
 
 def depth(value: Any) -> int:
     """Says how deep the encoding must be: a tag's parts stand in an array."""
+    if isinstance(value, BaseException):
+        return 2 + max(map(depth, value.args), default=0)
+    if isinstance(value, deque | range | Fraction | re.Pattern):
+        return 1 + max(map(depth, value if isinstance(value, deque) else ()), default=0)
     if isinstance(value, dict):
         return 1 + max((depth(part) for pair in value.items() for part in pair), default=0)
     if isinstance(value, list | tuple | set | frozenset):

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 import re
 from array import array
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -77,6 +78,22 @@ class Model(pydantic.BaseModel):
     a: int = 1
 
 
+class Named(OrderedDict[str, Any]):
+    pass
+
+
+class Tally(Counter[str]):
+    pass
+
+
+class Line(deque[int]):
+    pass
+
+
+class OddError(ValueError):
+    pass
+
+
 class Zone(tzinfo):
     def utcoffset(self, dt: datetime | None) -> timedelta:
         return timedelta(0)
@@ -91,8 +108,15 @@ class Zone(tzinfo):
 REFUSED = [
     *(Name("x"), Count(1), Share(1.5), Blob(b"x"), Items(), Fields(), Pair((1, 2))),
     *(Colour.RED, Level.LOW, Rank.FIRST, Plain(), Point(), Packed(), Model()),
-    *(OrderedDict(), defaultdict(list), Counter(), deque(), Fraction(1, 2), array("b")),
-    *(bytearray(b"x"), memoryview(b"x"), range(3), slice(1), object(), int, len, lambda: 1, NotImplemented),
+    *(Named(), defaultdict(lambda: 1), defaultdict(Plain), Tally(), Line(), array("b")),
+    *(OddError("x"), SystemError(object()), re.compile(Name("x")), re.compile("x" * 4097)),
+    *(
+        re.compile("[\u0100-\uffff]", re.IGNORECASE),
+        Fraction(1, 1 << 40_000),
+        functools.partial(len),
+        (i for i in "a"),
+    ),
+    *(bytearray(b"x"), memoryview(b"x"), slice(1), object(), int, len, lambda: 1, NotImplemented, re),
     *(datetime(2020, 1, 1, tzinfo=Zone()), Zone()),
     *(
         np.array([object()]),
@@ -109,10 +133,10 @@ REFUSED = [
 def test_what_does_not_come_back_is_refused_with_its_path(value: Any) -> None:
     state = {"messages": [0, 1, {"meta": {"client": value}}], "n": 1}
 
-    with pytest.raises(InvalidError, match=re.escape("messages[2].meta.client: ")) as caught:
+    with pytest.raises(InvalidError, match=r"^messages\[2\]\.meta\.client") as caught:
         encode(state)
 
-    assert caught.value.path == "messages[2].meta.client"
+    assert str(caught.value.path).startswith("messages[2].meta.client")
 
 
 @pytest.mark.parametrize("value", REFUSED, ids=lambda v: type(v).__name__)

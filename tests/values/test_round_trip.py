@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import math
+import re
 import struct
+import warnings
+from collections import Counter, OrderedDict, defaultdict, deque
 from datetime import UTC, date, datetime, time, timedelta, timezone
 from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path, PurePath, PurePosixPath, PureWindowsPath
 from typing import Any
 from uuid import UUID
@@ -13,15 +17,30 @@ import numpy as np
 import pytest
 from hypothesis import given
 
-from keepstate.values.codec import COMPRESSED, PLAIN, decode, encode
+from keepstate.values.codec import COMPRESSED, PLAIN, Codec, decode, encode
 from keepstate.values.lowering import Lowering
-from keepstate.values.schema import CLASSES
+from keepstate.values.schema import CLASSES, Registry
 from tests.values.sameness import same
 from tests.values.strategies import values
 
 pytestmark = pytest.mark.searched
 
 BERLIN = ZoneInfo("Europe/Berlin")
+
+
+def noted() -> ValueError:
+    error = ValueError("odd")
+    error.add_note("seen")
+    error.place = {"line": 3}  # type: ignore[attr-defined]
+    return error
+
+
+class LimitError(Exception):
+    """Gives its base other arguments than it takes."""
+
+    def __init__(self, limit: int, used: int) -> None:
+        super().__init__(f"{used} of {limit}")
+        self.limit = limit
 
 
 @given(values)
@@ -65,6 +84,37 @@ def test_the_fast_way_and_the_complete_way_give_the_same_bytes(value: Any) -> No
         BERLIN,
         *(Decimal("1.10"), Decimal("-0E+3"), Decimal("sNaN123"), Decimal("Infinity"), Decimal("1E-999999")),
         UUID(int=2**128 - 1),
+        *(
+            deque([1, [2]], 2),
+            deque([deque()]),
+            OrderedDict({2: 1, 1: OrderedDict()}),
+            Counter({(1,): -1, "b": 2.5}),
+        ),
+        *(
+            defaultdict(list, {1: [2]}),
+            defaultdict(None),
+            defaultdict(Counter),
+            range(9, -(2**70), -3),
+            range(5, 5),
+        ),
+        *(
+            Fraction(-(2**70), 3),
+            Fraction(0),
+            re.compile("(?P<n>a)|b", re.IGNORECASE | re.MULTILINE | re.ASCII),
+            re.compile(b"\xff"),
+        ),
+        *(
+            re.compile("[\u4e00-\u9fff]+", re.IGNORECASE),
+            re.compile("[\U0001f600-\U0001f64f\U0001f300-\U0001f5ff]"),
+        ),
+        *(ValueError(), KeyError("x", (1,)), FileNotFoundError(2, "gone", "f"), StopIteration([1])),
+        *(
+            UnicodeDecodeError("utf-8", b"\xff", 0, 1, "odd"),
+            ImportError("no", name="m"),
+            noted(),
+            SystemExit(3),
+        ),
+        ExceptionGroup("two", [ValueError(1), OSError(2, "gone")]),
         *(Path("/a/b"), Path(), PurePosixPath("a//b/."), PureWindowsPath("C:\\x"), PurePath("\udc80")),
     ],
     ids=lambda value: type(value).__name__,
@@ -118,6 +168,37 @@ def test_every_nan_becomes_the_one_of_python() -> None:
     others = [-math.nan, math.inf - math.inf, struct.unpack(">d", b"\x7f\xf0\0\0\0\0\0\1")[0]]
 
     assert {encode([other]) for other in others} == {encode([math.nan])}
+
+
+def test_the_factory_of_a_defaultdict_and_the_length_of_a_deque_still_act() -> None:
+    groups, last = decode(encode((defaultdict(list), deque([1, 2], 2))))
+
+    groups["a"].append(1)
+    last.append(3)
+
+    assert groups == {"a": [1]} and last == deque([2, 3])
+
+
+def test_an_exception_of_a_registered_class_comes_back_without_its_constructor() -> None:
+    registry = Registry()
+    registry.register(LimitError, "limit error")
+    error = LimitError(3, 5)
+    error.add_note("seen")
+
+    back = Codec(registry).decode(Codec(registry).encode([error]))[0]
+
+    assert type(back) is LimitError and back.args == ("5 of 3",)
+    assert (back.limit, back.__notes__) == (3, ["seen"])
+
+
+def test_a_pattern_that_was_warned_of_when_it_was_written_is_read() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pattern = re.compile("[[a]")
+    stored = encode(pattern)
+    re.purge()
+
+    assert decode(stored) == pattern
 
 
 def test_a_value_under_two_paths_comes_back_as_two() -> None:

@@ -20,7 +20,7 @@ from zoneinfo import ZoneInfo
 import msgspec
 
 from keepstate.errors import InvalidError, MissingExtraError
-from keepstate.values import arrays, types
+from keepstate.values import arrays, standard, types
 
 TYPE: Final = "@type"
 _SCALARS: Final = frozenset({str, bytes, int, float, bool, UUID, datetime, date, type(None)})
@@ -102,6 +102,8 @@ def _json(value: Any) -> Any:
     form = _FORMS.get(kind)
     if form is not None:
         return form(value)
+    if standard.is_standard(kind):
+        return _standard(value)
     if isinstance(value, PurePath):
         return {TYPE: "path", "kind": kind.__name__, "value": _json(str(value))}
     raise _FormlessError(value)
@@ -143,6 +145,29 @@ def _group(name: str) -> Callable[[Any], Any]:
 
 def _members(name: str) -> Callable[[Any], Any]:
     return lambda group: {TYPE: name, "items": sorted(map(_json, group), key=msgspec.json.encode)}
+
+
+def _standard(value: Any) -> Any:
+    """Returns the named parts of a value of the standard library, with its items or pairs if it has any."""
+    tag, fixed, items, pairs = standard.parts_of(value)
+    form: dict[str, Any] = {TYPE: _STANDARD_NAMES[tag], **{name: _json(part) for name, part in fixed.items()}}
+    if tag == types.DEQUE:
+        form["items"] = [_json(item) for item in items]
+    elif tag in (types.ORDERED, types.COUNTER, types.DEFAULT):
+        form["items"] = [[_json(key), _json(part)] for key, part in pairs.items()]
+    return form
+
+
+_STANDARD_NAMES: Final = {
+    types.DEQUE: "deque",
+    types.ORDERED: "ordered dict",
+    types.COUNTER: "counter",
+    types.DEFAULT: "defaultdict",
+    types.RANGE: "range",
+    types.FRACTION: "fraction",
+    types.PATTERN: "pattern",
+    types.EXCEPTION: "exception",
+}
 
 
 def _datetime(moment: datetime | time) -> Any:

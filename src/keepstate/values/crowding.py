@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection
 from decimal import Decimal
+from fractions import Fraction
 from typing import Any, Final
 from uuid import UUID
 
 from keepstate.values import limits
 
-_CHOSEN: Final = frozenset({int, float, complex, Decimal, UUID, tuple, frozenset})
+_CHOSEN: Final = frozenset({int, float, complex, Decimal, Fraction, UUID, range, tuple, frozenset})
 
 
 def is_crowded(keys: Collection[Any]) -> bool:

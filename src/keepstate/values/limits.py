@@ -53,6 +53,10 @@ EQUAL_HASHES: Final = 1_000
 """Of how many keys of one dict, or members of one set, the hashes may be the same."""
 TYPE_NAME_BYTES: Final = 200
 """Of the name that a class is registered under, as UTF-8."""
+PATTERN_LENGTH: Final = 4096
+"""Characters of a compiled regular expression that is stored: reading one compiles it again."""
+FRACTION_BYTES: Final = 4 << 10
+"""Of the numerator and of the denominator of a stored `Fraction`."""
 
 COUNT: Final = 2**31 - 1
 """Of anything that a caller asks for by number."""

@@ -8,17 +8,18 @@ value.
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Mapping
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from pathlib import PurePath
+from types import ModuleType
 from typing import Any, Final, TypeAlias
 from uuid import UUID
 
 import ormsgpack
 
 from keepstate.errors import InvalidError
-from keepstate.values import limits, types
+from keepstate.values import limits, standard, types
 from keepstate.values.crowding import is_crowded
 from keepstate.values.nesting import nests_deeper
 from keepstate.values.schema import Registration, Registry
@@ -113,6 +114,9 @@ class Lowering:
     def _lower_map(self, group: dict[object, object]) -> ormsgpack.Ext:
         self._refuse_crowd(group)
         outer = self._enter_tag()
+        return self._tag(types.MAP, self._lower_pairs(group), outer)
+
+    def _lower_pairs(self, group: Mapping[object, object]) -> list[object]:
         pairs: list[object] = []
         path = self._path
         for key, value in group.items():
@@ -121,7 +125,7 @@ class Lowering:
             path[-1] = _step(key)
             pairs.append(self._lower(value))
             path.pop()
-        return self._tag(types.MAP, pairs, outer)
+        return pairs
 
     def _lower_tagged(self, value: Any) -> ormsgpack.Ext:
         kind = _kind(value)
@@ -136,6 +140,8 @@ class Lowering:
         if kind is set or kind is frozenset:
             return self._lower_set(types.SET if kind is set else types.FROZENSET, value)
         known = self._registry.of(kind)
+        if known is None and standard.is_standard(kind):
+            return self._lower_standard(value)
         if known is None and (dumped := self._pickled(value)) is not None:
             return ormsgpack.Ext(types.PICKLE, dumped)
         if known is None:
@@ -175,6 +181,24 @@ class Lowering:
         lowered = self._lower_group(fields)
         self._open.discard(id(value))
         return self._tag(types.OBJECT, [name, version, lowered, *unset], outer)
+
+    def _lower_standard(self, value: object) -> ormsgpack.Ext:
+        self._enter(value)
+        try:
+            tag, fixed, items, pairs = standard.parts_of(value)
+        except InvalidError as error:
+            raise self._refusal(str(error)) from None
+        self._refuse_crowd(pairs)
+        outer = self._enter_tag()
+        lowered: list[object] = []
+        for name, part in fixed.items():
+            self._path.append(f".{name}")
+            lowered.append(self._lower(part))
+            self._path.pop()
+        lowered += self._lower_items(items)
+        lowered += self._lower_pairs(pairs)
+        self._open.discard(id(value))
+        return self._tag(tag, lowered, outer)
 
     def _refuse_crowd(self, keys: Any) -> None:
         if is_crowded(keys):
@@ -219,6 +243,13 @@ class Lowering:
     def _advice(self, value: object) -> str:
         kind = type(value)
         name = f"{kind.__module__}.{kind.__qualname__}"
+        if (code := _code_name(value)) is not None:
+            return (
+                f"{code} is code and not a value; store its name, or what it returns (a task's step keeps a "
+                "function or class that is a variable of its own)"
+            )
+        if isinstance(value, BaseException):
+            return f"the exception {name} is not registered; register its class, or store str() of it"
         if isinstance(value, bytearray | memoryview):
             return f"a {kind.__name__} does not come back as one; store bytes(…)"
         if isinstance(value, enum.Enum):
@@ -263,6 +294,19 @@ def map_head(count: int) -> bytes:
     if count < 16:
         return bytes((0x80 | count,))
     return b"\xde" + count.to_bytes(2) if count < 1 << 16 else b"\xdf" + count.to_bytes(4)
+
+
+def _code_name(value: object) -> str | None:
+    """Returns a name for functions, classes, modules and the like; None for other values."""
+    if isinstance(value, ModuleType):
+        return f"the module {value.__name__}"
+    if isinstance(value, type):
+        return f"the class {value.__qualname__}"
+    if isinstance(value, Generator | Coroutine | AsyncGenerator):
+        return "a running generator or coroutine"
+    if callable(value) and type(value).__module__ in ("builtins", "functools"):
+        return f"the function {getattr(value, '__qualname__', type(value).__qualname__)}"
+    return None
 
 
 def _kind(value: object) -> Any:

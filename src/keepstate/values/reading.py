@@ -10,7 +10,7 @@ from typing import Any, Final
 import msgspec
 
 from keepstate.errors import CorruptError, InvalidError, KeepstateError
-from keepstate.values import limits, types
+from keepstate.values import limits, standard, types
 from keepstate.values.builtin import TYPE, Record
 from keepstate.values.crowding import is_crowded
 from keepstate.values.nesting import nests_deeper
@@ -86,6 +86,8 @@ class Reader:
             raise CorruptError(f"a stored value is damaged: what is tagged {tag} holds no array")
         if tag == types.TUPLE:
             return tuple(items)
+        if tag in types.STANDARD:
+            return standard.made_of(tag, items)
         keys = items[::2] if tag == types.MAP else items
         if is_crowded(keys):
             raise CorruptError(f"a stored value is damaged: over {limits.EQUAL_HASHES} keys have one hash")
@@ -150,6 +152,10 @@ class ObjectReader(Reader):
             return kind([self._revive(item) for item in value])
         if kind is dict:
             return {self._revive(key): self._revive(item) for key, item in value.items()}
+        if standard.is_standard(kind):
+            tag, fixed, items, pairs = standard.parts_of(value)
+            revived = [self._revive(part) for part in standard.Parts(tag, fixed, items, pairs).listed()]
+            return standard.made_of(tag, revived)
         if kind is Record:
             name, version = value.named()
             return self._revived(self._registry.named(name, version), version, value.fields(), [])

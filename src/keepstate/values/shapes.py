@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import msgspec
 
 from keepstate.errors import InvalidError
+from keepstate.values import standard
 
 Restore = Callable[[Any, str, Any], None]
 """Sets an attribute past `frozen` and past validators."""
@@ -62,9 +63,11 @@ def shape_of(kind: Any) -> Shape:
         return _attrs_shape(kind)
     if dataclasses.is_dataclass(kind):
         return _dataclass_shape(kind)
+    if issubclass(kind, BaseException):
+        return ExceptionShape(kind)
     raise InvalidError(
         f"{name} cannot be registered; make it a dataclass, NamedTuple, Enum, msgspec Struct, attrs or "
-        "pydantic class"
+        "pydantic class, or an exception"
     )
 
 
@@ -109,6 +112,26 @@ class _FlagShape:
         for name in names:
             combined |= self._kind[name]
         return combined
+
+
+class ExceptionShape:
+    """An exception is its arguments and its attributes; an `__init__` of its own does not run again."""
+
+    def __init__(self, kind: type[BaseException]) -> None:
+        self._kind = kind
+
+    def fields(self, value: BaseException) -> dict[str, Any]:
+        """Returns arguments and attributes."""
+        return standard.exception_fields(value)
+
+    def unset(self, value: BaseException) -> list[str]:
+        """Returns nothing."""
+        return []
+
+    def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> BaseException:
+        """Returns the exception."""
+        _check_known(fields, ("args", "attributes"))
+        return standard.exception_of(self._kind, fields["args"], fields["attributes"])
 
 
 class _FieldsShape:

@@ -52,7 +52,26 @@ OBJECT: Final = 36
 PICKLE: Final = 37
 """An object that was pickled: its class's name behind two bytes that count it, then the pickle."""
 
-CONTAINERS: Final = frozenset({TUPLE, SET, FROZENSET, MAP, OBJECT})
+DEQUE: Final = 38
+"""Its `maxlen`, then its items."""
+ORDERED: Final = 39
+"""An `OrderedDict`: key, value, key, value."""
+COUNTER: Final = 40
+"""As `ORDERED`."""
+DEFAULT: Final = 41
+"""A `defaultdict`: the name of its factory or None, then as `ORDERED`."""
+RANGE: Final = 42
+"""Start, stop and step."""
+FRACTION: Final = 43
+"""Numerator and denominator, in lowest terms."""
+PATTERN: Final = 44
+"""A regular expression: its text and its flags."""
+EXCEPTION: Final = 45
+"""An exception of the interpreter: the name of its class, its arguments, and its attributes by name."""
+
+STANDARD: Final = frozenset({DEQUE, ORDERED, COUNTER, DEFAULT, RANGE, FRACTION, PATTERN, EXCEPTION})
+"""What `standard` takes apart and makes again."""
+CONTAINERS: Final = frozenset({TUPLE, SET, FROZENSET, MAP, OBJECT}) | STANDARD
 
 _DOUBLES: Final = struct.Struct(">dd")
 _NAN: Final = float("nan")

@@ -16,7 +16,7 @@ from typing import Any, Final, cast
 import ormsgpack
 
 from keepstate.errors import InvalidError
-from keepstate.values import limits, types
+from keepstate.values import limits, standard, types
 from keepstate.values.crowding import is_crowded
 from keepstate.values.lowering import Lowering, Pickling, array_head, map_head
 from keepstate.values.nesting import nests_deeper
@@ -150,6 +150,11 @@ class Writer:
             )
         elif (known := self._registry.of(kind)) is not None:
             tag, body = types.OBJECT, inner.write(known.parts(value))
+        elif standard.is_standard(kind):
+            parts = standard.parts_of(value)
+            if is_crowded(parts.pairs):
+                raise InvalidError("too many keys have one hash")
+            tag, body = parts.tag, inner.write(parts.listed())
         elif (array := types.leaf(value)) is not None:
             return ormsgpack.Ext(*array)
         elif self._pickling is not None and (dumped := self._pickling(value)) is not None:

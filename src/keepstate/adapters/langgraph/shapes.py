@@ -23,7 +23,7 @@ from pydantic import SecretBytes, SecretStr
 
 from keepstate.errors import InvalidError
 from keepstate.values.schema import Registration
-from keepstate.values.shapes import Shape, shape_of
+from keepstate.values.shapes import ExceptionShape, Shape, shape_of
 
 Snapshot: Final = types._DeltaSnapshot  # pyright: ignore[reportPrivateUsage]
 """A value of a delta channel that stands whole in its checkpoint."""
@@ -211,7 +211,8 @@ def _address(kind: Any) -> PlainShape:
 def shape_of_class(kind: Any) -> Shape | None:
     """Returns how objects of a class of the application are taken apart and made again; or None."""
     try:
-        return shape_of(kind)
+        shape = shape_of(kind)
+        return None if isinstance(shape, ExceptionShape) else shape  # LangGraph keeps the text of errors
     except InvalidError:
         return _pydantic_1(kind) if hasattr(kind, "__fields__") and hasattr(kind, "construct") else None
 
