@@ -43,9 +43,9 @@ class PausingStore(MemoryStore):
         await self._pause()
         return await super().apply(batches)
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         await self._pause()
-        return await super().read(space, keys)
+        return await super().read(space, keys, at_ms=at_ms)
 
     async def scan(self, space: str, prefix: bytes, *, limit: int = 256, **options: Any) -> Page:
         await self._pause()

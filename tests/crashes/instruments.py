@@ -20,6 +20,7 @@ from keepstate.errors import CorruptError, HistoryLostError, StorageError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.file import FileStore
 from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head
+from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Put
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.sqlite import SqliteStore
@@ -29,6 +30,7 @@ from keepstate.stores.wrappers.encrypted.sealing import Sealer
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.faults.disk import Call, Disk, DiskFiles, FailingDisk
 from keepstate.testing.faults.power import PAGE_BYTES, images
+from keepstate.testing.schedules import Schedule
 from keepstate.testing.simulation import Dials, simulate
 from keepstate.testing.simulation.workloads.every import EVERY
 from keepstate.testing.simulation.workloads.workload import Workload
@@ -281,3 +283,21 @@ def _moments(_place: Path, _request: pytest.FixtureRequest) -> None:
 
 COLLECTORS = Instrument("12 histories with collectors", _company)
 MOMENTS = Instrument("collections at their worst moments", _moments)
+
+
+def _schedules(_place: Path, _request: pytest.FixtureRequest) -> None:
+    """Plays transactions over entries that expire, and looks for a serial order of each."""
+    for seed in range(80):
+        clock = ManualClock(seed=seed)
+        store = finish(MemoryStore(runner=ThreadRunner(), clock=clock).open())
+
+        async def pass_time(ms: int, clock: ManualClock = clock) -> None:
+            clock.advance(ms)
+
+        try:
+            finish(Schedule(store, SPACE, seed, pass_time).play())
+        finally:
+            finish(store.close())
+
+
+SCHEDULES = Instrument("80 schedules of what expires", _schedules)

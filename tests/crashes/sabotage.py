@@ -78,11 +78,13 @@ def read_from_a_cache() -> None:
     """Now and then answers a read with what it read before under the same keys."""
     right, known, numbers = StoreBase.read, dict[tuple[object, ...], Reading](), count(1)
 
-    async def read(self: StoreBase, space: str, keys: Sequence[bytes]) -> Reading:
-        place = (space, *keys)
+    async def read(
+        self: StoreBase, space: str, keys: Sequence[bytes], *, at_ms: int | None = None
+    ) -> Reading:
+        place = (space, at_ms, *keys)
         if keys and place in known and next(numbers) % _EVERY == 0:
             return known[place]
-        known[place] = await right(self, space, keys)
+        known[place] = await right(self, space, keys, at_ms=at_ms)
         return known[place]
 
     StoreBase.read = read  # type: ignore[method-assign]

@@ -72,6 +72,44 @@ def scan_unguarded() -> Planted:
 
 
 @contextmanager
+def expiry_unguarded() -> Planted:
+    """Guards a scan by the revision alone, which expiry does not change."""
+    right = Unit.batch
+
+    def batch(self: Unit, beside: Unit | None = None) -> Batch:
+        return msgspec.structs.replace(right(self, beside), alive_until_ms=None)
+
+    with patch.object(Unit, "batch", batch):
+        yield
+
+
+@contextmanager
+def expiry_judged_at_each_reading() -> Planted:
+    """Judges expiry at the time of each reading, so that one transaction sees several times."""
+    right = SpaceState.read
+
+    def read(
+        self: SpaceState, space: str, keys: Sequence[bytes], clock_ms: int, at_ms: int | None
+    ) -> Reading:
+        return right(self, space, keys, clock_ms)
+
+    with patch.object(SpaceState, "read", read):
+        yield
+
+
+@contextmanager
+def end_of_life_not_judged() -> Planted:
+    """Judges the revision of a batch, and not the time until which its entries live."""
+    right = SpaceState._refuse
+
+    def refuse(self: SpaceState, batch: Batch, now_ms: int) -> Outcome | None:
+        return right(self, msgspec.structs.replace(batch, alive_until_ms=None), now_ms)
+
+    with patch.object(SpaceState, "_refuse", refuse):
+        yield
+
+
+@contextmanager
 def token_ignored() -> Planted:
     """Applies a retry again."""
     with patch.object(SpaceState, "_answered", lambda self, token, now_ms: None):
@@ -164,11 +202,13 @@ def read_from_a_cache() -> Planted:
     """Answers every fourth read with what it read before under the same keys."""
     right, known, count = StoreBase.read, dict[tuple[object, ...], Reading](), [0]
 
-    async def read(self: StoreBase, space: str, keys: Sequence[bytes]) -> Reading:
-        place = (id(self), space, *keys)
+    async def read(
+        self: StoreBase, space: str, keys: Sequence[bytes], *, at_ms: int | None = None
+    ) -> Reading:
+        place = (id(self), space, at_ms, *keys)
         count[0] += 1
         if place not in known or count[0] % 4:
-            known[place] = await right(self, space, keys)
+            known[place] = await right(self, space, keys, at_ms=at_ms)
         return known[place]
 
     with patch.object(StoreBase, "read", read):
@@ -180,8 +220,10 @@ def old_values_under_a_new_revision() -> Planted:
     """Answers every third read with old entries, and says that they are of the present revision."""
     right, known, count = StoreBase.read, dict[tuple[object, ...], Reading](), [0]
 
-    async def read(self: StoreBase, space: str, keys: Sequence[bytes]) -> Reading:
-        place, reading = (id(self), space, *keys), await right(self, space, keys)
+    async def read(
+        self: StoreBase, space: str, keys: Sequence[bytes], *, at_ms: int | None = None
+    ) -> Reading:
+        place, reading = (id(self), space, at_ms, *keys), await right(self, space, keys, at_ms=at_ms)
         count[0] += 1
         if place in known and count[0] % 3 == 0:
             return msgspec.structs.replace(reading, entries=known[place].entries)
@@ -197,8 +239,12 @@ def expiry_by_the_clients_clock() -> Planted:
     """Tells a client's own time where the space's was asked for."""
     right = StoreBase.read
 
-    async def read(self: StoreBase, space: str, keys: Sequence[bytes]) -> Reading:
-        return msgspec.structs.replace(await right(self, space, keys), now_ms=self._clock.now_ms())
+    async def read(
+        self: StoreBase, space: str, keys: Sequence[bytes], *, at_ms: int | None = None
+    ) -> Reading:
+        return msgspec.structs.replace(
+            await right(self, space, keys, at_ms=at_ms), now_ms=self._clock.now_ms()
+        )
 
     with patch.object(StoreBase, "read", read):
         yield

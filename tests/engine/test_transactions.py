@@ -19,6 +19,8 @@ from keepstate.errors import (
     InvalidError,
     LeaseLostError,
 )
+from keepstate.stores.base import SWEPT_BY_FLUSH
+from keepstate.values import limits
 from tests.engine.conftest import Turned
 
 
@@ -299,3 +301,73 @@ async def test_a_block_is_entered_once(space: Space) -> None:
         with pytest.raises(InvalidError, match=rf"what {name}\(\) returned was entered before"):
             async with block:
                 pass
+
+
+async def test_a_transaction_that_listed_what_has_expired_since_is_refused(turned: Turned) -> None:
+    space, clock = turned.space, turned.clock
+    await space.documents.put("slot/a", 1, ttl_s=1)
+
+    with pytest.raises(ConflictError, match="expired"):
+        async with space.transaction() as tx:
+            assert [key async for key in tx.documents.keys("slot/*")] == ["slot/a"]
+            clock.advance(1000)
+            assert await space.documents.get("slot/a") is None
+            await tx.documents.put("answer", "one is alive")
+
+    assert await space.documents.get("answer") is None
+
+
+async def test_a_transaction_that_listed_what_still_lives_applies(turned: Turned) -> None:
+    space, clock = turned.space, turned.clock
+    await space.documents.put("slot/a", 1, ttl_s=2)
+
+    async with space.transaction() as tx:
+        assert [key async for key in tx.documents.keys("slot/*")] == ["slot/a"]
+        clock.advance(1999)
+        await tx.documents.put("answer", "one is alive")
+
+    assert await space.documents.get("answer") == "one is alive"
+
+
+async def test_all_readings_of_a_transaction_are_of_one_time(turned: Turned) -> None:
+    space, clock = turned.space, turned.clock
+    await space.documents.put("a", 1, ttl_s=1)
+    await space.documents.put("b", 2, ttl_s=2)
+
+    async with space.transaction() as tx:
+        assert await tx.documents.get("a") == 1
+        clock.advance(3000)
+        found = await tx.documents.get("b"), [key async for key in tx.documents.keys("*")]
+
+    assert found == (2, ["a", "b"])
+    assert [key async for key in space.documents.keys("*")] == []
+
+
+async def test_a_view_does_not_move_past_the_end_of_what_it_has_seen(turned: Turned) -> None:
+    space, clock = turned.space, turned.clock
+    async with space.transaction() as tx:
+        for number in range(2 * SWEPT_BY_FLUSH):
+            await tx.documents.put(f"many/{number:02d}", number, ttl_s=0.5)
+        await tx.documents.put("a", 1, ttl_s=1)
+
+    with pytest.raises(ConflictError, match="expired"):
+        async with space.transaction() as tx:
+            assert await tx.documents.get("a") == 1
+            clock.advance(2000)
+            await space.documents.put("b", "written when a was gone")
+            await tx.documents.get("b")
+
+
+async def test_more_keys_than_a_batch_checks_are_guarded_against_expiry_too(turned: Turned) -> None:
+    space, clock = turned.space, turned.clock
+    await space.documents.put("lease", 1, ttl_s=1)
+
+    with pytest.raises(ConflictError, match="expired"):
+        async with space.transaction() as tx:
+            assert await tx.documents.get("lease") == 1
+            for number in range(limits.BATCH_CHECKS):
+                await tx.documents.get(f"missing/{number}")
+            clock.advance(1000)
+            await tx.documents.put("answer", "the lease is held")
+
+    assert await space.documents.get("answer") is None

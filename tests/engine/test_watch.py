@@ -14,6 +14,7 @@ from keepstate.engine.space import Space
 from keepstate.engine.watch import DocumentChange, Watch
 from keepstate.errors import CompactedError, InvalidError, KeepstateError, UnsupportedError
 from keepstate.values.schema import CLASSES, register
+from tests.engine.conftest import Turned
 
 
 @register("tests.watch.Plan", version=2)
@@ -175,3 +176,23 @@ async def test_an_iterator_over_changes_goes_on_after_what_it_cannot_read(space:
             found += [change.key async for change in changes]
 
     assert found == ["a", "b"]
+
+
+async def test_a_document_written_over_an_expired_one_is_told_as_deleted_and_created(turned: Turned) -> None:
+    space = turned.space
+    await space.documents.put("a", "old", ttl_s=1)
+
+    async with space.documents.watch(timeout_s=0) as changes:
+        turned.clock.advance(1000)
+        await space.documents.put("a", "new")
+        await space.documents.put("a", "newer")
+        first = await anext(changes)
+        between = changes.revision
+        found = [first, *[change async for change in changes]]
+
+    assert [told(change) for change in found] == [
+        ("a", "deleted", "old", None),
+        ("a", "created", None, "new"),
+        ("a", "updated", "new", "newer"),
+    ]
+    assert first.revision == found[1].revision == between + 1, "half a revision is not complete"

@@ -275,11 +275,11 @@ class AwayOnce(StoreWrapper):
 
     is_away = False
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         if self.is_away and keys and keys[0].startswith(layout.PARTS):
             self.is_away = False
             raise StoreUnavailableError("the store is starting; try again later")
-        return await super().read(space, keys)
+        return await super().read(space, keys, at_ms=at_ms)
 
 
 async def test_what_was_read_before_the_store_was_away_is_told_once() -> None:

@@ -12,10 +12,14 @@ import pytest
 from keepstate._finish import finish
 from keepstate._runner import Runner
 from keepstate.errors import KeepstateError
+from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Changes, Entry, Outcome, Page, Put, Reading
+from keepstate.stores.sqlite import SqliteStore
 from keepstate.testing.clocks import ManualClock
-from keepstate.testing.store_contract import Clocked, StoreContract
+from keepstate.testing.store_contract import Clocked, KeepsTime, StoreContract
+from tests.crashes import seeded_store_bugs
+from tests.crashes.seeded_bugs import Bug
 
 SPACE = "space"
 
@@ -61,21 +65,21 @@ class ReadsAStaleCopy(MemoryStore):
             self.before[batch.space] = dict(self._heap.seen(batch.space).entries)
         return await super().apply(batches)
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
-        reading = await super().read(space, keys)
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
+        reading = await super().read(space, keys, at_ms=at_ms)
         return Reading([self.before[space].get(key) for key in keys], reading.revision, reading.now_ms)
 
 
 class SeesTheExpired(MemoryStore):
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
-        reading = await super().read(space, keys)
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
+        reading = await super().read(space, keys, at_ms=at_ms)
         entries: list[Entry | None] = [self._heap.seen(space).entries.get(key) for key in keys]
         return Reading(entries, reading.revision, reading.now_ms)
 
 
 class ForgetsCreated(MemoryStore):
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
-        reading = await super().read(space, keys)
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
+        reading = await super().read(space, keys, at_ms=at_ms)
         entries = [
             entry and msgspec.structs.replace(entry, created=entry.version) for entry in reading.entries
         ]
@@ -83,9 +87,8 @@ class ForgetsCreated(MemoryStore):
 
 
 class EndsAScanWithItsFirstPage(MemoryStore):
-    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
-        page = await super()._scan(space, prefix, after, limit, reverse)
-        return Page(page.entries, None, page.revision)
+    async def _scan(self, *arguments: Any) -> Page:
+        return msgspec.structs.replace(await super()._scan(*arguments), next=None)
 
 
 class CutsARevisionInTheLog(MemoryStore):
@@ -105,7 +108,7 @@ class StartsAgainAfterADrop(MemoryStore):
         self._heap.spaces.pop(space, None)
 
 
-class Contract(Clocked, StoreContract):
+class Contract(Clocked, KeepsTime, StoreContract):
     """The contract with its tests called by hand, in the blocking colour."""
 
     colour_name = "blocking"
@@ -113,7 +116,7 @@ class Contract(Clocked, StoreContract):
     def __init__(self, kind: type[MemoryStore], name: str) -> None:
         self.kind, self.name, self.clock = kind, name, ManualClock()
 
-    def make_store(self, tmp_path: Path) -> MemoryStore:
+    def make_store(self, tmp_path: Path) -> StoreBase:
         runner: Runner = self.runner()
         return self.kind(name=self.name, runner=runner, clock=self.clock)
 
@@ -122,6 +125,25 @@ class Contract(Clocked, StoreContract):
         try:
             getattr(self, test)(store=store, space=SPACE, **given)
         finally:
+            finish(store.close())
+
+
+class SqliteContract(Contract):
+    """The same on a SQLite file."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(MemoryStore, "")
+        self.path = folder / "keepstate.db"
+        self.made: list[StoreBase] = []
+
+    def make_store(self, tmp_path: Path) -> StoreBase:
+        store = SqliteStore(self.path, durability="normal", runner=self.runner(), clock=self.clock)
+        self.made.append(store)
+        return store
+
+    def close(self) -> None:
+        """Closes what a failing test has left open."""
+        for store in self.made:
             finish(store.close())
 
 
@@ -153,6 +175,35 @@ def test_the_contract_catches(
 ) -> None:
     with pytest.raises((AssertionError, KeepstateError)):
         Contract(kind, str(tmp_path / kind.__name__)).run(test, **given)
+
+
+PLANTED: list[tuple[Bug, str, dict[str, Any]]] = [
+    (
+        seeded_store_bugs.stored_time_ignored,
+        "test_a_clock_behind_revives_nothing_that_had_expired",
+        {"tmp_path": Path()},
+    ),
+    (seeded_store_bugs.answers_dropped, "test_a_drop_keeps_the_answers_of_retries", {}),
+    (seeded_store_bugs.row_subtracted_twice, "test_the_log_keeps_64_mib", {}),
+    (
+        seeded_store_bugs.answers_by_request,
+        "test_each_caller_of_several_batches_gets_the_answers_of_its_own",
+        {},
+    ),
+]
+"""Bugs that no instrument of the proof can see: each with the test of the contract that fails with it."""
+
+
+@pytest.mark.parametrize(("bug", "test", "given"), PLANTED, ids=[bug.__name__ for bug, _, _ in PLANTED])
+def test_the_contract_catches_a_planted_bug(
+    bug: Bug, test: str, given: dict[str, Any], tmp_path: Path
+) -> None:
+    contract = SqliteContract(tmp_path)
+    try:
+        with bug(), pytest.raises(AssertionError):
+            contract.run(test, **given)
+    finally:
+        contract.close()
 
 
 @pytest.mark.parametrize("test", sorted({test for _, test, given in FAULTS if not given}))

@@ -27,11 +27,11 @@ class FarMemory(MemoryStore):
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         return await StoreBase.apply(self, batches)
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
-        return await StoreBase.read(self, space, keys)
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
+        return await StoreBase.read(self, space, keys, at_ms=at_ms)
 
-    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
-        return await MemoryStore.read(self, space, keys)
+    async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
+        return await MemoryStore.read(self, space, keys, at_ms=at_ms)
 
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         if self.requests:

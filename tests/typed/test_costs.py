@@ -26,10 +26,10 @@ class Counting(MemoryStore):
         super().__init__(runner=TaskRunner())
         self.counts, self.asked = {"read": 0, "written": 0, "pages": 0}, 0
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         self.counts["read"] += len(keys)
         self.asked += 1
-        return await super().read(space, keys)
+        return await super().read(space, keys, at_ms=at_ms)
 
     async def scan(self, *arguments: Any, **options: Any) -> Any:
         self.counts["pages"] += 1

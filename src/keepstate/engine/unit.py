@@ -4,12 +4,18 @@ All reads of a unit see one revision. Where the space has moved on between two r
 what it had read before: if nothing of that has changed its view moves along, else it raises `ConflictError`
 at once. What it read by key becomes a check of that key; once it has scanned, the whole space must still be
 at its revision when it commits, so that neither a phantom nor a write skew gets through.
+
+A unit has one time, that of its first reading: all expiry is judged then. Expiry takes no revision. So what
+the unit saw alive must still be alive when its view moves to a later revision, and when a batch applies that
+does not check it by key.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, cast
+
+import msgspec
 
 from keepstate.engine import large_values, layout
 from keepstate.engine.describing import describe
@@ -52,6 +58,8 @@ class Unit:
         self._losses = Losses(store, space, self.name)
         self.revision: int | None = None
         self._now_ms: int | None = None
+        self._alive_until_ms: int | None = None
+        self._moved_at_ms = 0
         self._found: dict[bytes, Entry | None] = {}
         self._writes: dict[bytes, Put | Delete] = {}
         self._stamped: list[Put] = []
@@ -73,6 +81,7 @@ class Unit:
     def suppose(self, entries: Mapping[bytes, Entry | None], revision: int, now_ms: int) -> None:
         """Takes entries for what a first read would find; the batch checks them like those that are read."""
         self._found.update(entries)
+        self._see(entries.values())
         self.revision, self._now_ms = revision, now_ms
 
     async def read(self, *keys: bytes) -> list[Entry | None]:
@@ -116,22 +125,23 @@ class Unit:
 
     async def verify(self) -> None:
         """Raises `ConflictError` if what the unit has read by key has changed since."""
-        batch = self.batch()
-        outcome = (await self.store.apply([Batch(self.space, (), batch.checks, batch.at)]))[0]
+        batch = msgspec.structs.replace(self.batch(), writes=(), losses=None)
+        outcome = (await self.store.apply([batch]))[0]
         if isinstance(outcome, Conflict):
-            raise self._refused(outcome)
+            raise self._refused(outcome, batch.at)
 
     async def _find(self, keys: Sequence[bytes]) -> None:
         if not keys:
             return
-        reading = await self.store.read(self.space, keys)
+        reading = await self.store.read(self.space, keys, at_ms=self._now_ms)
         self._losses.verify()
         if self.revision is not None and reading.revision != self.revision:
             reading = await self._move_along(keys, reading)
             self._losses.verify()
-        self.revision, self._now_ms = reading.revision, reading.now_ms
+        self._stand_at(reading.revision, reading.now_ms)
         for key, entry in zip(keys, reading.entries, strict=False):  # a reading that moved along has more
             self._found[key] = entry
+        self._see(reading.entries)
 
     async def _move_along(self, keys: Sequence[bytes], reading: Reading) -> Reading:
         """Returns a reading of `keys` at a revision at which all that was read before is unchanged."""
@@ -139,7 +149,7 @@ class Unit:
         if self._guarded or len(before) + len(keys) > limits.READ_KEYS:
             raise self._moved(None, reading.revision)
         try:
-            reading = await self.store.read(self.space, [*keys, *before])
+            reading = await self.store.read(self.space, [*keys, *before], at_ms=self._now_ms)
         except InvalidError as error:  # together they pass the limit of one read
             raise self._moved(None, reading.revision) from error
         for key, entry in zip(before, reading.entries[len(keys) :], strict=True):
@@ -147,6 +157,34 @@ class Unit:
             if (entry and entry.version) != (known and known.version):
                 raise self._moved(key, entry.version if entry else 0)
         return reading
+
+    def _stand_at(self, revision: int, now_ms: int) -> None:
+        """Moves the view to a revision; `now_ms` is a time at which the space had it."""
+        if self._now_ms is None:
+            self._now_ms = now_ms
+        elif revision != self.revision:
+            self._moved_at_ms = now_ms
+        self.revision = revision
+
+    def _see(self, entries: Iterable[Entry | None]) -> None:
+        """Notes when the first of all seen entries expires.
+
+        Raises:
+            ConflictError: One had expired before the space came to the revision of the view, so that the
+                two never were together.
+        """
+        for entry in entries:
+            if entry is not None and entry.expires_at_ms is not None:
+                self._alive_until_ms = _least(self._alive_until_ms, entry.expires_at_ms)
+        if self._alive_until_ms is not None and self._alive_until_ms <= self._moved_at_ms:
+            raise self._expired()
+
+    def _expired(self) -> ConflictError:
+        return ConflictError(
+            f"what a transaction had read of {self.name!r} has expired; read again and try again",
+            space=self.name,
+            actual=self.revision or 0,
+        )
 
     def _moved(self, key: bytes | None, actual: int) -> ConflictError:
         what = f"{describe(key)} of {self.name!r}" if key is not None else f"space {self.name!r}"
@@ -185,11 +223,14 @@ class Unit:
 
     async def _stored(self, prefix: bytes, after: bytes | None) -> AsyncIterator[Entry]:
         while True:
-            page = await self.store.scan(self.space, prefix, after=after, limit=limits.PAGE_ROWS)
+            page = await self.store.scan(
+                self.space, prefix, after=after, limit=limits.PAGE_ROWS, at_ms=self._now_ms
+            )
             self._losses.verify()
             if self.revision is not None and page.revision != self.revision:
                 raise self._moved(None, page.revision)
-            self.revision = page.revision
+            self._stand_at(page.revision, page.now_ms)
+            self._see(page.entries)
             for entry in page.entries:
                 yield entry
             if page.next is None:
@@ -324,14 +365,17 @@ class Unit:
         others = [] if beside is None else [check for check in beside._all_checks() if check not in checks]
         # Stamped writes stand first: a stamp holds the write's index, which tells events of one batch apart.
         writes: list[Write] = [*self._stamped, *self._writes.values()]
-        at: int | None = None
+        at = alive_until_ms = None
         if self._guarded or len(checks) + len(others) > limits.BATCH_CHECKS:
-            at, checks = self.revision, self._checks
+            at, checks, alive_until_ms = self.revision, self._checks, self._alive_until_ms
         if beside is not None:
             writes += beside._writes.values()
-            if at is None and beside._guarded:
-                at = beside.revision
-        return Batch(self.space, writes, [*checks, *others], at, losses=self._losses.known)
+            if beside._guarded:
+                at = _least(at, beside.revision)  # of two revisions the space can be at one only
+                alive_until_ms = _least(alive_until_ms, beside._alive_until_ms)
+        losses = self._losses.known
+        checks = [*checks, *others]
+        return Batch(self.space, writes, checks, at, losses=losses, alive_until_ms=alive_until_ms)
 
     def _all_checks(self) -> list[Check]:
         if not self._found:
@@ -366,12 +410,13 @@ class Unit:
         parts = self._needed_parts()
         if beside is not None:
             parts |= beside._needed_parts()
-        outcome = await large_values.apply_with_parts(self.store, self.batch(beside), parts)
+        batch = self.batch(beside)
+        outcome = await large_values.apply_with_parts(self.store, batch, parts)
         if isinstance(outcome, Applied):
             return outcome
         if isinstance(outcome, KeepstateError):
             raise outcome
-        raise self._refused(outcome)
+        raise self._refused(outcome, batch.at)
 
     def asks_for(self, key: bytes | None) -> bool:
         """Whether the unit itself has this key checked; None stands for the revision of the space."""
@@ -394,9 +439,11 @@ class Unit:
         named = large_values.names_in([*values, *self._objects.values()])
         return {key: part for key, part in self._parts.items() if key in named} | self._objects
 
-    def _refused(self, conflict: Conflict) -> ConflictError:
-        """Returns the exception that tells of a refused batch."""
+    def _refused(self, conflict: Conflict, at: int | None = None) -> ConflictError:
+        """Returns the exception that tells of a refused batch, given its `at`."""
         key, actual = conflict.key, conflict.actual
+        if key is None and actual == at:
+            return self._expired()
         if key is None:
             message = f"space {self.name!r} moved on to revision {actual}; read again and try again"
         else:
@@ -409,3 +456,8 @@ class Unit:
             else:
                 message = f"{what} was changed by somebody else and now {found}; try again"
         return ConflictError(message, space=self.name, key=key, actual=actual)
+
+
+def _least(one: int | None, other: int | None) -> int | None:
+    """Returns the lesser of two numbers; None counts as none."""
+    return min((number for number in (one, other) if number is not None), default=None)

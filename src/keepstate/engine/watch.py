@@ -156,7 +156,9 @@ class Watch:
         self._losses.verify()
         moved = changes.upto > self._asked_to
         self._asked_to = changes.upto
-        self._ready.extend(change for change in changes.items if change.key.startswith(layout.DOCUMENTS))
+        for change in changes.items:
+            if change.key.startswith(layout.DOCUMENTS):
+                self._ready.extend(_parted(change))
         return moved
 
     async def _told(self, change: Change) -> DocumentChange | None:
@@ -200,3 +202,11 @@ class Watch:
             if stored is None
             else decoded(self._scope, change.key, name_and_value(change.key, stored)[1])
         )
+
+
+def _parted(change: Change) -> tuple[Change, ...]:
+    """Returns a write over an expired entry as the removal and the creation that it is."""
+    if not change.expired:
+        return (change,)
+    removed = Change(change.revision, change.key, True, change.old, None)
+    return removed, Change(change.revision, change.key, False, None, change.new)

@@ -16,6 +16,7 @@ _LAST_SECTION = 2
 _LONGEST_KEY = limits.KEY_BYTES + STAMP_SIZE
 _LAST_REVISION = 2**53 - 1
 """The largest number that every backend counts to exactly; Redis scripts count in doubles."""
+_NO_CONDITIONS = (None, None, None, None)
 
 
 def admit_space(space: str) -> None:
@@ -42,6 +43,7 @@ def admit_batch(batch: Batch) -> int:
         and batch.at is None
         and batch.token is None
         and batch.retry_of is None
+        and batch.alive_until_ms is None
     ):
         return _admit_write(writes[0])
     if len(writes) > limits.BATCH_WRITES or len(checks) > limits.BATCH_CHECKS:
@@ -60,7 +62,8 @@ def admit_batch(batch: Batch) -> int:
         )
     if len(writes) > 1:
         _admit_once(batch.space, writes)
-    if batch.at is not None or batch.token is not None or batch.retry_of is not None:
+    conditions = batch.at, batch.token, batch.retry_of, batch.alive_until_ms
+    if conditions != _NO_CONDITIONS:
         _admit_conditions(batch)
     return size
 
@@ -133,15 +136,28 @@ def _admit_conditions(batch: Batch) -> None:
         type(batch.token) is not bytes or not 0 < len(batch.token) <= limits.TOKEN_BYTES
     ):
         raise InvalidError(f"token {batch.token!r} is no name of 1 to {limits.TOKEN_BYTES} bytes")
+    if batch.alive_until_ms is not None:
+        admit_time("alive_until_ms", batch.alive_until_ms)
+        if batch.at is None:
+            raise InvalidError(
+                f"a batch on {batch.space!r} gives `alive_until_ms` without `at`; give the revision as well"
+            )
     if batch.retry_of is not None and batch.token is None:
         raise InvalidError(
             f"a batch on {batch.space!r} is a retry without a token; a retry gives the first one's"
         )
 
 
-def admit_read(space: str, keys: Sequence[bytes]) -> None:
-    """Raises `InvalidError` unless these are at most 1,000 well-formed keys."""
+def admit_time(name: str, at_ms: int | None) -> None:
+    """Raises `InvalidError` unless this is None or a time in milliseconds."""
+    if at_ms is not None and (type(at_ms) is not int or not 0 <= at_ms <= _LAST_REVISION):
+        raise InvalidError(f"`{name}` is {at_ms!r}; it is milliseconds since 1970, or None")
+
+
+def admit_read(space: str, keys: Sequence[bytes], at_ms: int | None = None) -> None:
+    """Raises `InvalidError` unless these are at most 1,000 well-formed keys, and a time or none."""
     admit_space(space)
+    admit_time("at_ms", at_ms)
     if len(keys) > limits.READ_KEYS:
         raise InvalidError(
             f"a read of {space!r} asks for {len(keys)} keys; at most {limits.READ_KEYS}: split it"
@@ -170,13 +186,14 @@ def replaces_too_much(space: str) -> InvalidError:
     )
 
 
-def admit_scan(space: str, prefix: bytes, after: bytes | None, limit: int) -> None:
+def admit_scan(space: str, prefix: bytes, after: bytes | None, limit: int, at_ms: int | None = None) -> None:
     """Raises `InvalidError` unless the range is one of a single section."""
     admit_space(space)
     admit_key(prefix)
     if after is not None and not (type(after) is bytes and after.startswith(prefix)):
         raise InvalidError(f"`after` {after!r} does not start with the prefix {prefix!r}")
     limits.admit_count("limit", limit)
+    admit_time("at_ms", at_ms)
 
 
 def admit_changes(space: str, after: int, limit: int) -> None:

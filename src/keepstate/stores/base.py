@@ -33,7 +33,7 @@ from keepstate.stores import admission
 from keepstate.stores.combiner import FLUSH_BATCHES, FLUSH_BYTES, Combiner
 from keepstate.stores.hints import HintBoard, HintListener
 from keepstate.stores.outage import Outage
-from keepstate.stores.patience import Patience
+from keepstate.stores.patience import Patience, is_retryable, is_unanswered, is_verdict
 from keepstate.stores.protocol import (
     TOKEN_RANDOM_BYTES,
     Applied,
@@ -248,8 +248,8 @@ class StoreBase(ABC):
         """Sends again what was not answered, until it is or time is up."""
         unknown: set[int] = set()
         while True:
-            unknown |= {place for place, outcome in enumerate(outcomes) if _is_unanswered(outcome)}
-            places = [place for place, outcome in enumerate(outcomes) if _is_retryable(outcome)]
+            unknown |= {place for place, outcome in enumerate(outcomes) if is_unanswered(outcome)}
+            places = [place for place, outcome in enumerate(outcomes) if is_retryable(outcome)]
             if not places or not await patience.again(outcomes[places[0]]):
                 break
             self._outage.goes_on(outcomes[places[0]])
@@ -268,7 +268,7 @@ class StoreBase(ABC):
             if isinstance(outcome, HistoryLostError) and await self._is_gone(batch, known[place]):
                 continue
             # Once an answer was lost, only the store's own word on the batch ends the doubt.
-            if isinstance(outcome, StorageError) and not _is_verdict(outcome):
+            if isinstance(outcome, StorageError) and not is_verdict(outcome):
                 outcomes[place] = self._unknown(batch, outcome)
 
     async def _is_gone(self, batch: Batch, known: int) -> bool:
@@ -315,11 +315,14 @@ class StoreBase(ABC):
 
     # ---- reading
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Returns at most 1,000 entries and 8 MiB of values, all of one revision."""
         self._check_open()
-        admission.admit_read(space, keys)
-        reading = await (self._repeated(self._read, space, keys) if self.retries else self._read(space, keys))
+        admission.admit_read(space, keys, at_ms)
+        if self.retries:
+            reading = await self._repeated(self._read, space, keys, at_ms)
+        else:
+            reading = await self._read(space, keys, at_ms)
         if self.retries:
             self._revisions.saw(space, reading.revision)
         return reading
@@ -332,11 +335,12 @@ class StoreBase(ABC):
         after: bytes | None = None,
         limit: int = 256,
         reverse: bool = False,
+        at_ms: int | None = None,
     ) -> Page:
         """Returns entries whose key starts with `prefix`, in key order, after `after` in scan direction."""
         self._check_open()
-        admission.admit_scan(space, prefix, after, limit)
-        return await self._repeated(self._scan, space, prefix, after, limit, reverse)
+        admission.admit_scan(space, prefix, after, limit, at_ms)
+        return await self._repeated(self._scan, space, prefix, after, limit, reverse, at_ms)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Returns what changed after a revision, in whole revisions."""
@@ -455,12 +459,14 @@ class StoreBase(ABC):
         """Applies one flush."""
 
     @abstractmethod
-    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
-        """Reads entries, revision and now as of one moment."""
+    async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
+        """Reads entries, revision and now as of one moment; expiry is judged at `at_ms`, or now."""
 
     @abstractmethod
-    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
-        """Reads one page as of one moment."""
+    async def _scan(
+        self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
+    ) -> Page:
+        """Reads one page as of one moment; expiry is judged at `at_ms`, or now."""
 
     @abstractmethod
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
@@ -485,16 +491,3 @@ class StoreBase(ABC):
     @abstractmethod
     async def _sweep(self, limit: int) -> int:
         """Removes expired entries and says how many."""
-
-
-def _is_verdict(outcome: Outcome) -> bool:
-    """Whether the store itself has said that it cannot tell any more; to ask again would not help."""
-    return isinstance(outcome, OutcomeUnknownError) and outcome.token is not None
-
-
-def _is_unanswered(outcome: Outcome) -> bool:
-    return isinstance(outcome, OutcomeUnknownError) and outcome.token is None
-
-
-def _is_retryable(outcome: Outcome) -> bool:
-    return isinstance(outcome, StoreUnavailableError) and not _is_verdict(outcome)

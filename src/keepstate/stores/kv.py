@@ -160,6 +160,8 @@ class KeyValueStore(StoreBase):
     def _judged(self, batch: Batch, head: _Head) -> Conflict | None:
         if batch.at is not None and batch.at != head.revision:
             return Conflict(None, head.revision)
+        if batch.alive_until_ms is not None and batch.alive_until_ms <= head.clock_ms:
+            return Conflict(None, head.revision)
         objects = self._objects(batch.space, [check.key for check in batch.checks])
         for check in batch.checks:
             entry = _found(check.key, head, objects)
@@ -198,15 +200,18 @@ class KeyValueStore(StoreBase):
 
     # ---- reading
 
-    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
         head = self._head(space)
         objects = self._objects(space, keys)
         found = [_found(key, head, objects) for key in keys]
         admit_reading(space, sum(len(entry.value) for entry in found if entry is not None))
         return Reading(found, head.revision, max(head.clock_ms, self._clock.now_ms()))
 
-    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
+    async def _scan(
+        self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
+    ) -> Page:
         head = self._head(space)
+        now_ms = max(head.clock_ms, self._clock.now_ms())
         keys = [key for key in head.entries if key.startswith(prefix)]
         if prefix[0] == OBJECTS:
             names = self._values.keys(_object_key(space, prefix))
@@ -222,9 +227,10 @@ class KeyValueStore(StoreBase):
                 continue
             size += len(entry.value)
             if page and size > limits.PAGE_BYTES:
-                return Page(page, page[-1].key, head.revision)
+                return Page(page, page[-1].key, head.revision, now_ms)
             page.append(entry)
-        return Page(page, keys[limit - 1] if len(keys) > limit else None, head.revision)
+        following = keys[limit - 1] if len(keys) > limit else None
+        return Page(page, following, head.revision, now_ms)
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         revision = self._head(space).revision

@@ -134,10 +134,11 @@ class MemoryStore(StoreBase):
         return self._apply_now(batches)
 
     def _apply_now(self, batches: Sequence[Batch]) -> list[Outcome]:
-        heap, clock_ms = self._heap, self._clock.now_ms()
+        heap = self._heap
         if len(batches) == 1:
             batch = batches[0]
             with heap.lock:
+                clock_ms = self._clock.now_ms()
                 state, outcome, record = heap.apply(batch, clock_ms)
                 if record is not None and state.expires:
                     state.sweep(clock_ms, SWEPT_BY_FLUSH)
@@ -147,6 +148,7 @@ class MemoryStore(StoreBase):
         outcomes: list[Outcome] = []
         changed: dict[str, SpaceState] = {}
         with heap.lock:
+            clock_ms = self._clock.now_ms()
             for batch in batches:
                 state, outcome, record = heap.apply(batch, clock_ms)
                 outcomes.append(outcome)
@@ -158,19 +160,22 @@ class MemoryStore(StoreBase):
             heap.tell(space)
         return outcomes
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Returns at most 1,000 entries and 8 MiB of values, all of one revision."""
         self._check_open()
-        admit_read(space, keys)
+        admit_read(space, keys, at_ms)
         with self._heap.lock:
-            return self._heap.seen(space).read(space, keys, self._clock.now_ms())
+            return self._heap.seen(space).read(space, keys, self._clock.now_ms(), at_ms)
 
-    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
-        return await self.read(space, keys)
+    async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
+        return await self.read(space, keys, at_ms=at_ms)
 
-    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
+    async def _scan(
+        self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
+    ) -> Page:
         with self._heap.lock:
-            return self._heap.seen(space).scan(prefix, after, limit, reverse, self._clock.now_ms())
+            clock_ms = self._clock.now_ms()
+            return self._heap.seen(space).scan(prefix, after, limit, reverse, clock_ms, at_ms)
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         with self._heap.lock:
@@ -190,8 +195,8 @@ class MemoryStore(StoreBase):
     async def _sweep(self, limit: int) -> int:
         swept: list[str] = []
         removed = 0
-        clock_ms = self._clock.now_ms()
         with self._heap.lock:
+            clock_ms = self._clock.now_ms()
             for name, state in self._heap.spaces.items():
                 if removed < limit and (record := state.sweep(clock_ms, limit - removed)) is not None:
                     removed += len(record.deleted)

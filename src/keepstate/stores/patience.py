@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from keepstate._clock import Clock
 from keepstate._runner import Runner
-from keepstate.errors import StoreUnavailableError
+from keepstate.errors import OutcomeUnknownError, StoreUnavailableError
+from keepstate.stores.protocol import Outcome
 
 READ_ONLY_FOR_S = 4.0
 """How long a server that takes no writes is asked again."""
@@ -47,3 +48,18 @@ class Patience:
         self._pause_s = min(2 * self._pause_s, _LONGEST_PAUSE_S)
         self._since_s = self._clock.monotonic_s()
         return True
+
+
+def is_verdict(outcome: Outcome) -> bool:
+    """Whether the store itself has said that it cannot tell any more; to ask again would not help."""
+    return isinstance(outcome, OutcomeUnknownError) and outcome.token is not None
+
+
+def is_unanswered(outcome: Outcome) -> bool:
+    """Whether nobody has said what became of a batch."""
+    return isinstance(outcome, OutcomeUnknownError) and outcome.token is None
+
+
+def is_retryable(outcome: Outcome) -> bool:
+    """Whether a batch may be sent again."""
+    return isinstance(outcome, StoreUnavailableError) and not is_verdict(outcome)

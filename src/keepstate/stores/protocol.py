@@ -109,6 +109,8 @@ class Batch(msgspec.Struct, frozen=True):
         retry_of: Marks a retry; the revision of the space known before the first attempt.
         losses: What `NoticesLosses.losses` told before that was read what the batch builds on. If it has
             changed since, a version may be that of a stranger's write, and the batch is refused.
+        alive_until_ms: Goes with `at`: the least expiry among the entries that were read and that no check
+            names. The batch is refused from that time on, because expiry takes no revision.
     """
 
     space: str
@@ -118,6 +120,7 @@ class Batch(msgspec.Struct, frozen=True):
     token: bytes | None = None
     retry_of: int | None = None
     losses: int | None = None
+    alive_until_ms: int | None = None
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
@@ -130,8 +133,9 @@ class Applied(msgspec.Struct, frozen=True, gc=False):
 class Conflict(msgspec.Struct, frozen=True, gc=False):
     """The batch was refused: the first failing key and what was found there.
 
-    `actual` is the key's version (0 if absent), or its `created` where that was checked; with `key` None the
-    batch's `at` failed and `actual` is the revision of the space.
+    `actual` is the key's version (0 if absent), or its `created` where that was checked. With `key` None the
+    batch's `at` failed and `actual` is the revision of the space; if `actual` equals `at`, the time
+    `alive_until_ms` has come.
     """
 
     key: bytes | None
@@ -147,13 +151,18 @@ batch.
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """One key changed. `old` and `new` are kept for section `02` only; None there means absent."""
+    """One key changed. `old` and `new` are kept for section `02` only; None there means absent.
+
+    With `expired` the key was written again, in section `02`, before the store had removed its expired
+    value, which is `old`: two changes in one, a removal and a creation.
+    """
 
     revision: int
     key: bytes
     deleted: bool
     old: bytes | None = None
     new: bytes | None = None
+    expired: bool = False
 
 
 class Changes(msgspec.Struct, frozen=True):
@@ -166,7 +175,10 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """Entries in the order of the keys asked, None for absent, all of one revision."""
+    """Entries in the order of the keys asked, None for absent, all of one revision.
+
+    `now_ms` is the space's present time, also where expiry was judged at another one.
+    """
 
     entries: Sequence[Entry | None]
     revision: int
@@ -174,12 +186,16 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A part of a scan, of one revision. It may be empty; only `next` None ends the scan."""
+    """A part of a scan, of one revision. It may be empty; only `next` None ends the scan.
+
+    `now_ms` is the space's present time, also where expiry was judged at another one.
+    """
 
     entries: Sequence[Entry]
     next: bytes | None
     """What to give as `after` for the following page."""
     revision: int
+    now_ms: int
 
 
 class Store(Protocol):
@@ -202,8 +218,14 @@ class Store(Protocol):
         """
         ...
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
-        """Returns at most 1,000 entries and 8 MiB of values, all of one revision."""
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
+        """Returns at most 1,000 entries and 8 MiB of values, all of one revision.
+
+        Args:
+            space: Where.
+            keys: Which.
+            at_ms: The time at which expiry is judged, exactly; without it the space's present time.
+        """
         ...
 
     async def scan(
@@ -214,10 +236,12 @@ class Store(Protocol):
         after: bytes | None = None,
         limit: int = 256,
         reverse: bool = False,
+        at_ms: int | None = None,
     ) -> Page:
         """Returns entries whose key starts with `prefix`, in key order, after `after` in scan direction.
 
-        A page ends at `limit` entries, 8 MiB or 1,024 rows looked at, whichever comes first.
+        A page ends at `limit` entries, 8 MiB or 1,024 rows looked at, whichever comes first. `at_ms` is the
+        time at which expiry is judged, exactly; without it the space's present time.
         """
         ...
 

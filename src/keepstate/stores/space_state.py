@@ -163,12 +163,14 @@ class SpaceState:
             )
         if batch.at is not None and batch.at != self.revision:
             return Conflict(None, self.revision)
+        if batch.alive_until_ms is not None and batch.alive_until_ms <= now_ms:
+            return Conflict(None, self.revision)
         for check in batch.checks:
             if (conflict := self._conflict(check, now_ms)) is not None:
                 return conflict
         refusal = self._stamped_twice(batch)
         if refusal is None and len(batch.writes) > REPLACING_WRITES:
-            refusal = self._replaces_too_much(batch, now_ms)
+            refusal = self._replaces_too_much(batch)
         return refusal
 
     def _conflict(self, check: Check, now_ms: int) -> Conflict | None:
@@ -192,13 +194,13 @@ class SpaceState:
             return None
         return InvalidError(f"a batch on {batch.space!r} writes a key that one of its stamped keys becomes")
 
-    def _replaces_too_much(self, batch: Batch, now_ms: int) -> InvalidError | None:
+    def _replaces_too_much(self, batch: Batch) -> InvalidError | None:
         size_bytes = 0
         for index, write in enumerate(batch.writes):
             key = write.key
             if type(write) is Put and write.stamp:
                 key += stamp_suffix(self.revision + 1, index)
-            old = self.live(key, now_ms) if type(write) is Put else self.entries.get(key)
+            old = self.entries.get(key)
             if old is not None and key[0] == WITH_VALUES:
                 size_bytes += len(old.value)
         return replaces_too_much(batch.space) if size_bytes > limits.LOG_BYTES else None
@@ -286,9 +288,8 @@ class SpaceState:
         olds: list[bytes | None] = []
         for entry in record.entries:
             old = self.entries.get(entry.key) if entry.key[0] == WITH_VALUES else None
-            # What had expired was absent already, so a write over it replaces nothing.
-            olds.append(None if old is None or entry.created == record.revision else old.value)
-        # The removal of what had expired still tells what it was.
+            # The value of an expired entry is told too: with this write it is removed.
+            olds.append(None if old is None else old.value)
         olds += [self.entries[key].value if key[0] == WITH_VALUES else None for key in record.deleted]
         return olds
 
@@ -378,38 +379,50 @@ class SpaceState:
             return None
         return entry
 
-    def read(self, space: str, keys: Sequence[bytes], clock_ms: int) -> Reading:
-        """Returns the live entries of these keys."""
+    def read(self, space: str, keys: Sequence[bytes], clock_ms: int, at_ms: int | None = None) -> Reading:
+        """Returns the entries of these keys that are live at a time, or now."""
         if self._unfinished is not None:
             self._mend()
         now_ms = self.now_ms(clock_ms)
+        if at_ms is None:
+            at_ms = now_ms
         if len(keys) == 1:
-            return Reading([self.live(keys[0], now_ms)], self.revision, now_ms)
-        found = [self.live(key, now_ms) for key in keys]
+            return Reading([self.live(keys[0], at_ms)], self.revision, now_ms)
+        found = [self.live(key, at_ms) for key in keys]
         if len(found) > limits.READ_BYTES // limits.VALUE_BYTES:
             admit_reading(space, sum(len(entry.value) for entry in found if entry is not None))
         return Reading(found, self.revision, now_ms)
 
-    def scan(self, prefix: bytes, after: bytes | None, limit: int, reverse: bool, clock_ms: int) -> Page:
-        """Returns the next page of live entries."""
+    def scan(
+        self,
+        prefix: bytes,
+        after: bytes | None,
+        limit: int,
+        reverse: bool,
+        clock_ms: int,
+        at_ms: int | None = None,
+    ) -> Page:
+        """Returns the next page of entries that are live at a time, or now."""
         if self._unfinished is not None:
             self._mend()
         now_ms = self.now_ms(clock_ms)
+        if at_ms is None:
+            at_ms = now_ms
         keys = self._index.downwards(prefix, after) if reverse else self._index.upwards(prefix, after)
         found: list[Entry] = []
         size = looked = 0
         last: bytes | None = None
         for key in keys:
             if len(found) == limit or looked == limits.PAGE_ROWS:
-                return Page(found, last, self.revision)
-            entry = self.live(key, now_ms)
+                return Page(found, last, self.revision, now_ms)
+            entry = self.live(key, at_ms)
             if entry is not None:
                 size += len(entry.value)
                 if size > limits.PAGE_BYTES and found:
-                    return Page(found, last, self.revision)
+                    return Page(found, last, self.revision, now_ms)
                 found.append(entry)
             looked, last = looked + 1, key
-        return Page(found, None, self.revision)
+        return Page(found, None, self.revision, now_ms)
 
     def changes(self, space: str, after: int, limit: int) -> Changes:
         """Returns whole logged revisions above `after`."""
@@ -477,7 +490,9 @@ def _changes_of(record: Record, olds: Sequence[bytes | None]) -> Iterator[Change
     for entry, old in zip(record.entries, olds, strict=False):
         if entry.key[0] != OBJECTS:
             new = entry.value if entry.key[0] == WITH_VALUES else None
-            yield Change(record.revision, entry.key, False, old, new)
+            # Only an expired entry is replaced by one that this very revision has created.
+            expired = old is not None and entry.created == record.revision
+            yield Change(record.revision, entry.key, False, old, new, expired)
     for key, old in zip(record.deleted, olds[len(record.entries) :], strict=True):
         if key[0] != OBJECTS:
             yield Change(record.revision, key, True, old, None)

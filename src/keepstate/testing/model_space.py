@@ -28,10 +28,10 @@ class ModelSpace:
         self.retried: dict[bytes, Answer] = {}
         self.revision = self.floor = self.now_ms = 0
 
-    def live(self, key: bytes) -> Entry | None:
-        """Returns the entry as a reader sees it."""
-        entry = self.entries.get(key)
-        expired = entry is not None and entry.expires_at_ms is not None and entry.expires_at_ms <= self.now_ms
+    def live(self, key: bytes, at_ms: int | None = None) -> Entry | None:
+        """Returns the entry as a reader sees it at a time, or now."""
+        entry, at_ms = self.entries.get(key), self.now_ms if at_ms is None else at_ms
+        expired = entry is not None and entry.expires_at_ms is not None and entry.expires_at_ms <= at_ms
         return None if expired else entry
 
     def apply(self, batch: Batch) -> Answer:
@@ -52,6 +52,8 @@ class ModelSpace:
         if batch.retry_of is not None and batch.retry_of < self.floor:
             return True, None
         if batch.at not in (None, self.revision):
+            return True, Conflict(None, self.revision)
+        if batch.alive_until_ms is not None and self.now_ms >= batch.alive_until_ms:
             return True, Conflict(None, self.revision)
         for check in batch.checks:
             found = self.live(check.key)
@@ -76,19 +78,24 @@ class ModelSpace:
                 self._log(write.key, old, None)
             return
         key = write.key + stamp_suffix(self.revision, index) if write.stamp else write.key
-        old = self.live(key)
+        stood, old = self.entries.get(key), self.live(key)
         expires_at_ms = None if write.ttl_ms is None else self.now_ms + write.ttl_ms
         new = Entry(key, write.value, self.revision, old.created if old else self.revision, expires_at_ms)
         self.entries[key] = new
-        self._log(key, old, new)
+        self._log(key, stood, new, expired=stood is not None and old is None)
 
-    def _log(self, key: bytes, old: Entry | None, new: Entry | None) -> None:
+    def _log(self, key: bytes, old: Entry | None, new: Entry | None, *, expired: bool = False) -> None:
         if key[0] == 1:
             self.log.append(Change(self.revision, key, new is None))
         if key[0] == 2:
             self.log.append(
                 Change(
-                    self.revision, key, new is None, old.value if old else None, new.value if new else None
+                    self.revision,
+                    key,
+                    new is None,
+                    old.value if old else None,
+                    new.value if new else None,
+                    expired,
                 )
             )
 

@@ -22,9 +22,9 @@ class CountedStore(MemoryStore):
 
     asked = 0
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         self.asked += 1
-        return await super().read(space, keys)
+        return await super().read(space, keys, at_ms=at_ms)
 
     async def scan(
         self,
@@ -34,9 +34,10 @@ class CountedStore(MemoryStore):
         after: bytes | None = None,
         limit: int = 256,
         reverse: bool = False,
+        at_ms: int | None = None,
     ) -> Page:
         self.asked += 1
-        return await super().scan(space, prefix, after=after, limit=limit, reverse=reverse)
+        return await super().scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
 
 
 @asynccontextmanager

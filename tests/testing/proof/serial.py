@@ -71,9 +71,7 @@ class Serial:
         page = finish(self.store.scan(SPACE, prefix))
         found = {entry.key: saw(entry) for entry in page.entries}
         whole = Span(prefix, successor(prefix))
-        return self._looked(
-            Look(SPACE, *span, page.revision, None, {**found}, whole, wall_ms=self.clock.now_ms())
-        )
+        return self._looked(Look(SPACE, *span, page.revision, page.now_ms, {**found}, whole))
 
     def _looked(self, look: Look) -> Look:
         self.history.looks.append(look)

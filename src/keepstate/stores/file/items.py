@@ -117,6 +117,8 @@ class Logged(msgspec.Struct, array_like=True, frozen=True, tag="logged"):
     before: Sequence[bytes | None]
     size_bytes: int
     token: bytes | None = None
+    expired: Sequence[int] = ()
+    """The places in `written` of what was written over an expired entry."""
 
 
 class SnapshotEnd(msgspec.Struct, array_like=True, frozen=True, tag="end"):

@@ -124,6 +124,7 @@ class _Logged(msgspec.Struct, omit_defaults=True, frozen=True, tag_field="is", t
     delete: Sequence[Shown] = ()
     before: Sequence[Shown | None] = ()
     token: bytes | None = None
+    expired: Sequence[int] = ()
 
 
 class _SnapshotEnd(msgspec.Struct, frozen=True, tag_field="is", tag="end"):
@@ -169,7 +170,7 @@ def _shown(item: items.Item) -> _Item:
             return _Entries(
                 space, [(Shown.key(entry[0]), Shown.value(entry[1]), *entry[2:]) for entry in entries]
             )
-        case items.Logged(space, revision, now_ms, written, deleted, before, size_bytes, token):
+        case items.Logged(space, revision, now_ms, written, deleted, before, size_bytes, token, expired):
             return _Logged(
                 space,
                 revision,
@@ -179,6 +180,7 @@ def _shown(item: items.Item) -> _Item:
                 [Shown.key(key) for key in deleted],
                 [None if old is None else Shown.value(old) for old in before],
                 token,
+                expired,
             )
         case items.SnapshotEnd():
             return _SnapshotEnd()
@@ -200,7 +202,7 @@ def _hidden(item: _Item) -> items.Item:
             return items.SpaceHead(*msgspec.structs.astuple(item))
         case _Entries(space, entries):
             return items.Entries(space, [(entry[0].data(), entry[1].data(), *entry[2:]) for entry in entries])
-        case _Logged(space, revision, now_ms, size_bytes, put, delete, before, token):
+        case _Logged(space, revision, now_ms, size_bytes, put, delete, before, token, expired):
             return items.Logged(
                 space,
                 revision,
@@ -210,6 +212,7 @@ def _hidden(item: _Item) -> items.Item:
                 [None if old is None else old.data() for old in before],
                 size_bytes,
                 token,
+                expired,
             )
         case _SnapshotEnd():
             return items.SnapshotEnd()

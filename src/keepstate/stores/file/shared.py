@@ -52,6 +52,7 @@ class SharedJournal:
         self.lock, self._writing = threading.Lock(), threading.Lock()
         self.spaces = SpaceTable[JournaledState]()
         self._is_unsettled = False
+        self._judged_ms: int | None = None
         self._hearers: tuple[Callable[[str], None], ...] = ()
         try:
             self._process_lock = ProcessLock(path)
@@ -129,24 +130,34 @@ class SharedJournal:
         """Returns the published space; asking for one does not make it. The caller holds `lock`."""
         return self.spaces.get(space) or JournaledState()
 
+    def reading_ms(self, clock: Clock) -> int:
+        """Returns the time to read at. The caller holds `lock`.
+
+        While a write is made durable it is the time at which that write was judged: otherwise a reader would
+        see an entry expired, without the write that was still allowed to rely on it.
+        """
+        now_ms, judged_ms = clock.now_ms(), self._judged_ms
+        # After an interrupt the time of a past write may be left; no writer is at work then.
+        return now_ms if judged_ms is None or not self._writing.locked() else min(now_ms, judged_ms)
+
     # ---- writing
 
-    def flush(self, batches: Sequence[Batch], clock_ms: int) -> list[Outcome]:
+    def flush(self, batches: Sequence[Batch], clock: Clock) -> list[Outcome]:
         """Applies batches as one frame, and returns when they are durable and published."""
 
-        def apply_all(drafts: dict[str, Draft]) -> list[Outcome]:
+        def apply_all(drafts: dict[str, Draft], clock_ms: int) -> list[Outcome]:
             outcomes = [self._draft(batch.space, drafts).apply(batch, clock_ms)[0] for batch in batches]
             for draft in drafts.values():
                 if draft.records:
                     draft.sweep(clock_ms, SWEPT_BY_FLUSH)
             return outcomes
 
-        return self._written(apply_all)
+        return self._written(apply_all, clock)
 
-    def sweep(self, limit: int, clock_ms: int) -> int:
+    def sweep(self, limit: int, clock: Clock) -> int:
         """Removes up to `limit` expired entries, a revision a space."""
 
-        def sweep_due(drafts: dict[str, Draft]) -> int:
+        def sweep_due(drafts: dict[str, Draft], clock_ms: int) -> int:
             removed = 0
             due = [name for name, state in self.spaces.items() if state.expires]
             for name in due:
@@ -154,24 +165,26 @@ class SharedJournal:
                     removed += len(record.deleted)
             return removed
 
-        return self._written(sweep_due)
+        return self._written(sweep_due, clock)
 
-    def drop(self, space: str, clock_ms: int) -> None:
+    def drop(self, space: str, clock: Clock) -> None:
         """Empties a space, if there is one."""
 
-        def drop_it(drafts: dict[str, Draft]) -> None:
+        def drop_it(drafts: dict[str, Draft], clock_ms: int) -> None:
             if self.seen(space).exists:
                 self._draft(space, drafts).drop(clock_ms)
 
-        self._written(drop_it)
+        self._written(drop_it, clock)
 
-    def _written(self, work: Callable[[dict[str, Draft]], T]) -> T:
+    def _written(self, work: Callable[[dict[str, Draft], int], T], clock: Clock) -> T:
         """Returns what `work` returns, when what it drafted is durable and published."""
         drafts: dict[str, Draft] = {}
         with self._writing:
             self._reread()
             try:
-                answer = work(drafts)
+                with self.lock:
+                    clock_ms = self._judged_ms = clock.now_ms()
+                answer = work(drafts, clock_ms)
                 self._write(drafts)
             except StorageError:
                 raise
@@ -180,6 +193,8 @@ class SharedJournal:
                 # came of the write, the journal tells to whoever comes next.
                 self._is_unsettled = True
                 raise
+            finally:
+                self._judged_ms = None
         for name, draft in drafts.items():
             if draft.records:
                 self._hint(name)
@@ -205,6 +220,7 @@ class SharedJournal:
             for name, draft in drafts.items():
                 if not draft.is_empty:
                     self.spaces[name] = draft.publish()
+            self._judged_ms = None
         if self._journal.has_grown:
             self._compact()
 

@@ -59,7 +59,11 @@ class JournaledState(SpaceState):
             self._expire_later(entry.expires_at_ms, entry.key)
 
     def _restore_log(self, item: Logged) -> None:
-        entries = [Entry(key, value, item.revision, item.revision) for key, value in item.written]
+        # Who replaced a live entry did not create one: that alone tells it from a write over an expired one.
+        entries = [
+            Entry(key, value, item.revision, item.revision if place in item.expired else 0)
+            for place, (key, value) in enumerate(item.written)
+        ]
         record = Record(item.revision, item.now_ms, entries, list(item.deleted), item.token)
         self._log.append((record, item.before, item.size_bytes))
         self._log_bytes += item.size_bytes
@@ -93,6 +97,11 @@ class JournaledState(SpaceState):
                 before,
                 size_bytes,
                 record.token,
+                [
+                    place
+                    for place, (entry, old) in enumerate(zip(record.entries, before, strict=False))
+                    if old is not None and entry.created == record.revision
+                ],
             )
         for token, (outcome, until_ms) in self._retries.items():
             if until_ms > self.clock_ms:

@@ -165,7 +165,7 @@ class FileStore(StoreBase):
 
     def _apply_here(self, batches: Sequence[Batch]) -> list[Outcome]:
         try:
-            return self._shared.flush(batches, self._clock.now_ms())
+            return self._shared.flush(batches, self._clock)
         except OutcomeUnknownError as error:
             return [self._unknown(batch, error) for batch in batches]
         except StoreFullError:
@@ -180,22 +180,26 @@ class FileStore(StoreBase):
             return error
 
     async def _drop(self, space: str) -> None:
-        await self._runner.call(self._shared.drop, space, self._clock.now_ms())
+        await self._runner.call(self._shared.drop, space, self._clock)
 
     async def _sweep(self, limit: int) -> int:
-        return await self._runner.call(self._shared.sweep, limit, self._clock.now_ms())
+        return await self._runner.call(self._shared.sweep, limit, self._clock)
 
     # ---- reading
 
-    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
         self._shared.settle()
         with self._shared.lock:
-            return self._shared.seen(space).read(space, keys, self._clock.now_ms())
+            clock_ms = self._shared.reading_ms(self._clock)
+            return self._shared.seen(space).read(space, keys, clock_ms, at_ms)
 
-    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
+    async def _scan(
+        self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
+    ) -> Page:
         self._shared.settle()
         with self._shared.lock:
-            return self._shared.seen(space).scan(prefix, after, limit, reverse, self._clock.now_ms())
+            clock_ms = self._shared.reading_ms(self._clock)
+            return self._shared.seen(space).scan(prefix, after, limit, reverse, clock_ms, at_ms)
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         self._shared.settle()

@@ -114,7 +114,7 @@ END $$;
 -- What stands against a batch: its verdict, or null if it may be applied.
 -- `p_check` and `p_write` are the places of its first check and its first write.
 CREATE FUNCTION {schema}.judge_1(
-    p_space {schema}.space, p_now_ms bigint, p_at bigint, p_retry_of bigint,
+    p_space {schema}.space, p_now_ms bigint, p_at bigint, p_alive_until bigint, p_retry_of bigint,
     p_check_keys bytea[], p_check_versions bigint[], p_check_createds bigint[], p_check int, p_checks bigint,
     p_keys bytea[], p_stamps bigint[], p_write int, p_collisions bigint,
     OUT verdict bigint, OUT actual bigint, OUT conflict bytea
@@ -126,7 +126,7 @@ BEGIN
     actual := p_space.revision;
     IF p_retry_of < p_space.floor THEN
         verdict := 3;
-    ELSIF p_at <> p_space.revision THEN
+    ELSIF p_at <> p_space.revision OR p_alive_until <= p_now_ms THEN
         verdict := 2;
     END IF;
     FOR c IN p_check .. p_check + p_checks - 1 LOOP
@@ -156,15 +156,13 @@ END $$;
 -- name: replaced_1
 -- How many bytes of values the log would keep because a batch replaces or deletes them.
 CREATE FUNCTION {schema}.replaced_1(
-    p_space {schema}.space, p_now_ms bigint,
-    p_keys bytea[], p_values bytea[], p_stamps bigint[], p_write int, p_writes bigint
+    p_space {schema}.space, p_keys bytea[], p_stamps bigint[], p_write int, p_writes bigint
 ) RETURNS bigint LANGUAGE sql STABLE AS $$
     SELECT coalesce(sum(length(e.value)), 0)::bigint
     FROM generate_series(p_write, p_write + p_writes - 1) AS w, {schema}.entry e
     WHERE get_byte(p_keys[w], 0) = 2
         AND e.space_id = p_space.id
-        AND e.key = {schema}.stamped_1(p_keys[w], p_space.revision + 1, p_stamps[w])
-        AND (p_values[w] IS NULL OR e.expires_at_ms IS NULL OR e.expires_at_ms > p_now_ms);
+        AND e.key = {schema}.stamped_1(p_keys[w], p_space.revision + 1, p_stamps[w]);
 $$;
 
 -- name: write_1
@@ -184,11 +182,14 @@ DECLARE
     deleted boolean[] := '{}';
     olds bytea[] := '{}';
     news bytea[] := '{}';
+    is_expired boolean;
+    expired boolean[] := '{}';
 BEGIN
     FOR w IN p_write .. p_write + p_writes - 1 LOOP
         this_key := {schema}.stamped_1(p_keys[w], p_space.revision, p_stamps[w]);
         section := get_byte(this_key, 0);
         new := p_values[w];
+        is_expired := false;
         IF new IS NULL THEN
             DELETE FROM {schema}.entry e WHERE e.space_id = p_space.id AND e.key = this_key
             RETURNING e.value INTO old;
@@ -203,10 +204,10 @@ BEGIN
                 expires_at_ms = excluded.expires_at_ms,
                 value = excluded.value
             RETURNING CASE WHEN section = 2 THEN (
-                SELECT o.value FROM {schema}.entry o
-                WHERE o.space_id = p_space.id AND o.key = this_key
-                    AND (o.expires_at_ms IS NULL OR o.expires_at_ms > p_now_ms)
-            ) END INTO old;
+                SELECT o.value FROM {schema}.entry o WHERE o.space_id = p_space.id AND o.key = this_key
+            ) END, e.created = p_space.revision INTO old, is_expired;
+            -- Over a live entry nothing is created: what was there must have expired.
+            is_expired := is_expired AND old IS NOT NULL;
         END IF;
         CONTINUE WHEN section = 0;
         keys := array_append(keys, this_key);
@@ -217,10 +218,16 @@ BEGIN
         END IF;
         olds := array_append(olds, old);
         news := array_append(news, new);
+        expired := array_append(expired, is_expired);
         size := size + 64 + length(this_key) + coalesce(length(old), 0) + coalesce(length(new), 0);
     END LOOP;
-    INSERT INTO {schema}.log (space_id, revision, now_ms, size_bytes, nonce, token, keys, deleted, olds, news)
-    VALUES (p_space.id, p_space.revision, p_now_ms, size, p_space.nonce, p_token, keys, deleted, olds, news);
+    INSERT INTO {schema}.log (
+        space_id, revision, now_ms, size_bytes, nonce, token, keys, deleted, olds, news, expired
+    )
+    VALUES (
+        p_space.id, p_space.revision, p_now_ms, size, p_space.nonce, p_token, keys, deleted, olds, news,
+        CASE WHEN true = ANY (expired) THEN expired END
+    );
     RETURN size;
 END $$;
 
@@ -259,7 +266,7 @@ END $$;
 CREATE FUNCTION {schema}.apply_1(
     p_spaces bytea[], p_marks bigint[], p_mark_nonces bytea[], p_sweeps bigint[], p_sweep_nonces bytea[],
     p_batches bigint[],
-    p_ats bigint[], p_retries bigint[], p_tokens bytea[], p_nonces bytea[], p_collisions bigint[],
+    p_ats bigint[], p_alive_untils bigint[], p_retries bigint[], p_tokens bytea[], p_nonces bytea[], p_collisions bigint[],
     p_soonest bigint[], p_checks bigint[], p_writes bigint[],
     p_check_keys bytea[], p_check_versions bigint[], p_check_createds bigint[],
     p_keys bytea[], p_values bytea[], p_ttls bigint[], p_stamps bigint[],
@@ -301,13 +308,13 @@ BEGIN
             IF verdict IS NULL THEN
                 at_ms := now_ms;
                 SELECT * INTO verdict, actual, conflict FROM {schema}.judge_1(
-                    space, now_ms, p_ats[b], p_retries[b],
+                    space, now_ms, p_ats[b], p_alive_untils[b], p_retries[b],
                     p_check_keys, p_check_versions, p_check_createds, check_place, p_checks[b],
                     p_keys, p_stamps, write_place, p_collisions[b]
                 );
                 -- Fewer values, of 1 MiB at the most, are never too much for one record.
                 IF verdict IS NULL AND p_writes[b] > 64 AND p_log_bytes < {schema}.replaced_1(
-                    space, now_ms, p_keys, p_values, p_stamps, write_place, p_writes[b]
+                    space, p_keys, p_stamps, write_place, p_writes[b]
                 ) THEN
                     verdict := 7;
                 END IF;

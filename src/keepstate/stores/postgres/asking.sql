@@ -34,11 +34,11 @@ BEGIN
 END $$;
 
 -- name: read_2
--- The live entries among many keys, by their places; none if their values have more than `p_bytes`. Each
+-- The entries among many keys that live at `p_at_ms`, or now, by their places; none if their values have more than `p_bytes`. Each
 -- key is looked for by itself: left to choose, a plan that was made while spaces were small goes through
 -- all entries of the space, and keeps doing so when they are many.
 CREATE FUNCTION {schema}.read_2(
-    p_name bytea, p_keys bytea[], p_mark bigint, p_bytes bigint,
+    p_name bytea, p_keys bytea[], p_mark bigint, p_bytes bigint, p_at_ms bigint,
     OUT revision bigint, OUT floor bigint, OUT nonce bytea, OUT marked bytea, OUT now_ms bigint,
     OUT size_bytes bigint,
     OUT places bigint[], OUT vals bytea[], OUT versions bigint[], OUT createds bigint[], OUT expiries bigint[]
@@ -46,18 +46,20 @@ CREATE FUNCTION {schema}.read_2(
 {settings} AS $$
 DECLARE
     wanted_id bigint;
+    judged_ms bigint;
 BEGIN
     SELECT s.id, s.revision, s.floor, s.nonce, {schema}.now_1(s.clock_ms)
     INTO wanted_id, revision, floor, nonce, now_ms
     FROM {schema}.space s WHERE s.name = p_name;
     now_ms := coalesce(now_ms, {schema}.now_1(0));
+    judged_ms := coalesce(p_at_ms, now_ms);
     IF p_mark < revision AND p_mark > floor THEN
         marked := {schema}.marked_1(wanted_id, p_mark);
     END IF;
     SELECT coalesce(sum(length(e.value)), 0) INTO size_bytes
     FROM unnest(p_keys) k(key) CROSS JOIN LATERAL (
         SELECT f.value FROM {schema}.entry f
-        WHERE f.space_id = wanted_id AND f.key = k.key AND (f.expires_at_ms IS NULL OR f.expires_at_ms > now_ms)
+        WHERE f.space_id = wanted_id AND f.key = k.key AND (f.expires_at_ms IS NULL OR f.expires_at_ms > judged_ms)
         OFFSET 0
     ) e;
     IF size_bytes > p_bytes THEN
@@ -68,23 +70,24 @@ BEGIN
     INTO places, vals, versions, createds, expiries
     FROM unnest(p_keys) WITH ORDINALITY k(key, place) CROSS JOIN LATERAL (
         SELECT f.value, f.version, f.created, f.expires_at_ms FROM {schema}.entry f
-        WHERE f.space_id = wanted_id AND f.key = k.key AND (f.expires_at_ms IS NULL OR f.expires_at_ms > now_ms)
+        WHERE f.space_id = wanted_id AND f.key = k.key AND (f.expires_at_ms IS NULL OR f.expires_at_ms > judged_ms)
         OFFSET 0
     ) e;
 END $$;
 
 -- name: scan_1
--- A page of live entries with p_low <= key < p_high, and the last key looked at if there may be more.
+-- A page of the entries that live at `p_at_ms`, or now, with p_low <= key < p_high, and the last key looked at if there may be more.
 CREATE FUNCTION {schema}.scan_1(
     p_name bytea, p_low bytea, p_high bytea, p_is_reverse bigint, p_limit bigint, p_rows bigint,
-    p_bytes bigint, p_mark bigint,
+    p_bytes bigint, p_mark bigint, p_at_ms bigint,
     OUT revision bigint, OUT floor bigint, OUT nonce bytea, OUT marked bytea, OUT following bytea,
-    OUT keys bytea[], OUT vals bytea[], OUT versions bigint[], OUT createds bigint[], OUT expiries bigint[]
+    OUT keys bytea[], OUT vals bytea[], OUT versions bigint[], OUT createds bigint[], OUT expiries bigint[],
+    OUT now_ms bigint
 ) LANGUAGE plpgsql STABLE
 {settings} AS $$
 DECLARE
     wanted_id bigint;
-    now_ms bigint;
+    judged_ms bigint;
     rows refcursor;
     entry record;
     found_count bigint := 0;
@@ -95,6 +98,8 @@ BEGIN
     SELECT s.id, s.revision, s.floor, s.nonce, {schema}.now_1(s.clock_ms)
     INTO wanted_id, revision, floor, nonce, now_ms
     FROM {schema}.space s WHERE s.name = p_name;
+    now_ms := coalesce(now_ms, {schema}.now_1(0));
+    judged_ms := coalesce(p_at_ms, now_ms);
     IF p_mark < revision AND p_mark > floor THEN
         marked := {schema}.marked_1(wanted_id, p_mark);
     END IF;
@@ -119,7 +124,7 @@ BEGIN
             following := last_key;
             EXIT;
         END IF;
-        IF entry.expires_at_ms IS NULL OR entry.expires_at_ms > now_ms THEN
+        IF entry.expires_at_ms IS NULL OR entry.expires_at_ms > judged_ms THEN
             size := size + length(entry.value);
             IF size > p_bytes AND found_count > 0 THEN
                 following := last_key;
@@ -143,7 +148,8 @@ END $$;
 CREATE FUNCTION {schema}.changes_1(
     p_name bytea, p_after bigint, p_limit bigint, p_bytes bigint, p_mark bigint,
     OUT revision bigint, OUT floor bigint, OUT nonce bytea, OUT marked bytea, OUT upto bigint,
-    OUT revisions bigint[], OUT keys bytea[], OUT deleted boolean[], OUT olds bytea[], OUT news bytea[]
+    OUT revisions bigint[], OUT keys bytea[], OUT deleted boolean[], OUT olds bytea[], OUT news bytea[],
+    OUT expired boolean[]
 ) LANGUAGE plpgsql STABLE
 {settings} AS $$
 DECLARE
@@ -163,6 +169,7 @@ BEGIN
     deleted := '{}';
     olds := '{}';
     news := '{}';
+    expired := '{}';
     IF p_after < floor OR p_after >= revision THEN
         RETURN;
     END IF;
@@ -176,6 +183,7 @@ BEGIN
             deleted := array_append(deleted, logged.deleted[i]);
             olds := array_append(olds, logged.olds[i]);
             news := array_append(news, logged.news[i]);
+            expired := array_append(expired, coalesce(logged.expired[i], false));
         END LOOP;
         upto := logged.revision;
         found_count := found_count + cardinality(logged.keys);

@@ -10,7 +10,15 @@ from typing import NamedTuple
 from keepstate.errors import InvalidError, OutcomeUnknownError
 from keepstate.stores.admission import replaces_too_much
 from keepstate.stores.marks import NONCE_BYTES, Mark, Marks
-from keepstate.stores.postgres.wire import byteas, from_array, from_byteas, from_int8s, int8, int8s
+from keepstate.stores.postgres.wire import (
+    byteas,
+    from_array,
+    from_byteas,
+    from_int8s,
+    int8,
+    int8_or_null,
+    int8s,
+)
 from keepstate.stores.protocol import Applied, Batch, Conflict, Delete, Outcome, Put, Write
 from keepstate.values import limits
 from keepstate.values.key import STAMP_SIZE
@@ -62,6 +70,7 @@ class Flush(NamedTuple):
             byteas(nonces[: len(self.spaces)]),
             int8s([len(group) for group in self.groups]),
             int8s([batch.at for batch in taken]),
+            int8s([batch.alive_until_ms for batch in taken]),
             int8s([batch.retry_of for batch in taken]),
             byteas([batch.token for batch in taken]),
             byteas(nonces[len(self.spaces) :]),
@@ -99,13 +108,13 @@ class Flush(NamedTuple):
             mark.nonce if mark else b"",
             batch.token,
             nonce,
-            _int8_or_null(batch.at),
+            int8_or_null(batch.at),
             check.key if check else None,
-            _int8_or_null(check.version) if check else None,
-            _int8_or_null(check.created) if check else None,
+            int8_or_null(check.version) if check else None,
+            int8_or_null(check.created) if check else None,
             write.key,
             write.value,
-            _int8_or_null(write.ttl_ms),
+            int8_or_null(write.ttl_ms),
             _ZERO if write.stamp else None,
             int8(limits.LOG_REVISIONS),
             int8(limits.LOG_BYTES),
@@ -141,10 +150,6 @@ class Flush(NamedTuple):
                 outcomes[place] = _outcome(self.batches[place], *next(answers))
             marks.saw(space, revision, nonce)
         return [outcome for outcome in outcomes if outcome is not None]
-
-
-def _int8_or_null(number: int | None) -> bytes | None:
-    return None if number is None else int8(number)
 
 
 def _outcome(batch: Batch, verdict: int, actual: int, at_ms: int, conflict: bytes | None) -> Outcome:

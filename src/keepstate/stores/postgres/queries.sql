@@ -8,7 +8,8 @@ COMMIT
 
 -- name: apply
 SELECT {schema}.apply_1(
-    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24
+    $1, $2, $3, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22, $23, $24,
+    $25
 )
 
 -- name: put
@@ -45,10 +46,10 @@ SELECT set_config(s.name, s.value, false) FROM (VALUES
 ) s(name, value)
 
 -- name: read
-SELECT {schema}.read_2($1, $2, $3, $4)
+SELECT {schema}.read_2($1, $2, $3, $4, $5)
 
 -- name: scan
-SELECT {schema}.scan_1($1, $2, $3, $4, $5, $6, $7, $8)
+SELECT {schema}.scan_1($1, $2, $3, $4, $5, $6, $7, $8, $9)
 
 -- name: changes
 SELECT {schema}.changes_1($1, $2, $3, $4, $5)

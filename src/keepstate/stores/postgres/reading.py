@@ -28,11 +28,11 @@ State = tuple[int, int, bytes, bytes]
 """What answers begin with: a space's revision, floor, nonce, and what its log has for the caller's mark."""
 
 
-def one_entry(key: bytes, answer: bytes) -> tuple[Reading, State]:
-    """Returns the answer of `get_1`."""
+def one_entry(key: bytes, answer: bytes, at_ms: int | None) -> tuple[Reading, State]:
+    """Returns the answer of `get_1`, with expiry judged at a time, or at the space's present one."""
     revision, floor, nonce, marked, now_ms, version, created, expires_at_ms = _FOUND.unpack_from(answer)
     entry = None
-    if version and not 0 < expires_at_ms <= now_ms:
+    if version and not 0 < expires_at_ms <= (now_ms if at_ms is None else at_ms):
         entry = Entry(key, answer[_FOUND.size :], version, created, expires_at_ms or None)
     return Reading((entry,), revision, now_ms), (revision, floor, nonce, marked)
 
@@ -56,7 +56,9 @@ def page(fields: Fields) -> Page:
         from_byteas(fields[5]), from_byteas(fields[6]), from_int8s(fields[7]), from_int8s(fields[8]),
         from_expiries(fields[9]), strict=True,
     )  # fmt: skip
-    return Page([Entry(*column) for column in columns], fields[4], from_int8(fields[0]))
+    return Page(
+        [Entry(*column) for column in columns], fields[4], from_int8(fields[0]), from_int8(fields[10])
+    )
 
 
 def changes(space: str, after: int, fields: Fields) -> Changes:
@@ -83,9 +85,12 @@ def changes(space: str, after: int, fields: Fields) -> Changes:
         )
     columns = zip(
         from_int8s(fields[5]), from_byteas(fields[6]), from_array(fields[7]), from_array(fields[8]),
-        from_array(fields[9]), strict=True,
+        from_array(fields[9]), from_array(fields[10]), strict=True,
     )  # fmt: skip
-    items = [Change(number, key, deleted == _TRUE, old, new) for number, key, deleted, old, new in columns]
+    items = [
+        Change(number, key, deleted == _TRUE, old, new, expired == _TRUE)
+        for number, key, deleted, old, new, expired in columns
+    ]
     return Changes(items, from_int8(fields[4]), floor)
 
 

@@ -47,6 +47,7 @@ CREATE TABLE {schema}.log (
     deleted boolean[] NOT NULL,
     olds bytea[] NOT NULL,
     news bytea[] NOT NULL,
+    expired boolean[], -- null where no change was made over an expired entry
     PRIMARY KEY (space_id, revision)
 );
 

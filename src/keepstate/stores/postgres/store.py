@@ -17,7 +17,15 @@ from keepstate.stores.postgres.flush import Flush
 from keepstate.stores.postgres.options import PostgresOptions, connection_parameters, read_options
 from keepstate.stores.postgres.settings import Told, judged
 from keepstate.stores.postgres.watcher import Watcher
-from keepstate.stores.postgres.wire import byteas, from_byteas, from_int8, from_int8s, from_record, int8
+from keepstate.stores.postgres.wire import (
+    byteas,
+    from_byteas,
+    from_int8,
+    from_int8s,
+    from_record,
+    int8,
+    int8_or_null,
+)
 from keepstate.stores.protocol import (
     Batch,
     Capabilities,
@@ -206,25 +214,29 @@ class PostgresStore(StoreBase):
 
     # ---- reading
 
-    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
         mark = self._marks.of(space)
         revision = int8(mark.revision if mark else 0)
         if len(keys) <= 1:
             key = keys[0] if keys else _NO_KEY
             answer = await self._client.ask("get", space.encode(), key, revision)
-            found, state = reading.one_entry(key, answer.get_value(0, 0) or b"")
+            found, state = reading.one_entry(key, answer.get_value(0, 0) or b"", at_ms)
             if mark is None or state[0] != mark.revision or state[2] != mark.nonce:
                 self._verify(space, mark, *state)
             return found if keys else Reading((), found.revision, found.now_ms)
-        asked = self._client.ask("read", space.encode(), byteas(keys), revision, int8(limits.READ_BYTES))
+        asked = self._client.ask(
+            "read", space.encode(), byteas(keys), revision, int8(limits.READ_BYTES), int8_or_null(at_ms)
+        )
         return reading.entries(space, keys, self._verified(space, mark, await asked))
 
-    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
+    async def _scan(
+        self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
+    ) -> Page:
         mark = self._marks.of(space)
         low, high = reading.scanned(prefix, after, reverse=reverse)
         answer = await self._client.ask(
             "scan", space.encode(), low, high, int8(reverse), int8(limit), int8(limits.PAGE_ROWS),
-            int8(limits.PAGE_BYTES), int8(mark.revision if mark else 0),
+            int8(limits.PAGE_BYTES), int8(mark.revision if mark else 0), int8_or_null(at_ms),
         )  # fmt: skip
         return reading.page(self._verified(space, mark, answer))
 

@@ -27,6 +27,11 @@ _NO_BYTEAS = _HEAD.pack(0, 0, _BYTEA_OID)
 int8 = _INT8.pack
 
 
+def int8_or_null(number: int | None) -> bytes | None:
+    """Returns a bigint, or null."""
+    return None if number is None else int8(number)
+
+
 def int8s(numbers: Sequence[int | None]) -> bytes:
     """Returns a bigint[]."""
     if not numbers:

@@ -24,7 +24,7 @@ STATE_FIELD: Final = b"m"
 _HEAD_FIELD = b"h"
 _RECORD_FIELD = b"n"
 
-_CONDITIONS = struct.Struct(">BQQHH")
+_CONDITIONS = struct.Struct(">BQQQHH")
 _MARK = struct.Struct(f">Q{NONCE_BYTES}s")
 _CHECK = struct.Struct(">cQ")
 _REVISION = struct.Struct(">Q")
@@ -34,7 +34,7 @@ _CHANGE = struct.Struct(">BH")
 _SIZE = struct.Struct(">I")
 
 _AT, _RETRY, _SWEEPS, _CLUSTER = 1, 2, 4, 8
-_DELETED, _HAS_OLD, _HAS_NEW = 1, 2, 4
+_DELETED, _HAS_OLD, _HAS_NEW, _EXPIRED = 1, 2, 4, 8
 
 
 class Place(NamedTuple):
@@ -114,7 +114,8 @@ def encode_batch(
     flags = (0 if at is None else _AT) | (0 if retry_of is None else _RETRY) | (_SWEEPS if sweeps else 0)
     flags |= _CLUSTER if is_cluster else 0
     assert batch.token is not None  # StoreBase names every batch of a store that can lose replies
-    conditions = _CONDITIONS.pack(flags, at or 0, retry_of or 0, len(batch.checks), len(batch.writes))
+    counts = len(batch.checks), len(batch.writes)
+    conditions = _CONDITIONS.pack(flags, at or 0, batch.alive_until_ms or 0, retry_of or 0, *counts)
     words = [conditions, encode_mark(mark), batch.token, nonces]
     for check in batch.checks:
         words += (check.key, _encode_check(check))
@@ -230,7 +231,8 @@ def _changes_in(revision: int, body: bytes) -> Iterator[Change]:
             values.append(value)
         if at > len(body):
             raise _cut_off(revision)
-        yield Change(revision, key, bool(flags & _DELETED), *values)
+        old, new = values
+        yield Change(revision, key, bool(flags & _DELETED), old, new, bool(flags & _EXPIRED))
 
 
 def _cut_off(revision: int) -> CorruptError:

@@ -255,21 +255,22 @@ class RedisStore(StoreBase):
 
     # ---- reading
 
-    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
         where, mark = self._place(space), self._marks.of(space)
         if len(keys) <= _SURELY_SMALL:
-            reading = await self._read_small(space, where, mark, keys)
+            reading = await self._read_small(space, where, mark, keys, at_ms)
             if reading is not None:
                 return reading
-        reply = await self._ask("read", space, mark, keys)
+        reply = await self._ask("read", space, mark, (_judged_at(at_ms), *keys))
         if reply[0] == answers.LARGE:
             admit_reading(space, cast("int", reply[1]))
         state = self._seen_state(space, reply[1])
         now_ms = cast("int", reply[2])
-        return Reading(_entries(keys, cast("list[bytes | None]", reply[3:]), now_ms), state.revision, now_ms)
+        found = _entries(keys, cast("list[bytes | None]", reply[3:]), now_ms if at_ms is None else at_ms)
+        return Reading(found, state.revision, now_ms)
 
     async def _read_small(
-        self, space: str, where: Place, mark: Mark | None, keys: Sequence[bytes]
+        self, space: str, where: Place, mark: Mark | None, keys: Sequence[bytes], at_ms: int | None
     ) -> Reading | None:
         """Reads without a script, which takes the server half as long; None where the keys are on the move.
 
@@ -292,22 +293,25 @@ class RedisStore(StoreBase):
             raise self._lost(space, mark)
         self._marks.saw(space, state.revision, state.nonce)
         now_ms = max(_time_ms(replies[0]), state.clock_ms)
-        return Reading(_entries(keys, stored[1:], now_ms), state.revision, now_ms)
+        found = _entries(keys, stored[1:], now_ms if at_ms is None else at_ms)
+        return Reading(found, state.revision, now_ms)
 
-    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
+    async def _scan(
+        self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
+    ) -> Page:
         mark = self._marks.of(space)
         start, end = lex_range(prefix, after, reverse=reverse)
         direction = b"reverse" if reverse else b"forward"
-        reply = await self._ask(
-            "scan", space, mark, (start, end, b"%d" % min(limit, limits.PAGE_ROWS), direction)
-        )
+        most = b"%d" % min(limit, limits.PAGE_ROWS)
+        reply = await self._ask("scan", space, mark, (start, end, most, direction, _judged_at(at_ms)))
         state = self._seen_state(space, reply[1])
-        found = cast("list[bytes]", reply[3:])
+        found = cast("list[bytes]", reply[4:])
         entries = [
             decode_entry(key, head, value, 0)
             for key, head, value in zip(found[::3], found[1::3], found[2::3], strict=True)
         ]
-        return Page(cast("list[Entry]", entries), cast("bytes | None", reply[2]), state.revision)
+        following, now_ms = cast("bytes | None", reply[2]), cast("int", reply[3])
+        return Page(cast("list[Entry]", entries), following, state.revision, now_ms)
 
     def mark(self, space: str) -> Mark | None:
         """Returns the highest mark that this handle has seen of the space."""
@@ -459,6 +463,10 @@ class RedisStore(StoreBase):
 def _time_ms(reply: Reply) -> int:
     seconds, micros = cast("list[bytes]", reply)
     return int(seconds) * 1000 + int(micros) // 1000
+
+
+def _judged_at(at_ms: int | None) -> bytes:
+    return b"" if at_ms is None else b"%d" % at_ms
 
 
 def _entries(keys: Sequence[bytes], stored: Sequence[bytes | None], now_ms: int) -> list[Entry | None]:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Change
 
-Logged: TypeAlias = tuple[bytes, bool, bytes | None, bytes | None]
-"""A key, whether it was deleted, and where the section keeps values its old and its new one."""
+PUT: Final = 0
+DELETED: Final = 1
+PUT_OVER_EXPIRED: Final = 2
+
+Logged: TypeAlias = tuple[bytes, int, bytes | None, bytes | None]
+"""A key, one of the three kinds above, and where the section keeps values its old and its new one."""
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Logged])
@@ -31,4 +35,7 @@ def decode(changes: bytes, revision: int) -> list[Change]:
     except msgspec.MsgspecError as error:
         place = f"revision {revision} of the log"
         raise CorruptError(f"{place} is damaged: {error}", place=place) from error
-    return [Change(revision, key, deleted, old, new) for key, deleted, old, new in logged]
+    return [
+        Change(revision, key, kind == DELETED, old, new, kind == PUT_OVER_EXPIRED)
+        for key, kind, old, new in logged
+    ]

@@ -107,6 +107,8 @@ class Flush:
             )
         if batch.at is not None and batch.at != head.revision:
             return Conflict(None, head.revision)
+        if batch.alive_until_ms is not None and batch.alive_until_ms <= head.now_ms:
+            return Conflict(None, head.revision)
         for check in batch.checks:
             version, created = self._stands_at(head, check.key)
             wanted, actual = (check.created, created) if check.version is None else (check.version, version)

@@ -49,14 +49,16 @@ _EXPIRED: Final = f"""
 """
 
 
-def read(execute: Execute, head: Head, path: str, keys: Sequence[bytes]) -> Reading:
-    """Returns the live entries of these keys."""
-    number, now_ms = head.id, head.now_ms
+def read(execute: Execute, head: Head, path: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
+    """Returns the entries of these keys that are live at a time, or now."""
+    number = head.id
+    if at_ms is None:
+        at_ms = head.now_ms
     found: list[Entry | None] = []
     size = 0
     for key in keys:
         row: Any = execute(_ENTRY, (number, key)).get
-        if row is None or (row[3] is not None and row[3] <= now_ms):
+        if row is None or (row[3] is not None and row[3] <= at_ms):
             found.append(None)
             continue
         value, version, created, expires_at_ms, seal = row
@@ -66,7 +68,7 @@ def read(execute: Execute, head: Head, path: str, keys: Sequence[bytes]) -> Read
         if size > limits.READ_BYTES:
             admit_reading(head.name.decode(), size)
         found.append(Entry(key, value, version, created, expires_at_ms))
-    return Reading(found, head.revision, now_ms)
+    return Reading(found, head.revision, head.now_ms)
 
 
 def scan(
@@ -77,8 +79,11 @@ def scan(
     after: bytes | None,
     limit: int,
     reverse: bool,
+    at_ms: int | None,
 ) -> Page:
-    """Returns the next page of live entries."""
+    """Returns the next page of entries that are live at a time, or now."""
+    if at_ms is None:
+        at_ms = head.now_ms
     found: list[Entry] = []
     size = looked = 0
     last: bytes | None = None
@@ -86,16 +91,16 @@ def scan(
         execute, head.id, prefix, after, reverse=reverse
     ):
         if len(found) == limit or looked == limits.PAGE_ROWS:
-            return Page(found, last, head.revision)
-        if expires_at_ms is None or expires_at_ms > head.now_ms:
+            return Page(found, last, head.revision, head.now_ms)
+        if expires_at_ms is None or expires_at_ms > at_ms:
             if seal != schema.entry_seal(key, value, version, expires_at_ms):
                 raise schema.damaged(f"the entry of {key!r}", path, head.name)
             size += len(value)
             if size > limits.PAGE_BYTES and found:
-                return Page(found, last, head.revision)
+                return Page(found, last, head.revision, head.now_ms)
             found.append(Entry(key, value, version, created, expires_at_ms))
         looked, last = looked + 1, key
-    return Page(found, None, head.revision)
+    return Page(found, None, head.revision, head.now_ms)
 
 
 def _rows(execute: Execute, number: int, prefix: bytes, after: bytes | None, *, reverse: bool) -> Rows:

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 from keepstate.stores.protocol import Delete, Put, Write
 from keepstate.stores.sqlite import schema
-from keepstate.stores.sqlite.changes import Logged, encode
+from keepstate.stores.sqlite.changes import DELETED, PUT, PUT_OVER_EXPIRED, Logged, encode
 from keepstate.stores.sqlite.head import Head
 from keepstate.stores.sqlite.statements import Execute
 from keepstate.values import limits
@@ -43,19 +43,15 @@ class Revision:
         key = write.key + stamp_suffix(self._head.revision + 1, index) if write.stamp else write.key
         self._puts.append((key, write))
         if key[0] == WITH_VALUES:
-            old = self._live_value(key)
+            row = self._row(key)
+            # The value of an expired entry is told too: with this write it is removed.
+            old = None if row is None else row[3]
             if old is not None:
                 self.replaced_bytes += len(old)
-            self._logged_puts.append((key, False, old, write.value))
+            is_expired = row is not None and row[1] is not None and row[1] <= self._head.now_ms
+            self._logged_puts.append((key, PUT_OVER_EXPIRED if is_expired else PUT, old, write.value))
         elif key[0] != OBJECTS:
-            self._logged_puts.append((key, False, None, None))
-
-    def _live_value(self, key: bytes) -> bytes | None:
-        row = self._row(key)
-        # A value that had expired was absent already.
-        if row is None or (row[1] is not None and row[1] <= self._head.now_ms):
-            return None
-        return row[3]
+            self._logged_puts.append((key, PUT, None, None))
 
     def look_up_removal(self, key: bytes) -> None:
         """Plans the removal of a key; an absent one is no change."""
@@ -68,7 +64,7 @@ class Revision:
             old = row[3] if key[0] == WITH_VALUES else None
             if old is not None:
                 self.replaced_bytes += len(old)
-            self._logged_removals.append((key, True, old, None))
+            self._logged_removals.append((key, DELETED, old, None))
 
     def _stands(self, key: bytes) -> Any:
         return self._execute("SELECT 1 FROM entries WHERE space = ? AND key = ?", (self._head.id, key)).get

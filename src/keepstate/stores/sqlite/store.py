@@ -246,11 +246,13 @@ class SqliteStore(StoreBase):
 
     # ---- reading
 
-    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
-        return await self._runner.call(self._look, space, reading.read, keys)
+    async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
+        return await self._runner.call(self._look, space, reading.read, keys, at_ms)
 
-    async def _scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool) -> Page:
-        return await self._runner.call(self._look, space, reading.scan, prefix, after, limit, reverse)
+    async def _scan(
+        self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
+    ) -> Page:
+        return await self._runner.call(self._look, space, reading.scan, prefix, after, limit, reverse, at_ms)
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         return await self._runner.call(self._look, space, reading.changes, after, limit)

@@ -75,10 +75,10 @@ class KeylessStore(StoreWrapper):
         """Returns the store of the sealed values, for a copy of all of them."""
         return self._store
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Reads sealed entries by key."""
         refuse_record(space)
-        return await self._store.read(space, keys)
+        return await self._store.read(space, keys, at_ms=at_ms)
 
     async def scan(
         self,
@@ -88,10 +88,11 @@ class KeylessStore(StoreWrapper):
         after: bytes | None = None,
         limit: int = 256,
         reverse: bool = False,
+        at_ms: int | None = None,
     ) -> Page:
         """Reads a page of sealed entries."""
         refuse_record(space)
-        return await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse)
+        return await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Reads the log."""

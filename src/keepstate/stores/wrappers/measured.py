@@ -89,9 +89,9 @@ class MeasuredStore(StoreWrapper):
         )
         return outcomes
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Reads entries by key."""
-        return await self._measured("read", self._store.read(space, keys), lambda _: len(keys))
+        return await self._measured("read", self._store.read(space, keys, at_ms=at_ms), lambda _: len(keys))
 
     async def scan(
         self,
@@ -101,9 +101,10 @@ class MeasuredStore(StoreWrapper):
         after: bytes | None = None,
         limit: int = 256,
         reverse: bool = False,
+        at_ms: int | None = None,
     ) -> Page:
         """Reads a page of entries."""
-        page = self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse)
+        page = self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
         return await self._measured("scan", page, lambda page: len(page.entries))
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:

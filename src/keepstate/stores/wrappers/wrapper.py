@@ -104,9 +104,9 @@ class StoreWrapper:
         """Applies each batch whole or not at all."""
         return await self._store.apply(batches)
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Reads entries by key."""
-        return await self._store.read(space, keys)
+        return await self._store.read(space, keys, at_ms=at_ms)
 
     async def scan(
         self,
@@ -116,9 +116,10 @@ class StoreWrapper:
         after: bytes | None = None,
         limit: int = 256,
         reverse: bool = False,
+        at_ms: int | None = None,
     ) -> Page:
         """Reads a page of entries."""
-        return await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse)
+        return await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Reads the log."""

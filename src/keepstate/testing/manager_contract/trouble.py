@@ -60,11 +60,11 @@ class TroubledStore(StoreWrapper):
         if others is not None:
             await others()
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         if not keys and self.away:
             self.away -= 1
             raise _away()
-        return await super().read(space, keys)
+        return await super().read(space, keys, at_ms=at_ms)
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
         if self.lists_nothing:

@@ -76,6 +76,7 @@ class Attempt(msgspec.Struct):
     token: bytes = b""
     ended_ns: int = FOREVER
     answer: Took | Refused | None = None
+    alive_until_ms: int | None = None
 
 
 class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
@@ -88,18 +89,23 @@ class Span(msgspec.Struct, frozen=True, array_like=True, gc=False):
 class Look(msgspec.Struct, frozen=True, array_like=True):
     """What a read or a scan told: the space's revision, and the entries that it found or did not find.
 
-    A read says under which time of the space it looked. A scan does not; it names the `span` in which it has
-    found all that is there.
+    `now_ms` is the space's time when it looked, `at_ms` the time at which expiry was judged, if that was
+    another one. A scan names the `span` in which it has found all that is there.
     """
 
     space: str
     began_ns: int
     ended_ns: int
     revision: int
-    now_ms: int | None
+    now_ms: int
     found: dict[bytes, Saw | None]
     span: Span | None = None
-    wall_ms: int = 0
+    at_ms: int | None = None
+
+    @property
+    def judged_ms(self) -> int:
+        """Returns the time at which expiry was judged."""
+        return self.now_ms if self.at_ms is None else self.at_ms
 
 
 class LogPage(msgspec.Struct, frozen=True, array_like=True, gc=False):

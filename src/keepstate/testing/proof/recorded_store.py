@@ -83,7 +83,18 @@ class RecordedStore(StoreWrapper):
         for number, batch in zip(numbers, named, strict=True):
             writes = [wrote(write) for write in batch.writes]
             checks = [Demand(check.key, check.version, check.created) for check in batch.checks]
-            begun.append(Began(number, batch.space, began_ns, writes, checks, batch.at, batch.token or b""))
+            begun.append(
+                Began(
+                    number,
+                    batch.space,
+                    began_ns,
+                    writes,
+                    checks,
+                    batch.at,
+                    batch.token or b"",
+                    batch.alive_until_ms,
+                )
+            )
         self._recorder.write(*begun)
         outcomes = await self._store.apply_admitted(named, sizes)
         ended_ns, wall_ms = time.monotonic_ns(), _wall_ms()
@@ -107,15 +118,16 @@ class RecordedStore(StoreWrapper):
         if revision > self.revisions.get(space, 0):
             self.revisions[space] = revision
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Reads entries by key."""
         began_ns = time.monotonic_ns()
-        reading = await self._store.read(space, keys)
+        reading = await self._store.read(space, keys, at_ms=at_ms)
         found = {
             key: None if entry is None else saw(entry)
             for key, entry in zip(keys, reading.entries, strict=True)
         }
-        look = Look(space, began_ns, time.monotonic_ns(), reading.revision, reading.now_ms, found)
+        span_ns = began_ns, time.monotonic_ns()
+        look = Look(space, *span_ns, reading.revision, reading.now_ms, found, at_ms=at_ms)
         self._recorder.write(Looked(look))
         self._saw(space, reading.revision)
         return reading
@@ -128,16 +140,16 @@ class RecordedStore(StoreWrapper):
         after: bytes | None = None,
         limit: int = 256,
         reverse: bool = False,
+        at_ms: int | None = None,
     ) -> Page:
         """Reads a page of entries."""
         began_ns = time.monotonic_ns()
-        page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse)
+        page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
         span = _span_down(prefix, after, page.next) if reverse else _span_up(prefix, after, page.next)
         found = {entry.key: saw(entry) for entry in page.entries}
-        ended_ns, wall_ms = time.monotonic_ns(), _wall_ms()
-        self._recorder.write(
-            Looked(Look(space, began_ns, ended_ns, page.revision, None, {**found}, span, wall_ms))
-        )
+        span_ns = began_ns, time.monotonic_ns()
+        look = Look(space, *span_ns, page.revision, page.now_ms, {**found}, span, at_ms)
+        self._recorder.write(Looked(look))
         return page
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:

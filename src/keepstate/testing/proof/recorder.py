@@ -41,6 +41,7 @@ class Began(msgspec.Struct, frozen=True, array_like=True, tag="b"):
     checks: list[Demand]
     at: int | None
     token: bytes
+    alive_until_ms: int | None = None
 
 
 class Applied(msgspec.Struct, frozen=True, array_like=True, tag="a", gc=False):
@@ -130,6 +131,7 @@ def _load_one(path: Path, histories: Histories) -> None:
             attempts[record.number] = attempt = Attempt(
                 record.space, record.at_ns, record.writes, record.checks, record.at, record.token
             )
+            attempt.alive_until_ms = record.alive_until_ms
             _of(histories, record.space).attempts.append(attempt)
         elif isinstance(record, Followed):
             _of(histories, record.page.space).pages.append(record.page)

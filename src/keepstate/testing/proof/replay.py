@@ -54,24 +54,17 @@ class Replay:
     def misseen(self, look: Look) -> str | None:
         """Returns what a look has seen otherwise than it is, None if it is right."""
         for key, seen in look.found.items():
-            entry = self.entries.get(key)
-            if seen is None:
-                expected = entry is None or (look.now_ms is not None and self.live(key, look.now_ms) is None)
-            else:
-                visible = entry if look.now_ms is None else self.live(key, look.now_ms)
-                expected = visible is not None and is_same(visible, seen)
+            visible = self.live(key, look.judged_ms)
+            expected = visible is None if seen is None else visible is not None and is_same(visible, seen)
             if not expected:
-                return f"{key!r} as {_shown(seen)}, where it was {_shown(entry)}"
+                return f"{key!r} as {_shown(seen)}, where it was {_shown(self.entries.get(key))}"
         return self._overlooked(look)
 
     def _overlooked(self, look: Look) -> str | None:
         if look.span is None:
             return None
         for key in self._within(look.span.low, look.span.high):
-            entry = self.entries[key]
-            # A scan does not tell its time: what could have expired by then may be missing.
-            gone = entry.expires_at_ms is not None and entry.expires_at_ms <= look.wall_ms
-            if key not in look.found and not gone:
+            if key not in look.found and (entry := self.live(key, look.judged_ms)) is not None:
                 return f"nothing under {key!r} where it was {_shown(entry)}"
         return None
 

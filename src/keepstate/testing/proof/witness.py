@@ -16,6 +16,7 @@ from keepstate.stores.protocol import ABSENT, Change
 from keepstate.testing.proof.ending import End
 from keepstate.testing.proof.findings import Findings, Kind
 from keepstate.testing.proof.operations import (
+    FOREVER,
     Attempt,
     Demand,
     History,
@@ -107,6 +108,9 @@ class _Witness:
     def _judge(self, attempt: Attempt, answer: Took, before: int) -> None:
         if attempt.at not in (None, before):
             self._add(Kind.DISORDERED, f"{_shown(attempt)} applied on {before}")
+        if attempt.alive_until_ms is not None and attempt.alive_until_ms <= answer.now_ms:
+            text = f"{_shown(attempt)} applied at {answer.now_ms}, after {attempt.alive_until_ms}"
+            self._add(Kind.DISORDERED, text)
         if (failing := self._replay.failing(attempt.checks, answer.now_ms)) is not None:
             found = self._replay.live(failing.key, answer.now_ms)
             self._add(Kind.DISORDERED, f"{_shown(attempt)} applied, though {failing} found {found}")
@@ -213,7 +217,8 @@ class _Witness:
     def _placed_refusal(self, attempt: Attempt, answer: Refused) -> Placed:
         placed = Placed(attempt.began_ns, attempt.ended_ns, answer.actual, None, attempt)
         if answer.key is None:
-            if attempt.at in (None, answer.actual):
+            has_expired = (attempt.alive_until_ms or FOREVER) <= answer.wall_ms
+            if attempt.at in (None, answer.actual) and not has_expired:
                 self._add(Kind.DISORDERED, f"{_shown(attempt)} was refused without a reason")
             return placed
         key, checks = answer.key, [check for check in attempt.checks if check.key == answer.key]

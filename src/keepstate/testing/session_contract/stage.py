@@ -35,8 +35,8 @@ class BusyStore(StoreWrapper):
     def around(self, store: StoreBase | StoreWrapper) -> Self:
         return type(self)(store)
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
-        reading = await super().read(space, keys)
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
+        reading = await super().read(space, keys, at_ms=at_ms)
         self.after_reads -= 1
         if self.after_reads < 0 and self.meanwhile is not None:
             others, self.meanwhile = self.meanwhile, None

@@ -89,23 +89,26 @@ class Oracle:
 
     # ---- what was read
 
-    def read(self, space: str, keys: Sequence[bytes], reading: Reading) -> None:
+    def read(self, space: str, keys: Sequence[bytes], at_ms: int | None, reading: Reading) -> None:
         """Raises `AssertionError` unless the reading is what the model has now."""
         model = self._asked(space)
-        expected = Reading([model.live(key) for key in keys], model.revision, model.now_ms)
+        expected = Reading([model.live(key, at_ms) for key in keys], model.revision, model.now_ms)
         assert reading == expected, f"{space!r} read {reading}, and should have {expected}"
 
-    def scan(self, space: str, prefix: bytes, after: bytes | None, limit: int, page: Page) -> None:
+    def scan(
+        self, space: str, prefix: bytes, after: bytes | None, limit: int, at_ms: int | None, page: Page
+    ) -> None:
         """Raises `AssertionError` unless the upward page is what the model has now."""
         model = self._asked(space)
-        assert page.revision == model.revision, f"{space!r}: a page of {page.revision} at {model.revision}"
+        told, present = (page.revision, page.now_ms), (model.revision, model.now_ms)
+        assert told == present, f"{space!r}: a page of {told} at {present}"
         keys = self._keys(space, model)
         live: list[Entry] = []
         start = bisect_left(keys, prefix) if after is None else bisect_right(keys, max(after, prefix))
         for place in range(start, len(keys)):
             if not keys[place].startswith(prefix):
                 break
-            if (entry := model.live(keys[place])) is not None:
+            if (entry := model.live(keys[place], at_ms)) is not None:
                 live.append(entry)
         got = list(page.entries)
         assert got == live[: len(got)] and len(got) <= limit, f"{space!r}: {got} is no page of {live}"

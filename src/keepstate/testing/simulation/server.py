@@ -71,10 +71,10 @@ class Server(MemoryStore):
 
     # ---- questions
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Reads entries."""
-        reading = await super().read(space, keys)
-        self.oracle.read(space, keys, reading)
+        reading = await super().read(space, keys, at_ms=at_ms)
+        self.oracle.read(space, keys, at_ms, reading)
         return reading
 
     async def scan(
@@ -85,10 +85,11 @@ class Server(MemoryStore):
         after: bytes | None = None,
         limit: int = 256,
         reverse: bool = False,
+        at_ms: int | None = None,
     ) -> Page:
         """Scans upwards."""
-        page = await self._scan(space, prefix, after, limit, reverse)
-        self.oracle.scan(space, prefix, after, limit, page)
+        page = await self._scan(space, prefix, after, limit, reverse, at_ms)
+        self.oracle.scan(space, prefix, after, limit, at_ms, page)
         return page
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:

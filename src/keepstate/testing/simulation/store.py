@@ -57,11 +57,11 @@ class SimulatedStore(StoreBase):
         self._witness.answered(asked, outcomes)
         return outcomes
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Reads through the line, and tells the witness of the answer."""
         asked = self._witness.asked(space)
-        reading = await super().read(space, keys)
-        self._witness.told(space, asked, keys, reading)
+        reading = await super().read(space, keys, at_ms=at_ms)
+        self._witness.told(space, asked, keys, reading, at_ms)
         return reading
 
     async def scan(
@@ -72,12 +72,13 @@ class SimulatedStore(StoreBase):
         after: bytes | None = None,
         limit: int = 256,
         reverse: bool = False,
+        at_ms: int | None = None,
     ) -> Page:
         """Scans through the line, and tells the witness of the answer."""
         asked = self._witness.asked(space)
-        page = await super().scan(space, prefix, after=after, limit=limit, reverse=reverse)
+        page = await super().scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
         if not reverse:
-            self._witness.told_page(space, asked, prefix, after, page)
+            self._witness.told_page(space, asked, prefix, after, page, at_ms)
         return page
 
     async def drop(self, space: str) -> None:
@@ -90,8 +91,8 @@ class SimulatedStore(StoreBase):
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         return await self._network.apply(self._process, self._server, batches)
 
-    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
-        return await self._network.ask(self._process, lambda: self._server.read(space, keys))
+    async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
+        return await self._network.ask(self._process, lambda: self._server.read(space, keys, at_ms=at_ms))
 
     async def _scan(  # a backend's methods take no keywords
         self,
@@ -100,10 +101,11 @@ class SimulatedStore(StoreBase):
         after: bytes | None,
         limit: int,
         reverse: bool,  # noqa: FBT001
+        at_ms: int | None,
     ) -> Page:
         return await self._network.ask(
             self._process,
-            lambda: self._server.scan(space, prefix, after=after, limit=limit, reverse=reverse),
+            lambda: self._server.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms),
         )
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:

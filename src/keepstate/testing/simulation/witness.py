@@ -85,33 +85,43 @@ class Witness:
         """Takes note of a question."""
         return Asked(self._now(), self._told.get(space, 0))
 
-    def told(self, space: str, asked: Asked, keys: Sequence[bytes], reading: Reading) -> None:
+    def told(
+        self, space: str, asked: Asked, keys: Sequence[bytes], reading: Reading, at_ms: int | None
+    ) -> None:
         """Takes note of what a read was answered."""
         self._hear(space, reading.revision, asked.at_least)
         found = {key: _saw(entry) for key, entry in zip(keys, reading.entries, strict=True)}
-        self._look(space, asked, reading.revision, reading.now_ms, found)
+        self._look(space, asked, reading.revision, reading.now_ms, found, None, at_ms)
 
-    def told_page(self, space: str, asked: Asked, prefix: bytes, after: bytes | None, page: Page) -> None:
+    def told_page(
+        self,
+        space: str,
+        asked: Asked,
+        prefix: bytes,
+        after: bytes | None,
+        page: Page,
+        at_ms: int | None,
+    ) -> None:
         """Takes note of what an upward scan was answered."""
         self._hear(space, page.revision, asked.at_least)
         low = prefix if after is None else after + b"\0"
         span = Span(low, successor(prefix) if page.next is None else page.next + b"\0")
         found = {entry.key: _saw(entry) for entry in page.entries}
-        self._look(space, asked, page.revision, None, found, span)
+        self._look(space, asked, page.revision, page.now_ms, found, span, at_ms)
 
     def _look(
         self,
         space: str,
         asked: Asked,
         revision: int,
-        now_ms: int | None,
+        now_ms: int,
         found: dict[bytes, Saw | None],
-        span: Span | None = None,
+        span: Span | None,
+        at_ms: int | None,
     ) -> None:
         if revision == 0:
             return  # what is not there yet remembers no time, so that its clock may go back
-        wall_ms = self._oracle.model(space).now_ms
-        look = Look(space, asked.began, self._now(), revision, now_ms, found, span, wall_ms)
+        look = Look(space, asked.began, self._now(), revision, now_ms, found, span, at_ms)
         self._history(space).looks.append(look)
 
     def _hear(self, space: str, revision: int, at_least: int) -> None:
@@ -188,7 +198,9 @@ class Witness:
 def _attempt(began: int, batch: Batch) -> Attempt:
     writes = [wrote(write) for write in batch.writes]
     checks = [Demand(check.key, check.version, check.created) for check in batch.checks]
-    return Attempt(batch.space, began, writes, checks, batch.at)
+    attempt = Attempt(batch.space, began, writes, checks, batch.at)
+    attempt.alive_until_ms = batch.alive_until_ms
+    return attempt
 
 
 def _saw(entry: Entry | None) -> Saw | None:

@@ -8,10 +8,19 @@ To add one: a method in the part that it belongs to; what only some stores can d
 """
 
 from keepstate.testing.store_contract.abilities import Clocked as Clocked
+from keepstate.testing.store_contract.abilities import KeepsTime as KeepsTime
 from keepstate.testing.store_contract.abilities import LosesReplies as LosesReplies
 from keepstate.testing.store_contract.abilities import Persists as Persists
 from keepstate.testing.store_contract.abilities import Shared as Shared
 from keepstate.testing.store_contract.abilities import SharedAcrossProcesses as SharedAcrossProcesses
 from keepstate.testing.store_contract.contract import StoreContract as StoreContract
 
-__all__ = ["Clocked", "LosesReplies", "Persists", "Shared", "SharedAcrossProcesses", "StoreContract"]
+__all__ = [
+    "Clocked",
+    "KeepsTime",
+    "LosesReplies",
+    "Persists",
+    "Shared",
+    "SharedAcrossProcesses",
+    "StoreContract",
+]

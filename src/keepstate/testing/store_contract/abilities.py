@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from keepstate.errors import CompactedError
-from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import ABSENT, Applied, Check, Conflict, Delete, Durability, Put
+from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
+from keepstate.stores.protocol import ABSENT, Applied, Change, Check, Conflict, Delete, Durability, Put
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.store_contract.company import COUNTER, increment
 from keepstate.testing.store_contract.hints import AN_HOUR_S
@@ -46,6 +46,7 @@ class Clocked(Stage):
     """The store's clock is the process's: `make_store` gives it `self.clock`, and no test waits."""
 
     clock: ManualClock
+    schedules = 30
 
     @pytest.fixture(autouse=True)
     def turnable_clock(self) -> None:
@@ -182,6 +183,52 @@ class Persists(Stage):
         assert await again.spaces(space) == sorted(names, key=str.encode)
         assert [await value_of(again, name, key) for name in names] == [name.encode() for name in names]
         await put_away(again, *names)
+        await again.close()
+
+
+class KeepsTime(Persists):
+    """A handle that is opened later, by a process whose clock is behind, goes on from the stored time.
+
+    To be named behind `Clocked`.
+    """
+
+    clock: ManualClock
+
+    async def test_a_clock_behind_revives_nothing_that_had_expired(
+        self, store: StoreBase, space: str, tmp_path: Path
+    ) -> None:
+        many = [Put(b"\x01many/%02d" % number, b"", ttl_ms=5) for number in range(2 * SWEPT_BY_FLUSH)]
+        await applied(store, space, Put(A, b"1", ttl_ms=10), Put(DOC, b"2", ttl_ms=10), *many)
+        self.clock.advance(20)
+        done = await applied(store, space, Put(B, b"the flush sweeps others, which expired before"))
+        again = await self.reopened(store, tmp_path)
+        self.clock.turn_back(3_600_000)
+
+        assert await refused(again, space, Put(B, b""), checks=[Check(A, version=1)]) == Conflict(A, 0)
+        assert await refused(again, space, Put(B, b""), checks=[Check(DOC, created=1)]) == Conflict(DOC, 0)
+        assert await value_of(again, space, A) is None
+        after = await applied(again, space, Put(DOC, b"3", ttl_ms=10), checks=[Check(DOC, version=ABSENT)])
+        entry = await entry_of(again, space, DOC)
+        assert entry is not None
+        assert (entry.created, entry.expires_at_ms) == (after.revision, done.now_ms + 10)
+        await put_away(again, space)
+        await again.close()
+
+    async def test_a_change_over_an_expired_entry_is_told_after_reopening(
+        self, store: StoreBase, space: str, tmp_path: Path
+    ) -> None:
+        await applied(store, space, Put(DOC, b"old", ttl_ms=10))
+        self.clock.advance(10)
+        await applied(store, space, Put(DOC, b"new"))
+        await applied(store, space, Put(DOC, b"newer"))
+
+        again = await self.reopened(store, tmp_path)
+
+        assert await changed(again, space, 1) == [
+            Change(2, DOC, False, b"old", b"new", expired=True),
+            Change(3, DOC, False, b"new", b"newer"),
+        ]
+        await put_away(again, space)
         await again.close()
 
 

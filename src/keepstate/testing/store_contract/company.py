@@ -6,7 +6,7 @@ import asyncio
 
 from keepstate.errors import InvalidError
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Applied, Batch, Check, Put
+from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Outcome, Put
 from keepstate.testing.store_contract.stage import (
     Stage,
     applied,
@@ -52,6 +52,27 @@ class Company(Stage):
         assert sorted((entry.key, entry.version) for entry in await scanned(store, space, b"\x01")) == sorted(
             answers
         )
+
+    async def test_each_caller_of_several_batches_gets_the_answers_of_its_own(
+        self, store: StoreBase, space: str
+    ) -> None:
+        async def write(i: int) -> tuple[list[Outcome], list[bytes]]:
+            keys = [b"\x01%02d/%d" % (i, part) for part in range(1 + i % 3)]
+            missing = b"\x01missing/%02d" % i
+            batches = [Batch(space, [Put(key, key)]) for key in keys]
+            batches.insert(i % 2, Batch(space, [Put(missing, b"")], [Check(missing, version=i + 1)]))
+            outcomes = await store.apply(batches)
+            assert outcomes.pop(i % 2) == Conflict(missing, 0)
+            return outcomes, keys
+
+        answers = await self.together(*(write(i) for i in range(24)))
+
+        versions = {entry.key: entry.version for entry in await scanned(store, space, b"\x01")}
+        for outcomes, keys in answers:
+            assert [outcome.revision for outcome in outcomes if isinstance(outcome, Applied)] == [
+                versions.pop(key) for key in keys
+            ]
+        assert versions == {}
 
     async def test_increments_under_checks_lose_nothing(self, store: StoreBase, space: str) -> None:
         await self.together(*(increment(store, space, 15) for _ in range(6)))

@@ -10,6 +10,7 @@ from keepstate.testing.store_contract.handles import Handles
 from keepstate.testing.store_contract.hints import Hints
 from keepstate.testing.store_contract.logs import Logs
 from keepstate.testing.store_contract.reads import Reads, Scans
+from keepstate.testing.store_contract.serial_orders import SerialOrders
 from keepstate.testing.store_contract.spaces import Spaces
 from keepstate.testing.store_contract.stamps import Stamps
 from keepstate.testing.store_contract.times import Times
@@ -17,7 +18,20 @@ from keepstate.testing.store_contract.tokens import Tokens
 
 
 class StoreContract(
-    Batches, Checks, Stamps, Tokens, Times, Reads, Scans, Logs, Spaces, Bounds, Company, Handles, Hints
+    Batches,
+    Checks,
+    Stamps,
+    Tokens,
+    Times,
+    SerialOrders,
+    Reads,
+    Scans,
+    Logs,
+    Spaces,
+    Bounds,
+    Company,
+    Handles,
+    Hints,
 ):
     """Subclass it in a test file, say `make_store`, and put the abilities that the store has before it.
 

@@ -163,7 +163,10 @@ class Logs(Stage):
         floor = caught.value.floor
         assert floor is not None
         assert 0 < floor <= 16
-        assert (await changed(store, space, floor))[0].revision == floor + 1
+        told = await changed(store, space, floor)
+        kept_bytes = sum(len(change.old or b"") + len(change.new or b"") for change in told)
+        assert told[0].revision == floor + 1
+        assert kept_bytes <= limits.LOG_BYTES + limits.LOG_BYTES // 64 + 2 * limits.VALUE_BYTES
         assert (await store.changes(space, revisions)).upto == revisions
 
     async def test_a_batch_replaces_no_more_than_a_log_keeps(self, store: StoreBase, space: str) -> None:

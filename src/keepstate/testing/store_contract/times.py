@@ -65,7 +65,9 @@ class Times(Stage):
         entry = await entry_of(store, space, DOC)
         assert entry is not None
         assert (entry.version, entry.created) == (done.revision, done.revision)
-        assert (await changed(store, space, 1))[-1] == Change(done.revision, DOC, False, None, b"new")
+        assert (await changed(store, space, 1))[-1] == Change(
+            done.revision, DOC, False, b"old", b"new", expired=True
+        )
 
     async def test_a_rewrite_without_a_ttl_stays(self, store: StoreBase, space: str) -> None:
         short, lasting = [Put(A, b"1", ttl_ms=SHORT_MS)], [Put(A, b"2")]

@@ -107,6 +107,18 @@ class Tokens(Stage):
         assert (await applied(store, space, Put(B, b"2"))).revision == 1
         assert await entry_of(store, space, A) is None
 
+    async def test_a_drop_keeps_the_answers_of_retries(self, store: StoreBase, space: str) -> None:
+        done = await applied(store, space, Put(A, b"1"), token=b"yes", retry_of=0)
+        conflict = await refused(store, space, Put(B, b"2"), at=7, token=b"no", retry_of=0)
+        await store.drop(space)
+
+        late = await applied(store, space, Put(A, b"1"), token=b"yes")
+        refusal = await refused(store, space, Put(B, b"2"), token=b"no")
+
+        assert (late, refusal) == (done, conflict)
+        assert await revision_of(store, space) == 2
+        assert await scanned(store, space, b"\x01") == []
+
     async def test_a_refusal_is_kept_for_retries_only(self, store: StoreBase, space: str) -> None:
         """A caller that was told of a conflict may send the same batch again, to be judged afresh."""
         await refused(store, space, Put(B, b"2"), checks=[Check(A, version=1)], token=b"t")

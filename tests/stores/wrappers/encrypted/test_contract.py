@@ -18,7 +18,14 @@ from keepstate.stores.sqlite import SqliteStore
 from keepstate.stores.urls import StoreUrl
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.models import StoreMachine
-from keepstate.testing.store_contract import Clocked, Persists, Shared, SharedAcrossProcesses, StoreContract
+from keepstate.testing.store_contract import (
+    Clocked,
+    KeepsTime,
+    Persists,
+    Shared,
+    SharedAcrossProcesses,
+    StoreContract,
+)
 
 KEY = bytes(range(32))
 
@@ -28,7 +35,7 @@ def encrypted(store: StoreBase) -> Any:
     return EncryptedStore(store, KeyRing(KEY))
 
 
-class TestEncryptedMemory(Clocked, Persists, Shared, StoreContract):
+class TestEncryptedMemory(Clocked, KeepsTime, Shared, StoreContract):
     def make_store(self, tmp_path: Path) -> StoreBase:
         store = MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
         made: StoreBase = encrypted(store)
@@ -53,7 +60,7 @@ class Workers(SharedAcrossProcesses):
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-class TestEncryptedSqlite(Clocked, Persists, Workers, StoreContract):
+class TestEncryptedSqlite(Clocked, KeepsTime, Workers, StoreContract):
     def make_store(self, tmp_path: Path) -> StoreBase:
         path = tmp_path / "keepstate.db"
         made: StoreBase = encrypted(

@@ -139,7 +139,7 @@ def test_a_batch_that_only_checks_is_answered() -> None:
 
 def test_a_record_that_cannot_be_read_lets_nothing_be_written() -> None:
     class Damaged(MemoryStore):
-        async def read(self, space: str, keys: Any) -> Any:
+        async def read(self, space: str, keys: Any, *, at_ms: int | None = None) -> Any:
             raise CorruptError("the page is damaged", url=self.url)
 
     store = finish(refused_if_encrypted(finish(Damaged(runner=ThreadRunner()).open())))

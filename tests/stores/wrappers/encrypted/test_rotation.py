@@ -102,10 +102,10 @@ def test_what_is_written_during_a_rotation_stays(store: EncryptedStore, both: En
     plain = both._store
     told = plain.read
 
-    async def read(space: str, keys: Any) -> object:
+    async def read(space: str, keys: Any, *, at_ms: int | None = None) -> object:
         if not keys and space == "s":
             await both.apply([Batch("s", [Put(A, b"meanwhile")])])
-        return await told(space, keys)
+        return await told(space, keys, at_ms=at_ms)
 
     plain.read = read  # type: ignore[method-assign, assignment]
     finish(both.rotate())

@@ -15,9 +15,9 @@ class CountedMemory(MemoryStore):
     asked: list[int]
     looked: list[int]
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         self.asked = [*getattr(self, "asked", []), len(keys)]
-        return await super().read(space, keys)
+        return await super().read(space, keys, at_ms=at_ms)
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         self.looked = [*getattr(self, "looked", []), after]
@@ -29,9 +29,9 @@ class CountedPostgres(PostgresStore):
 
     asked: list[int]
 
-    async def _read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
         self.asked = [*getattr(self, "asked", []), len(keys)]
-        return await super()._read(space, keys)
+        return await super()._read(space, keys, at_ms)
 
 
 async def put(store: Store, key: bytes, value: bytes, *, ttl_ms: int | None = None) -> None:

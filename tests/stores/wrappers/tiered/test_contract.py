@@ -20,7 +20,14 @@ from keepstate.stores.sqlite import SqliteStore
 from keepstate.stores.urls import StoreUrl
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.models import StoreMachine
-from keepstate.testing.store_contract import Clocked, Persists, Shared, SharedAcrossProcesses, StoreContract
+from keepstate.testing.store_contract import (
+    Clocked,
+    KeepsTime,
+    Persists,
+    Shared,
+    SharedAcrossProcesses,
+    StoreContract,
+)
 
 
 def as_base(store: Any) -> StoreBase:
@@ -29,14 +36,14 @@ def as_base(store: Any) -> StoreBase:
     return made
 
 
-class TestTieredMemory(Clocked, Persists, Shared, StoreContract):
+class TestTieredMemory(Clocked, KeepsTime, Shared, StoreContract):
     def make_store(self, tmp_path: Path) -> StoreBase:
         cold = MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
         return as_base(TieredStore(cold=cold, clock=self.clock))
 
 
 @pytest.mark.deep
-class TestForgetfulMemory(Clocked, Persists, Shared, StoreContract):
+class TestForgetfulMemory(Clocked, KeepsTime, Shared, StoreContract):
     """It remembers two or three entries, so that hardly anything is found whole."""
 
     def make_store(self, tmp_path: Path) -> StoreBase:
@@ -44,7 +51,7 @@ class TestForgetfulMemory(Clocked, Persists, Shared, StoreContract):
         return as_base(TieredStore(cold=cold, hot_bytes=1200, clock=self.clock))
 
 
-class TestStaleMemory(Clocked, Persists, StoreContract):
+class TestStaleMemory(Clocked, KeepsTime, StoreContract):
     """What one handle writes it reads, also where it asks nobody for a minute."""
 
     def make_store(self, tmp_path: Path) -> StoreBase:
@@ -53,7 +60,7 @@ class TestStaleMemory(Clocked, Persists, StoreContract):
 
 
 @pytest.mark.deep
-class TestEncryptedTiers(Clocked, Persists, Shared, StoreContract):
+class TestEncryptedTiers(Clocked, KeepsTime, Shared, StoreContract):
     def make_store(self, tmp_path: Path) -> StoreBase:
         cold = MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
         return as_base(EncryptedStore(TieredStore(cold=cold, clock=self.clock), KeyRing(bytes(range(32)))))
@@ -86,7 +93,7 @@ class Workers(SharedAcrossProcesses):
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-class TestTieredSqlite(Clocked, Persists, Workers, StoreContract):
+class TestTieredSqlite(Clocked, KeepsTime, Workers, StoreContract):
     def make_store(self, tmp_path: Path) -> StoreBase:
         path = tmp_path / "keepstate.db"
         cold = SqliteStore(path, durability="normal", runner=self.runner(), clock=self.clock)

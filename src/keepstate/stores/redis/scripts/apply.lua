@@ -6,7 +6,7 @@
 
 local AT, RETRY, SWEEPS, CLUSTER = 1, 2, 4, 8
 local VERSION, DELETE, STAMPED = 118, 100, 115 -- v, d, s
-local flags, at, retry_of, check_count, write_count = unpack_struct('>BI8I8I2I2', ARGV[1])
+local flags, at, alive_until, retry_of, check_count, write_count = unpack_struct('>BI8I8I8I2I2', ARGV[1])
 local mark, token = ARGV[2], ARGV[3]
 local first = 5 + 2 * check_count
 local is_retry, sweeps = flags % SWEEPS >= RETRY, flags % CLUSTER >= SWEEPS
@@ -44,7 +44,7 @@ end
 local kind, rest, number = nil, '', 0
 if is_retry and retry_of < floor then
   kind = 'unknown'
-elseif flags % RETRY == AT and at ~= revision then
+elseif flags % RETRY == AT and (at ~= revision or alive_until ~= 0 and alive_until <= now) then
   kind, number = 'conflict', revision
 end
 for i = 1, kind and 0 or check_count do
@@ -78,9 +78,8 @@ if write_count > LOG_BYTES / VALUE_BYTES and not kind then
     local head = found[2 + check_count + n]
     if stamped and stamped[n] then head = stamped_heads[n] end
     if head and byte(ARGV[first + 3 * n - 2]) == WITH_VALUES then
-      local _, _, expires, size = unpack_struct(HEAD, head)
-      local is_live = expires == 0 or expires > now
-      if is_live or byte(ARGV[first + 3 * n - 3]) == DELETE then number = number + size end
+      local _, _, _, size = unpack_struct(HEAD, head)
+      number = number + size
     end
   end
   if number > LOG_BYTES then kind = 'large' end
@@ -106,11 +105,11 @@ for n = 1, write_count do
   local i = first + 3 * n - 3
   local key, head = stamped and stamped[n] or ARGV[i + 1], found[2 + check_count + n]
   if stamped and stamped[n] then head = stamped_heads[n] end
-  local expires, created, old = 0, own, nil
+  local expires, created, old, is_expired = 0, own, nil, false
   if head then
     local _, was_created, was_till = unpack_struct(HEAD, head)
     expires = was_till
-    if expires == 0 or expires > now then created = was_created end
+    if expires == 0 or expires > now then created = was_created else is_expired = true end
   end
   if byte(ARGV[i]) == DELETE then
     if head then
@@ -120,8 +119,8 @@ for n = 1, write_count do
   else
     local value, ttl = ARGV[i + 2], tonumber(sub(ARGV[i], 2))
     local till, m = ttl and now + ttl or 0, #puts
-    -- What had expired was absent already, so a write over it replaces nothing.
-    if created ~= own and byte(key) == WITH_VALUES then old = call('HGET', ENTRIES, key) end
+    -- The value of an expired entry is told too: with this write it is removed.
+    if head and byte(key) == WITH_VALUES then old = call('HGET', ENTRIES, key) end
     puts[m + 1], puts[m + 2], puts[m + 3] = key, value, 'h' .. key
     puts[m + 4] = pack(HEAD, own, created, till, #value)
     if not head then
@@ -134,7 +133,7 @@ for n = 1, write_count do
       if due == 0 or till < due then due = till end
       expires = 0
     end
-    change(record, key, old, value, false)
+    change(record, key, old, value, false, is_expired)
   end
   if expires ~= 0 then
     lasting = lasting or {}

@@ -1,19 +1,19 @@
 -- Reads entries together with the space's state, where their values may be more than fits into one answer.
 --
--- ARGV: mark, then the keys. Replies: read STATE NOW, then head and value of each · large SIZE · lost · format NUMBER
+-- ARGV: mark, the time to judge expiry at or nothing, then the keys. Replies: read STATE NOW, then head and value of each · large SIZE · lost · format NUMBER
 
 local mark, asked = ARGV[1], {'m'}
-for i = 2, #ARGV do asked[i] = 'h' .. ARGV[i] end
+for i = 3, #ARGV do asked[i - 1] = 'h' .. ARGV[i] end
 local heads = call('HMGET', ENTRIES, unpack(asked))
 local stored = heads[1]
 --> state
 --> now
-local live, size = {}, 0
+local live, size, judged = {}, 0, tonumber(ARGV[2]) or now
 for i = 2, #asked do
   if heads[i] then
     local _, _, expires, bytes = unpack_struct(HEAD, heads[i])
-    if expires == 0 or expires > now then
-      size, live[#live + 1] = size + bytes, ARGV[i]
+    if expires == 0 or expires > judged then
+      size, live[#live + 1] = size + bytes, ARGV[i + 1]
     else
       heads[i] = false
     end

@@ -216,37 +216,40 @@ class EncryptedStore(StoreWrapper):
 
     # ---- reading
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Reads and opens entries by key."""
-        admission.admit_read(space, keys)
+        admission.admit_read(space, keys, at_ms)
         refuse_record(space)
-        reading = await self._stored(space, keys)
+        reading = await self._stored(space, keys, at_ms)
         entries = [None if entry is None else self._opened(space, entry) for entry in reading.entries]
         if len(entries) > _SURELY_FIT:
             admission.admit_reading(space, sum(len(entry.value) for entry in entries if entry is not None))
         return Reading(entries, reading.revision, reading.now_ms)
 
-    async def _stored(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def _stored(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
         try:
-            return await self._store.read(space, keys)
+            return await self._store.read(space, keys, at_ms=at_ms)
         except InvalidError:
             if len(keys) <= _SURELY_FIT:
                 raise
-        return await self._stored_by_parts(space, keys)
+        return await self._stored_by_parts(space, keys, at_ms)
 
-    async def _stored_by_parts(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def _stored_by_parts(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
         """Reads what passes the limit of one read only by what sealing adds, or refuses it."""
         for _ in range(_ATTEMPTS):
             entries: list[Entry | None] = []
             readings: list[Reading] = []
+            judged_ms = at_ms
             for start in range(0, len(keys), _SURELY_FIT):
-                readings.append(await self._store.read(space, keys[start : start + _SURELY_FIT]))
-                entries += readings[-1].entries
+                part = await self._store.read(space, keys[start : start + _SURELY_FIT], at_ms=judged_ms)
+                judged_ms = part.now_ms if judged_ms is None else judged_ms
+                readings.append(part)
+                entries += part.entries
                 found = [entry for entry in entries if entry is not None]
                 admission.admit_reading(space, sum(len(entry.value) - OVERHEAD_BYTES for entry in found))
-            last = readings[-1]
-            if all(reading.revision == last.revision for reading in readings):
-                return Reading([_alive(entry, last.now_ms) for entry in entries], last.revision, last.now_ms)
+            first = readings[0]
+            if all(reading.revision == first.revision for reading in readings):
+                return Reading(entries, first.revision, first.now_ms)
         raise StoreUnavailableError(
             f"space {space!r} changes faster than 8 MiB of it can be read; ask for fewer keys", space=space
         )
@@ -259,23 +262,28 @@ class EncryptedStore(StoreWrapper):
         after: bytes | None = None,
         limit: int = 256,
         reverse: bool = False,
+        at_ms: int | None = None,
     ) -> Page:
         """Reads and opens a page of entries."""
         refuse_record(space)
-        page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse)
+        page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
+        now_ms = page.now_ms
+        judged_ms = now_ms if at_ms is None else at_ms
         entries = [self._opened(space, entry) for entry in page.entries]
         size = sum(len(entry.value) for entry in entries)
         most = min(limit, limits.PAGE_ROWS)
         # A page that ended at 8 MiB ended early, since what sealing adds was counted too.
         while page.next is not None and len(entries) < most and _ended_by_size(size, len(entries)):
-            more = await self._store.scan(space, prefix, after=page.next, limit=1, reverse=reverse)
+            more = await self._store.scan(
+                space, prefix, after=page.next, limit=1, reverse=reverse, at_ms=judged_ms
+            )
             found = [self._opened(space, entry) for entry in more.entries]
             size += sum(len(entry.value) for entry in found)
             if more.revision != page.revision or size > limits.PAGE_BYTES:
                 break
             entries += found
             page = more
-        return Page(entries, page.next, page.revision)
+        return Page(entries, page.next, page.revision, now_ms)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Reads the log and opens what it holds; what was only sealed again is no change."""
@@ -289,7 +297,7 @@ class EncryptedStore(StoreWrapper):
         new = None if change.new is None else self._sealer.open(space, change.key, change.new)
         if new is not None and new.version is not None:
             return None
-        return Change(change.revision, change.key, change.deleted, old and old.value, new and new.value)
+        return msgspec.structs.replace(change, old=old and old.value, new=new and new.value)
 
     def _opened(self, space: str, entry: Entry) -> Entry:
         opened = self._sealer.open(space, entry.key, entry.value)
@@ -310,12 +318,6 @@ class EncryptedStore(StoreWrapper):
 
 def _as_stored(check: Check, told: int | None, actual: int | None) -> Check:
     return Check(check.key, version=actual) if told is not None and check.version == told else check
-
-
-def _alive(entry: Entry | None, now_ms: int) -> Entry | None:
-    if entry is None or (entry.expires_at_ms is not None and entry.expires_at_ms <= now_ms):
-        return None
-    return entry
 
 
 def _ended_by_size(size: int, count: int) -> bool:

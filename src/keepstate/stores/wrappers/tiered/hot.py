@@ -112,8 +112,14 @@ class HotTier:
 
     # ---- asking
 
-    def fresh(self, space: str, keys: Sequence[bytes], within_s: float) -> Reading | None:
-        """Returns a reading that was the present one within this time, or None where that is not known."""
+    def fresh(
+        self, space: str, keys: Sequence[bytes], within_s: float, at_ms: int | None = None
+    ) -> Reading | None:
+        """Returns a reading that was the present one within this time, or None where that is not known.
+
+        With `at_ms` expiry is judged then. An absence is of the time at which it was told, so it is not known
+        of another time.
+        """
         now_s = self._clock.monotonic_s()
         with self._lock:
             view = self._views.get(space)
@@ -131,23 +137,30 @@ class HotTier:
                 if key not in known:
                     return None
                 entry = known[key]
+                if entry is None and at_ms is not None:
+                    return None
                 if entry is not None and entry.expires_at_ms is not None:
-                    if entry.expires_at_ms <= now_ms + 1:  # two clocks are compared, each cut to milliseconds
+                    # Two clocks are compared, each cut to milliseconds.
+                    if entry.expires_at_ms <= max(now_ms + 1, at_ms or 0):
                         return None
                 entries.append(entry)
                 self._order.move_to_end((space, key))
             return Reading(entries, view.revision, now_ms)
 
-    def held(self, space: str, keys: Sequence[bytes]) -> Held:
-        """Returns what is remembered, however old."""
+    def held(self, space: str, keys: Sequence[bytes], at_ms: int | None = None) -> Held:
+        """Returns what is remembered, however old; with `at_ms` only what holds at that time too."""
         with self._lock:
             view = self._views.get(space)
             if view is None:
                 return Held(None, {}, is_all=True)
             found = {key: view.entries[key] for key in keys if key in view.entries}
+            is_all = len(found) == len(view.entries)
+            # An absence may be an expiry, later than the time that is asked for.
+            for key in [key for key in found if at_ms is not None and found[key] is None]:
+                del found[key]
             for key in found:
                 self._order.move_to_end((space, key))
-            return Held(view.revision, found, is_all=len(found) == len(view.entries))
+            return Held(view.revision, found, is_all=is_all)
 
     # ---- being told
 

@@ -223,35 +223,36 @@ class TieredStore(StoreWrapper):
 
     # ---- reading
 
-    async def read(self, space: str, keys: Sequence[bytes]) -> Reading:
+    async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Reads entries by key, from the nearest tier that is right."""
         self._store.admit(())  # a closed handle, or one of another process, remembers nothing
-        admission.admit_read(space, keys)
+        admission.admit_read(space, keys, at_ms)
         if self._within_s and keys:
-            reading = self._hot.fresh(space, keys, self._within_s)
+            reading = self._hot.fresh(space, keys, self._within_s, at_ms)
             if reading is not None:
                 return _admitted(space, reading)
         with self._noticing(space):
-            return _admitted(space, await self._verified(space, keys))
+            return _admitted(space, await self._verified(space, keys, at_ms))
 
-    async def _verified(self, space: str, keys: Sequence[bytes]) -> Reading:
-        moment, held, claims = self._hot.moment(), self._hot.held(space, keys), NO_CLAIMS
+    async def _verified(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
+        moment, held, claims = self._hot.moment(), self._hot.held(space, keys, at_ms), NO_CLAIMS
         asked = [key for key in keys if key not in held.entries]
         if self._warm is not None and asked:
             claims = await self._warm.told(space, asked)
             asked = [key for key in asked if key not in claims.entries]
-        reading = await self._store.read(space, asked)
+        reading = await self._store.read(space, asked, at_ms=at_ms)
         found = dict(zip(asked, reading.entries, strict=True))
         found |= await self._still_held(space, held, reading.revision, moment, alone=not claims.entries)
         found |= await self._still_claimed(space, claims, reading.revision)
         if any(key not in found for key in keys):
             asked = list(keys)
-            reading = await self._store.read(space, asked)
+            reading = await self._store.read(space, asked, at_ms=at_ms)
             found = dict(zip(asked, reading.entries, strict=True))
         self._told.saw(space, reading.revision)
         self._hot.fill(space, reading.revision, reading.now_ms, found.items(), moment)
         await self._claim(space, reading.revision, [found[key] for key in asked])
-        entries = [_alive(found[key], reading.now_ms) for key in keys]
+        judged_ms = reading.now_ms if at_ms is None else at_ms
+        entries = [_alive(found[key], judged_ms) for key in keys]
         return Reading(entries, reading.revision, reading.now_ms)
 
     async def _still_held(
@@ -320,10 +321,13 @@ class TieredStore(StoreWrapper):
         after: bytes | None = None,
         limit: int = 256,
         reverse: bool = False,
+        at_ms: int | None = None,
     ) -> Page:
         """Reads a page of entries from the cold store."""
         with self._noticing(space):
-            page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse)
+            page = await self._store.scan(
+                space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms
+            )
         self._told.saw(space, page.revision)
         return page
 

@@ -1,0 +1,68 @@
+"""Bugs of single stores, planted like those of `seeded_bugs`: a test of the contract fails with each."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+from keepstate.stores.combiner import Combiner
+from keepstate.stores.sqlite import retries
+from keepstate.stores.sqlite.flush import Flush
+from keepstate.stores.sqlite.head import Head
+from keepstate.stores.sqlite.statements import Execute
+from tests.crashes.seeded_bugs import Planted
+
+
+@contextmanager
+def answers_by_request() -> Planted:
+    """Gives each request of a flush the answers from its own place on, and counts requests, not batches."""
+
+    async def flush_together(self: Combiner, requests: Sequence[Any]) -> None:
+        outcomes = await self._flush([batch for request in requests for batch in request.batches])
+        for place, request in enumerate(requests):
+            request.answer(outcomes[place : place + len(request.batches)])
+
+    with patch.object(Combiner, "_flush_together", flush_together):
+        yield
+
+
+@contextmanager
+def stored_time_ignored() -> Planted:
+    """Judges a write by the process's clock alone, and not by the later time that is stored."""
+
+    def head(self: Flush, space: str) -> Head:
+        found = self._heads.get(space)
+        if found is None:
+            found = self._heads[space] = Head.read(self._execute, space.encode())
+            found.now_ms = self._latest_ms(found.name, self._clock_ms)
+        return found
+
+    with patch.object(Flush, "head", head):
+        yield
+
+
+@contextmanager
+def answers_dropped() -> Planted:
+    """Forgets with a dropped space what its retries were answered."""
+
+    def move(execute: Execute, space: int, to: int, now_ms: int) -> None:
+        execute("DELETE FROM retries WHERE space = ?", (space,))
+
+    with patch.object(retries, "move", move):
+        yield
+
+
+@contextmanager
+def row_subtracted_twice() -> Planted:
+    """Takes the weight of each row that is cut from the log off its size twice."""
+    right = Head._trim
+
+    def trim(self: Head, execute: Execute) -> None:
+        before = self.kept_bytes
+        right(self, execute)
+        self.kept_bytes -= before - self.kept_bytes
+
+    with patch.object(Head, "_trim", trim):
+        yield
