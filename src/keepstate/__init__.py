@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from keepstate.engine.reducers import Fold
     from keepstate.engine.space import Space
     from keepstate.engine.streams import EventStream
-    from keepstate.engine.tasks import TaskInfo
+    from keepstate.engine.tasks import Put, TaskInfo
     from keepstate.engine.transaction import Transaction
     from keepstate.engine.watch import DocumentChange, Watch
     from keepstate.errors import (
@@ -185,37 +185,16 @@ _HOMES = {
     "engine.reducers": ("Fold",),
     "engine.space": ("Space",),
     "engine.streams": ("EventStream",),
-    "engine.tasks": ("TaskInfo",),
+    "engine.tasks": ("Put", "TaskInfo"),
     "engine.transaction": ("Transaction",),
     "engine.watch": ("DocumentChange", "Watch"),
     "errors": (
-        "AlreadyExistsError",
-        "AttemptsExhaustedError",
-        "ClosedError",
-        "CompactedError",
-        "ConflictError",
-        "CorruptError",
-        "HistoryLostError",
-        "InvalidError",
-        "KeepstateDeprecationWarning",
-        "KeepstateError",
-        "LeaseLostError",
-        "MergeConflictError",
-        "MissingExtraError",
-        "NotAllowedError",
-        "NotFoundError",
-        "NotLoadedError",
-        "NotOwnerError",
-        "OutcomeUnknownError",
-        "PrunedError",
-        "StateConflictError",
-        "StateError",
-        "StorageError",
-        "StoreFullError",
-        "StoreUnavailableError",
-        "TaskFailedError",
-        "TransitionError",
-        "UnsupportedError",
+        "AlreadyExistsError", "AttemptsExhaustedError", "ClosedError", "CompactedError", "ConflictError",
+        "CorruptError", "HistoryLostError", "InvalidError", "KeepstateDeprecationWarning", "KeepstateError",
+        "LeaseLostError", "MergeConflictError", "MissingExtraError", "NotAllowedError", "NotFoundError",
+        "NotLoadedError", "NotOwnerError", "OutcomeUnknownError", "PrunedError", "StateConflictError",
+        "StateError", "StorageError", "StoreFullError", "StoreUnavailableError", "TaskFailedError",
+        "TransitionError", "UnsupportedError",
     ),
     "managers.agents": ("AgentCheckpoint", "AgentSnapshot", "AgentStateStore"),
     "managers.backends": ("FileBackend", "MemoryBackend", "PostgresBackend", "RedisBackend", "SQLiteBackend"),
@@ -297,7 +276,7 @@ _HOMES = {
     "typed.state": ("KeyedState",),
     "typed.state_map": ("Snapshot", "StateMap"),
     "typed.tools": ("RunStep", "ToolCallContext", "ToolOutput"),
-}
+}  # fmt: skip
 _MODULES = {name: f"keepstate.{home}" for home, names in _HOMES.items() for name in names}
 
 __all__ = [
@@ -395,6 +374,7 @@ __all__ = [
     "Pruned",
     "Projection",
     "PrunedError",
+    "Put",
     "Queue",
     "Recoverable",
     "Recovery",

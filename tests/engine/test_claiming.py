@@ -153,7 +153,7 @@ async def test_what_was_taken_before_a_match_raises_is_given_back(space: Space) 
 
     ready = await space.queue.list("ready")
     assert (len(ready), {info.attempt for info in ready}) == (20, {0})
-    assert {info.token for info in ready} == {0, 1}  # some had been taken
+    assert {bool(info.token) for info in ready} == {False, True}  # some had been taken
 
 
 def test_an_interrupted_claim_of_blocking_use_gives_back_what_it_had() -> None:
@@ -246,5 +246,5 @@ async def test_who_is_cancelled_in_the_middle_of_a_claim_holds_none_of_its_tasks
             await claiming
 
         ready = await queue.list("ready")
-        assert [(info.attempt, info.token) for info in ready] == [(0, 0), (0, 0), (0, 1), (0, 1), (0, 1)]
+        assert [(info.attempt, info.token > 0) for info in ready] == [(0, False)] * 2 + [(0, True)] * 3
     await store.close()

@@ -6,13 +6,24 @@ import asyncio
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
 import pytest
 
-from keepstate.engine.queue import Task
+from keepstate.engine import layout, tasks
+from keepstate.engine.queue import Claim, Task
 from keepstate.engine.space import Space
-from keepstate.engine.tasks import TaskState
+from keepstate.engine.tasks import Put, TaskState
 from keepstate.engine.transaction import Transaction
-from keepstate.errors import LeaseLostError, NotFoundError, TransitionError
+from keepstate.engine.waking import Waking
+from keepstate.errors import (
+    AlreadyExistsError,
+    InvalidError,
+    LeaseLostError,
+    NotFoundError,
+    TransitionError,
+)
+from keepstate.stores.protocol import Batch
+from keepstate.stores.protocol import Put as StorePut
 from tests.engine.conftest import Turned
 
 
@@ -81,7 +92,7 @@ async def test_a_released_task_is_as_if_it_had_not_been_claimed(space: Space) ->
     await first.release()
     second = await take(space, "v")
 
-    assert (second.attempt, second.token) == (1, 2)
+    assert (second.attempt, second.token > first.token) == (1, True)
     with pytest.raises(LeaseLostError):
         await first.complete()
 
@@ -253,3 +264,108 @@ async def test_a_transaction_counts_its_own_tasks_too(space: Space) -> None:
         await tx.queue.put(2, delay_s=60)
 
         assert await tx.queue.counts() == {"ready": 1, "waiting": 1, "claimed": 0, "done": 0, "dead": 0}
+
+
+async def test_the_claim_of_a_task_that_was_removed_is_not_that_of_the_next_one_of_its_id(
+    space: Space,
+) -> None:
+    await space.queue.put("first", id="t")
+    former = await take(space)
+    await space.queue.discard("t")
+    await space.queue.put("second", id="t")
+    holder = await take(space)
+
+    for claim in (former, Claim(former.id, former.token)):
+        with pytest.raises(LeaseLostError, match="claimed by another"):
+            await space.queue.complete(claim, "of the first")
+    await holder.complete("of the second")
+
+    assert holder.token > former.token
+    info = await space.queue.get("t")
+    assert info is not None and info.result == "of the second"
+
+
+async def test_put_says_whether_it_added_the_task_and_how_the_one_of_this_id_stands(space: Space) -> None:
+    added = await space.queue.put(1, id="t", max_attempts=1)
+    later = await space.queue.put(1, delay_s=5)
+    kept = await space.queue.put(2, id="t")
+    await (await take(space)).fail("no")
+    dead = await space.queue.put(3, id="t")
+
+    assert (added, later) == (Put("t", True, "ready"), Put(later.id, True, "waiting"))
+    assert (kept, dead) == (Put("t", False, "ready"), Put("t", False, "dead"))
+    with pytest.raises(AlreadyExistsError, match="'t', which is dead; give another id"):
+        await space.queue.put(4, id="t", if_present="raise")
+    with pytest.raises(InvalidError, match="`if_present` is 'skip'; it is one of keep, replace, raise"):
+        await space.queue.put(4, id="t", if_present="skip")  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("state", ["ready", "waiting", "done", "dead"])
+async def test_put_replaces_a_task_that_no_worker_holds(space: Space, state: TaskState) -> None:
+    await space.queue.put("old", id="t", max_attempts=1, delay_s=60 if state == "waiting" else 0)
+    if state in ("done", "dead"):
+        held = await take(space)
+        await (held.complete("old result") if state == "done" else held.fail("no"))
+
+    put = await space.queue.put("new", id="t", if_present="replace")
+
+    assert put == Put("t", True, "ready")
+    counts = await space.queue.counts()
+    assert (counts["ready"], sum(counts.values())) == (1, 1)
+    task = await take(space)
+    assert (task.payload, task.attempt) == ("new", 1)
+    info = await space.queue.get("t")
+    assert info is not None and (info.result, info.error) == (None, None)
+
+
+async def test_put_does_not_replace_a_task_that_a_worker_holds(space: Space) -> None:
+    await space.queue.put("old", id="t")
+    held = await take(space)
+
+    with pytest.raises(TransitionError, match=r"'t' of .* is held by 'w'; discard it first"):
+        await space.queue.put("new", id="t", if_present="replace")
+
+    await held.complete("result")
+
+
+async def test_fields_that_a_later_version_has_added_to_a_task_survive_its_steps(
+    space: Space,
+) -> None:
+    later = [{"key": "user 1"}, b"\x00"]
+    store = await space._home.opened()
+
+    async def fields() -> list[object]:
+        (entry,) = (await store.read(space.name, [tasks.task_key("t")])).entries
+        assert entry is not None
+        found: list[object] = msgspec.msgpack.decode(entry.value)
+        return found
+
+    await space.queue.put(1, id="t", delay_s=0.001)
+    waiting = [*(await fields()), *later]
+    key = tasks.task_key("t")
+    await store.apply([Batch(space.name, [StorePut(key, msgspec.msgpack.encode(waiting))])])
+    task = (await space.queue.claim("w", lease_s=10, wait_s=10))[0]
+    await task.heartbeat()
+    await task.fail("no", retry_in_s=0)
+    await (await take(space)).complete("result")
+
+    assert (await fields())[-2:] == later
+    info = await space.queue.get("t")
+    assert info is not None and info.result == "result"
+
+
+async def test_waking_ignores_an_index_entry_that_a_task_has_left(turned: Turned) -> None:
+    """Between a worker's scan and its batch, another completes a task whose lease has run out."""
+    space, clock = turned.space, turned.clock
+    await space.queue.put(1, id="t")
+    task = await take(space)
+    store = await space._home.opened()
+    before = (await store.scan(space.name, layout.CLAIMED)).entries
+    await task.complete("result")
+    clock.advance(20_000)
+
+    await Waking(space._alone)._make_ready(list(before))
+
+    assert await space.queue.claim("w", lease_s=10) == []
+    info = await space.queue.get("t")
+    assert info is not None and (info.state, info.result) == ("done", "result")

@@ -146,7 +146,7 @@ async def test_a_done_task_whose_result_is_lost_stays_done() -> None:
 
         (done,) = await target.space(SPACE).queue.list("done")
         assert (done.id, done.result) == ("done", None)
-        assert await target.space(SPACE).queue.put(1, id="done") == "done"
+        assert (await target.space(SPACE).queue.put(1, id="done")).state == "done"
         assert (await target.space(SPACE).queue.counts())["ready"] == 0
 
 

@@ -83,7 +83,7 @@ class TeamMachine(RuleBasedStateMachine):
         else:
             assert task is not None
             if task["status"] == "pending":
-                self.give(task, agent)
+                self.give(task, agent, given.token)
             assert (given.agent_id, given.token, given.attempt) == (agent, task["token"], task["attempt"])
 
     @rule(which=WHICH, agent=AGENTS)
@@ -93,14 +93,15 @@ class TeamMachine(RuleBasedStateMachine):
 
         assert (given is None) is (not pending)
         if given is not None:
-            self.give(self.tasks[given.id], agent)
-            assert given.token == self.tasks[given.id]["token"] and given.id in pending
+            assert given.id in pending
+            self.give(self.tasks[given.id], agent, given.token)
 
-    def give(self, task: dict[str, Any], agent: str) -> None:
+    def give(self, task: dict[str, Any], agent: str, token: int) -> None:
+        assert token > task["token"]
         task |= {
             "status": "in_progress",
             "holder": agent,
-            "token": task["token"] + 1,
+            "token": token,
             "attempt": task["attempt"] + 1,
         }
 
@@ -120,7 +121,6 @@ class TeamMachine(RuleBasedStateMachine):
         else:
             assert task is not None and agent in (None, task["holder"])
             if task["status"] == "pending":  # its last holder had done it after all
-                task["token"] += 1
                 task["attempt"] += 1
             task |= {"status": "completed", "result": result}
 

@@ -406,17 +406,18 @@ async def _held(unit: Unit, record: TaskRecord, wish: Wish) -> TaskRecord:
     """Returns a task's record as that of who claims it now; its old index entry is the caller's to remove."""
     until_ms, former = await unit.now_ms() + wish.lease_ms, record.worker
     place = tasks.timed_key(layout.CLAIMED, until_ms, record.id)
+    assert unit.revision is not None  # the record was read
     record = msgspec.structs.replace(
         record,
         state="claimed",
         attempt=record.attempt + 1,
-        token=record.token + 1,
+        token=tasks.next_token(record, unit.revision),
         due_at_ms=until_ms,
         worker=wish.worker,
         place=place,
     )
     unit.put(place, tasks.name_of(record))
-    unit.put(tasks.task_key(record.id), msgspec.msgpack.encode(record))
+    unit.put(tasks.task_key(record.id), tasks.encoded(record))
     if wish.also is not None:
         await wish.also(unit, record.id, former)
     return record

@@ -2,8 +2,8 @@
 
 Each task has a record and one entry in the index of its state. To claim one is a batch that moves it from one
 index to another and checks that nobody else has moved it; a claim that is not renewed runs out by the store's
-clock, and the task can be claimed again. The token counts a task's claims, so that a holder whose claim ran
-out cannot complete it.
+clock, and the task can be claimed again. The token of a claim is a revision of the space: it grows over all
+lives of an id, so that a holder whose claim ran out cannot complete a later task of the same id either.
 """
 
 from __future__ import annotations
@@ -13,19 +13,18 @@ from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
 
-import msgspec
-
 from keepstate.engine import layout, tasks
 from keepstate.engine.admission import admit_flag, admit_instance, admit_name, admit_text
 from keepstate.engine.claiming import Also, Choice, Claims, Match, Wish, joining, without_documents
 from keepstate.engine.counting import count_tasks
 from keepstate.engine.listing import Standing, cursor_in, listed, read_tasks, record_of, standings
 from keepstate.engine.losses import Losses
+from keepstate.engine.putting import IfPresent, admit_if_present, erase_task, put_task
 from keepstate.engine.scope import Scope
-from keepstate.engine.tasks import DONE_KEPT_MS, STATES, TaskInfo, TaskRecord, TaskState
+from keepstate.engine.tasks import DONE_KEPT_MS, STATES, Put, TaskInfo, TaskRecord, TaskState
 from keepstate.engine.times import admit_wait, delay_ms, milliseconds
 from keepstate.engine.unit import UNWRITTEN, Unit
-from keepstate.engine.waking import put_ready
+from keepstate.engine.waking import store_task
 from keepstate.errors import InvalidError, LeaseLostError, NotFoundError, TransitionError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
@@ -116,8 +115,9 @@ class Queue:
         priority: int = 0,
         delay_s: float = 0,
         max_attempts: int = 5,
-    ) -> str:
-        """Adds a task and returns its id; a known id adds nothing.
+        if_present: IfPresent = "keep",
+    ) -> Put:
+        """Adds a task; the result says whether it did, as a known id may add nothing.
 
         Args:
             payload: What it is about; anything that the codec keeps.
@@ -125,37 +125,28 @@ class Queue:
             priority: Higher ones are claimed first; equal ones in order of coming.
             delay_s: It can be claimed only after so many seconds.
             max_attempts: After so many failed attempts it is dead.
+            if_present: Rule for an id that has a task: `keep` that task in whatever state, `replace` it
+                unless a worker holds it, or `raise`.
+
+        Raises:
+            AlreadyExistsError: The id has a task, and `if_present` is `raise`.
+            TransitionError: A worker holds that task, and `if_present` is `replace`.
         """
+        admit_if_present(if_present)
         task_id = str(UUID(bytes=self._scope.clock.random_bytes(16), version=4)) if id is None else id
         if type(priority) is not int or not -(2**31) <= priority < 2**31:
             raise InvalidError(f"`priority` is {priority!r}; it must be an int of 32 bits")
         limits.admit_count("max_attempts", max_attempts)
-        wait_ms, key = delay_ms("delay_s", delay_s), tasks.task_key(task_id)
+        wait_ms = delay_ms("delay_s", delay_s)
+        tasks.task_key(task_id)
+        state: TaskState = "waiting" if wait_ms else "ready"
+        record = TaskRecord(task_id, state, priority, 0, max_attempts, 0, put_at_ms=0, due_at_ms=wait_ms)
         stored = self._scope.encode(payload, tasks.payload_key(task_id))
 
-        async def work(unit: Unit) -> None:
-            if await unit.get(key) is not None:
-                return
-            now_ms = await unit.now_ms()
-            record = TaskRecord(task_id, "ready", priority, 0, max_attempts, 0, now_ms, now_ms + wait_ms)
-            unit.put(tasks.payload_key(task_id), stored)
-            self._store(unit, record, "waiting" if wait_ms else "ready")
+        async def work(unit: Unit) -> Put:
+            return await put_task(self._scope, unit, record, stored, if_present)
 
-        await self._scope.run(work)
-        return task_id
-
-    @staticmethod
-    def _store(unit: Unit, record: TaskRecord, state: TaskState, **changes: Any) -> TaskRecord:
-        """Writes a record and its index entry for a new state; the old entry is the caller's to remove."""
-        key, kept_ms = tasks.task_key(record.id), DONE_KEPT_MS if state == "done" else None
-        if state == "ready":
-            return put_ready(unit, key, record, **changes)
-        record = msgspec.structs.replace(record, state=state, **changes)
-        place = tasks.timed_key(layout.INDEXES[state], record.due_at_ms, record.id)
-        record = msgspec.structs.replace(record, place=place)
-        unit.put(place, tasks.name_of(record), ttl_ms=kept_ms)
-        unit.put(key, msgspec.msgpack.encode(record), ttl_ms=kept_ms)
-        return record
+        return (await self._scope.run(work))[0]
 
     # ---- claiming
 
@@ -262,7 +253,7 @@ class Queue:
         lease_ms = milliseconds("lease_s", lease_s)
 
         async def change(unit: Unit, record: TaskRecord) -> None:
-            self._store(unit, record, "claimed", due_at_ms=await unit.now_ms() + lease_ms)
+            store_task(unit, record, "claimed", due_at_ms=await unit.now_ms() + lease_ms)
 
         await self._change(task, change)
 
@@ -281,7 +272,7 @@ class Queue:
             if stored is not None:
                 unit.put(tasks.result_key(record.id), stored, ttl_ms=DONE_KEPT_MS)
             now_ms = await unit.now_ms()
-            self._store(unit, record, "done", due_at_ms=now_ms, error=None, has_result=stored is not None)
+            store_task(unit, record, "done", due_at_ms=now_ms, error=None, has_result=stored is not None)
 
         await self._change(task, change, done_is_done=True)
 
@@ -303,11 +294,11 @@ class Queue:
         async def change(unit: Unit, record: TaskRecord) -> None:
             now_ms = await unit.now_ms()
             if record.attempt >= record.max_attempts:
-                self._store(unit, record, "dead", due_at_ms=now_ms, error=text)
+                store_task(unit, record, "dead", due_at_ms=now_ms, error=text)
                 return
             wait_ms = tasks.retry_ms(record.attempt) if given_ms is None else given_ms
             state: TaskState = "waiting" if wait_ms else "ready"
-            self._store(unit, record, state, due_at_ms=now_ms + wait_ms, error=text)
+            store_task(unit, record, state, due_at_ms=now_ms + wait_ms, error=text)
 
         await self._change(task, change)
 
@@ -319,7 +310,7 @@ class Queue:
         """
 
         async def change(unit: Unit, record: TaskRecord) -> None:
-            self._store(unit, record, "ready", attempt=record.attempt - 1, due_at_ms=await unit.now_ms())
+            store_task(unit, record, "ready", attempt=record.attempt - 1, due_at_ms=await unit.now_ms())
 
         await self._change(task, change)
 
@@ -456,7 +447,7 @@ class Queue:
             if record is None or record.state != "dead":
                 raise NotFoundError(f"no dead task of {self._scope.name!r} has the id {id!r}; see dead()")
             unit.delete(record.place)
-            self._store(unit, record, "ready", attempt=0, due_at_ms=await unit.now_ms())
+            store_task(unit, record, "ready", attempt=0, due_at_ms=await unit.now_ms())
 
         await self._scope.run(work)
 
@@ -484,11 +475,7 @@ class Queue:
                     current=record.state,
                     wanted="removed",
                 )
-            if record.state == "ready" and _is_unwritten(entry):
-                raise InvalidError(f"task {id!r} is put by this transaction; discard it after its end")
-            place = tasks.place_of(record, entry.version)
-            for key in (entry.key, place, tasks.payload_key(id), tasks.result_key(id)):
-                unit.delete(key)
+            erase_task(unit, entry, record)
             return True
 
         return (await self._scope.run(work))[0]

@@ -15,7 +15,6 @@ from typing import Final, Protocol, TypeAlias
 import msgspec
 
 from keepstate.engine import layout, tasks
-from keepstate.engine.stored import opened
 from keepstate.engine.tasks import TaskRecord
 from keepstate.engine.verifying import Problem, Verifier, head_for
 from keepstate.errors import ConflictError
@@ -117,14 +116,14 @@ class Restoring:
         for key in [key for key in self._places if key.startswith(layout.TASKS)]:
             (entry,) = self._records.read([key])
             assert entry is not None
-            record = opened(entry.value, TaskRecord, "the record")
+            record = tasks.opened(entry.value, "the record")
             index = tasks.place_of(record, entry.version)
             has_payload = tasks.payload_key(record.id) in self._places
             if record.state != "done" and not has_payload:
                 self._forget_task(record, entry.key, index)
                 continue
             if record.has_result and tasks.result_key(record.id) not in self._places:
-                self._values[key] = msgspec.msgpack.encode(msgspec.structs.replace(record, has_result=False))
+                self._values[key] = tasks.encoded(msgspec.structs.replace(record, has_result=False))
             if index not in self._places:
                 self._places[index] = Place(index, entry.version, entry.version, entry.expires_at_ms)
                 self._values[index] = record.id.encode("utf-8", "surrogatepass")

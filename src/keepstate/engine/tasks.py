@@ -38,7 +38,7 @@ class TaskRecord(msgspec.Struct, array_like=True, frozen=True):
     attempt: int
     max_attempts: int
     token: int
-    """How often it was claimed: fences each holder from the later ones."""
+    """Fences each holder from later ones: 0 before the first claim; see `next_token`."""
     put_at_ms: StoredMs
     due_at_ms: StoredMs
     """When it can be claimed, or claimed again."""
@@ -47,6 +47,13 @@ class TaskRecord(msgspec.Struct, array_like=True, frozen=True):
     place: bytes = b""
     stamp_index: StampIndex = 0
     has_result: bool = False
+    later: tuple[Any, ...] = ()
+    """Fields that a later version of keepstate has added behind these; they are written again unchanged."""
+
+
+_FIELDS: Final = len(TaskRecord.__struct_fields__) - 1
+_MOST_HEADERS: Final = 0x90 + _FIELDS
+"""The first byte of a record in MessagePack that has no later fields is at most this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,7 @@ class TaskInfo:
         due_at: When it can be claimed; for a claimed one, when its lease ends.
         result: What it was completed with.
         cursor: Where a listing goes on after it.
-        token: How often it was claimed: with the id, what proves the present claim.
+        token: With the id, what proves the present claim; 0 before the first one.
         payload: What it is about, if that was asked for; None of a completed task.
     """
 
@@ -82,6 +89,21 @@ class TaskInfo:
     cursor: str
     token: int = 0
     payload: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """The result of putting a task.
+
+    Attributes:
+        id: The id of the task.
+        added: Whether the payload was stored; False if a task of this id was kept in its place.
+        state: The state of the task that now stands under the id.
+    """
+
+    id: str
+    added: bool
+    state: TaskState
 
 
 def task_key(task_id: str) -> bytes:
@@ -141,7 +163,29 @@ def opened(stored: bytes, place: str) -> TaskRecord:
     Raises:
         CorruptError: It is none.
     """
-    return stored_struct(stored, TaskRecord, place)
+    if not stored or stored[0] <= _MOST_HEADERS:
+        return stored_struct(stored, TaskRecord, place)
+    fields = stored_struct(stored, list[Any], place)
+    try:
+        record = msgspec.convert(fields[:_FIELDS], TaskRecord)
+    except msgspec.ValidationError as error:
+        raise damaged(place, error) from error
+    return msgspec.structs.replace(record, later=tuple(fields[_FIELDS:]))
+
+
+def encoded(record: TaskRecord) -> bytes:
+    """Returns a record as it is stored."""
+    *fields, later = msgspec.structs.astuple(record)
+    return msgspec.msgpack.encode([*fields, *later])
+
+
+def next_token(record: TaskRecord, revision: int) -> int:
+    """Returns the token of a claim that was decided on what stood at `revision` of the space.
+
+    It is at most the revision of the claim's own batch, and higher than the token of each earlier claim of
+    this id, also of a task of the same id that was removed since: the batch of that claim came before.
+    """
+    return max(record.token, revision) + 1
 
 
 def name_of(record: TaskRecord) -> bytes:

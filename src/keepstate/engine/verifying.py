@@ -23,7 +23,6 @@ from keepstate.engine.history.grafts import decoded
 from keepstate.engine.large_values import MANIFEST_BYTE, manifest_of
 from keepstate.engine.recording.flag import read_flag
 from keepstate.engine.stored import opened, unsummed
-from keepstate.engine.tasks import TaskRecord
 from keepstate.errors import CompactedError, CorruptError, InvalidError
 from keepstate.stores.protocol import Entry, Store
 from keepstate.values import codec
@@ -202,7 +201,7 @@ class Verifier:
     # ---- tasks
 
     async def _task(self, entry: Entry) -> list[Problem]:
-        record = opened(entry.value, TaskRecord, "the record")
+        record = tasks.opened(entry.value, "the record")
         if entry.key != tasks.task_key(record.id) or record.state not in tasks.STATES:
             raise CorruptError("it is another task's record")
         place = tasks.place_of(record, entry.version)
@@ -226,7 +225,7 @@ class Verifier:
             return []
         if stored is None:
             return [Problem(entry.key, f"its task {task_id!r} is lost", is_alone=False)]
-        record = opened(stored.value, TaskRecord, f"task {task_id!r}")
+        record = tasks.opened(stored.value, f"task {task_id!r}")
         if tasks.place_of(record, stored.version) != entry.key:
             return [Problem(entry.key, f"its task {task_id!r} stands elsewhere", is_alone=False)]
         return []

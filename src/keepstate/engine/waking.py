@@ -12,7 +12,7 @@ import msgspec
 
 from keepstate.engine import layout, tasks
 from keepstate.engine.scope import Scope
-from keepstate.engine.tasks import TaskRecord
+from keepstate.engine.tasks import DONE_KEPT_MS, TaskRecord, TaskState
 from keepstate.engine.unit import Unit
 from keepstate.errors import ConflictError
 from keepstate.stores.protocol import Entry, Store
@@ -90,7 +90,20 @@ def put_ready_or_dead(unit: Unit, key: bytes, record: TaskRecord, now_ms: int) -
     error = f"the lease of worker {record.worker!r} ran out in attempt {record.attempt}"
     record = msgspec.structs.replace(record, state="dead", due_at_ms=now_ms, place=place, error=error)
     unit.put(place, tasks.name_of(record))
-    unit.put(key, msgspec.msgpack.encode(record))
+    unit.put(key, tasks.encoded(record))
+    return record
+
+
+def store_task(unit: Unit, record: TaskRecord, state: TaskState, **changes: Any) -> TaskRecord:
+    """Writes a record and its index entry for a new state; the old entry is the caller's to remove."""
+    key, kept_ms = tasks.task_key(record.id), DONE_KEPT_MS if state == "done" else None
+    if state == "ready":
+        return put_ready(unit, key, record, **changes)
+    record = msgspec.structs.replace(record, state=state, **changes)
+    place = tasks.timed_key(layout.INDEXES[state], record.due_at_ms, record.id)
+    record = msgspec.structs.replace(record, place=place)
+    unit.put(place, tasks.name_of(record), ttl_ms=kept_ms)
+    unit.put(key, tasks.encoded(record), ttl_ms=kept_ms)
     return record
 
 
@@ -103,5 +116,5 @@ def put_ready(unit: Unit, key: bytes, record: TaskRecord, **changes: Any) -> Tas
     stamp_index = unit.append(prefix, tasks.name_of(record))
     changes |= {"state": "ready", "place": prefix, "stamp_index": stamp_index}
     record = msgspec.structs.replace(record, **changes)
-    unit.put(key, msgspec.msgpack.encode(record))
+    unit.put(key, tasks.encoded(record))
     return record

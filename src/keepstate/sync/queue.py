@@ -12,8 +12,9 @@ from keepstate._finish import finish, finish_each
 from keepstate.engine import queue as engine
 from keepstate.engine.claiming import Match
 from keepstate.engine.listing import Standing
+from keepstate.engine.putting import IfPresent
 from keepstate.engine.queue import Claim
-from keepstate.engine.tasks import TaskInfo, TaskState
+from keepstate.engine.tasks import Put, TaskInfo, TaskState
 from keepstate.sync.twin import Twin, inner_of
 
 
@@ -28,8 +29,9 @@ class Queue(Twin[engine.Queue]):
         priority: int = 0,
         delay_s: float = 0,
         max_attempts: int = 5,
-    ) -> str:
-        """Adds a task and returns its id; a known id adds nothing.
+        if_present: IfPresent = "keep",
+    ) -> Put:
+        """Adds a task; the result says whether it did, as a known id may add nothing.
 
         Args:
             payload: What it is about; anything that the codec keeps.
@@ -37,9 +39,22 @@ class Queue(Twin[engine.Queue]):
             priority: Higher ones are claimed first; equal ones in order of coming.
             delay_s: It can be claimed only after so many seconds.
             max_attempts: After so many failed attempts it is dead.
+            if_present: Rule for an id that has a task: `keep` that task in whatever state, `replace` it
+                unless a worker holds it, or `raise`.
+
+        Raises:
+            AlreadyExistsError: The id has a task, and `if_present` is `raise`.
+            TransitionError: A worker holds that task, and `if_present` is `replace`.
         """
         return finish(
-            self._inner.put(payload, id=id, priority=priority, delay_s=delay_s, max_attempts=max_attempts)
+            self._inner.put(
+                payload,
+                id=id,
+                priority=priority,
+                delay_s=delay_s,
+                max_attempts=max_attempts,
+                if_present=if_present,
+            )
         )
 
     def claim(
