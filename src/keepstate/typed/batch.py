@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, Self, TypeVar
+from enum import Enum
+from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from keepstate.engine.admission import admit_instance, admit_revision, admit_text
 from keepstate.errors import StateError
@@ -13,8 +14,18 @@ from keepstate.typed.key import AnyKey, MergeStrategy, StateKey, admit_key
 U = TypeVar("U")
 
 
+class Removal(Enum):
+    """The type of `UNSET`."""
+
+    UNSET = "unset"
+
+
+UNSET: Final = Removal.UNSET
+"""Stands in an operation for the removal of the value."""
+
+
 class Operation(NamedTuple):
-    """One update of one key."""
+    """One update of one key, or the removal of its value."""
 
     key: AnyKey
     update: Any
@@ -77,6 +88,18 @@ class MutationBatch:
         self._operations.append(Operation(key, copied(update, f"an update of {key.KEY!r}")))
         return self
 
+    def unset(self, key: type[StateKey[Any, Any]]) -> Self:
+        """Removes the value of a key, as if it had never been updated; later updates begin at the default.
+
+        A removal commutes with nothing. So the key counts as exclusive in this batch, whatever its strategy.
+
+        Returns:
+            This batch.
+        """
+        admit_key(key)
+        self._operations.append(Operation(key, UNSET))
+        return self
+
     def extend(self, other: MutationBatch) -> Self:
         """Adds the updates of another batch behind these: one that was computed after this one.
 
@@ -99,14 +122,15 @@ class MutationBatch:
             This batch.
 
         Raises:
-            StateError: Both touch an exclusive key, which is named, or they were computed from different
-                revisions; nothing is added.
+            StateError: Both touch an exclusive key, or one that either unsets; it is named. Or they were
+                computed from different revisions. Nothing is added.
         """
         admit_instance("other", other, MutationBatch)
         self._common(other)
         if (key := self.exclusive_overlap(other)) is not None:
             raise StateError(
-                f"both batches update {key!r}, which is exclusive; apply one, and compute the other again",
+                f"both batches update {key!r}, which is exclusive or unset; apply one, and compute the other "
+                "again",
                 state_key=key,
             )
         return self.extend(other)
@@ -129,11 +153,11 @@ class MutationBatch:
         )
 
     def exclusive_keys(self) -> frozenset[str]:
-        """Returns the names of the exclusive keys that have updates."""
+        """Returns the names of the keys that no parallel batch may update: exclusive and unset ones."""
         return frozenset(
             operation.key.KEY
             for operation in self._operations
-            if operation.key.MERGE is MergeStrategy.EXCLUSIVE
+            if operation.key.MERGE is MergeStrategy.EXCLUSIVE or operation.update is UNSET
         )
 
     def _common(self, other: MutationBatch) -> tuple[int | None, str | None]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keepstate.errors import StateConflictError, StateError
-from keepstate.typed.batch import MutationBatch
+from keepstate.typed.batch import UNSET, MutationBatch
 from keepstate.typed.kept import Kept, copied, fresh, kept, value_of
 from keepstate.typed.key import AnyKey
 from keepstate.typed.layout import slot_of
@@ -43,12 +43,19 @@ class Applying:
         values: dict[str, Any] = {}
         for key, update in self._batch:
             slot = _slot(self._touched[key.KEY])
+            if update is UNSET:
+                values[slot] = UNSET
+                continue
             value = values[slot] if slot in values else self._now(slot, key, found)
-            values[slot] = _applied(key, value, update)
+            values[slot] = _applied(key, fresh(key) if value is UNSET else value, update)
         revision = found.head.revision + 1
         keys = {_slot(self._touched[operation.key.KEY]): operation.key for operation in self._batch}
         return Change(
-            {slot: kept(keys[slot], value, revision) for slot, value in values.items()}, self.stored
+            {
+                slot: None if value is UNSET else kept(keys[slot], value, revision)
+                for slot, value in values.items()
+            },
+            self.stored,
         )
 
     def _now(self, slot: str, key: AnyKey, found: Found) -> Any:

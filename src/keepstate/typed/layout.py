@@ -34,6 +34,11 @@ def slot_of(scope: KeyScope, key: str) -> str:
     return f"{THREAD_SLOTS if scope is KeyScope.THREAD else RUN_SLOTS}{key}"
 
 
+def is_of_scope(slot: str, scope: KeyScope | None) -> bool:
+    """Returns whether a slot's value has this scope; None stands for both."""
+    return scope is None or slot.startswith(THREAD_SLOTS if scope is KeyScope.THREAD else RUN_SLOTS)
+
+
 def key_in(slot: str) -> str:
     """Returns the key's name in a slot."""
     return slot.partition("/")[2]

@@ -63,24 +63,31 @@ def exported(
 
 
 def restored(
-    state: PersistedState, registered: Mapping[str, Registered], unknown: Unknown
+    state: PersistedState,
+    registered: Mapping[str, Registered],
+    unknown: Unknown,
+    scope: KeyScope | None = None,
 ) -> dict[str, Kept]:
-    """Returns the slots that a persisted state stands for.
+    """Returns the slots that a persisted state stands for, or those of one scope.
 
     Raises:
         StateError: A value cannot be read, or belongs to no registered key and `unknown` is `error`.
     """
     if unknown not in ("keep", "error", "skip"):
         raise StateError(f"`unknown` is {unknown!r}; give 'keep', 'error' or 'skip'")
+    admit_scope(scope)
     _admit(state)
     slots: dict[str, Kept] = {}
     for name, raw in state.extensions.items():
         version = state.versions.get(name, UNSAID)
         known = registered.get(name)
+        kept_scope = KeyScope.RUN if name in state.run_scoped else KeyScope.THREAD
+        if scope not in (None, kept_scope if known is None else known.scope):
+            continue
         admit_json(raw, name)
         if known is not None:
             opened(known.key, codec.decode(codec.encode(raw)), version)
-            scope = known.scope
+            kept_scope = known.scope
         elif unknown == "skip":
             continue
         elif unknown == "error":
@@ -89,10 +96,14 @@ def restored(
                 "unknown='keep'",
                 state_key=name,
             )
-        else:
-            scope = KeyScope.RUN if name in state.run_scoped else KeyScope.THREAD
-        slots[slot_of(scope, name)] = Kept(codec.encode(raw), version, state.revision)
+        slots[slot_of(kept_scope, name)] = Kept(codec.encode(raw), version, state.revision)
     return slots
+
+
+def admit_scope(scope: object) -> None:
+    """Raises `StateError` for an argument that is neither a scope nor None."""
+    if scope is not None and not isinstance(scope, KeyScope):
+        raise StateError(f"`scope` is {scope!r}; give KeyScope.RUN, KeyScope.THREAD or None")
 
 
 def _admit(state: PersistedState) -> None:

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from dataclasses import replace as replaced
 from functools import partial
 from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
 from keepstate._runner import Colour
-from keepstate.engine.admission import admit_instance, admit_text
+from keepstate.engine.admission import admit_flag, admit_instance, admit_text
 from keepstate.engine.glob import escaped
 from keepstate.engine.history.revisions import Revision
 from keepstate.engine.keepstate import Keepstate
@@ -27,11 +28,12 @@ from keepstate.typed.changes import KeyDifference, StateWatch, differences
 from keepstate.typed.committing import Applying
 from keepstate.typed.home import Home
 from keepstate.typed.hooks import CommitEvent, CommitHook, Hooks
-from keepstate.typed.key import AnyKey, ReadableKey, StateKey, admit_key
-from keepstate.typed.layout import RUN_SLOTS, Names, key_in, slot_of
+from keepstate.typed.kept import Kept
+from keepstate.typed.key import AnyKey, KeyScope, ReadableKey, StateKey, admit_key
+from keepstate.typed.layout import RUN_SLOTS, Names, is_of_scope, key_in, slot_of
 from keepstate.typed.memory import Memory
 from keepstate.typed.past import changed_between, memory_at
-from keepstate.typed.persisted import PersistedState, Unknown, exported, restored
+from keepstate.typed.persisted import PersistedState, Unknown, admit_scope, exported, restored
 from keepstate.typed.registry import Plugin, Registry, plugin_name
 from keepstate.typed.state_map import Snapshot
 from keepstate.typed.thread import Beside, Change, Done, Found, ThreadState
@@ -306,24 +308,39 @@ class KeyedState:
 
     # ---- the whole state
 
-    def export_persisted(self) -> PersistedState:
-        """Returns all persistent values as JSON, those of keys that are not registered here too."""
+    def export_persisted(self, scope: KeyScope | None = None) -> PersistedState:
+        """Returns all persistent values as JSON, those of keys that are not registered here too.
+
+        Args:
+            scope: Only the values of this scope; None for both.
+        """
+        admit_scope(scope)
         memory = self._thread.known()
-        stored = {slot: kept for slot, kept in memory.slots.items() if not self._is_unstored(slot)}
+        stored = {
+            slot: kept
+            for slot, kept in memory.slots.items()
+            if not self._is_unstored(slot) and is_of_scope(slot, scope)
+        }
         return exported(memory.revision, stored, self._registry.keys)
 
-    async def restore_persisted(self, state: PersistedState, unknown: Unknown = "keep") -> None:
-        """Puts an exported state in place of all values, those that are not stored too; its revision goes on.
+    async def restore_persisted(
+        self, state: PersistedState, unknown: Unknown = "keep", *, scope: KeyScope | None = None
+    ) -> None:
+        """Puts an exported state in place of all values, those that are not stored too. Calls no hook.
+
+        Without `scope` the state goes on from the exported revision, and batches computed before are refused.
+        With `scope` it is a change like a commit, and makes the next revision.
 
         Args:
             state: What was exported; at most 990 values.
             unknown: What to do with values whose key is not registered: `keep` them for when it is, raise an
                 `error`, or `skip` them.
+            scope: Replaces only the values of this scope; those of the other are neither read nor changed.
 
         Raises:
             StateError: A value cannot be read, or is unknown and must not be; nothing was changed.
         """
-        slots = restored(state, self._registry.keys, unknown)
+        slots = restored(state, self._registry.keys, unknown, scope)
         await self._thread.load()
         lineage = lineages.restored(self._place.clock)
 
@@ -334,18 +351,63 @@ class KeyedState:
             return done
 
         async def attempt(memory: Memory) -> Done:
-            gone = dict.fromkeys(memory.slots.keys() - slots.keys())
-            whole = {**gone, **slots}
-            stored = [slot for slot in whole if not self._is_unstored(slot)]
-            change = Change(whole, stored, restart=(state.revision, lineage))
+            gone = dict.fromkeys(
+                slot for slot in memory.slots if slot not in slots and is_of_scope(slot, scope)
+            )
+            stored = [slot for slot in (*gone, *slots) if not self._is_unstored(slot)]
 
             def compute(found: Found) -> Change | None:
-                is_whole = (found.head.revision, found.head.lineage) == (memory.revision, memory.lineage)
-                return change if is_whole else None
+                if (found.head.revision, found.head.lineage) != (memory.revision, memory.lineage):
+                    return None
+                if scope is None:
+                    return Change({**gone, **slots}, stored, restart=(state.revision, lineage))
+                return Change({**gone, **_at(found.head.revision + 1, slots)}, stored)
 
             return await self._thread.change(stored, compute)
 
         await self._thread.in_turn(work)
+
+    async def seed(
+        self,
+        state: PersistedState,
+        unknown: Unknown = "keep",
+        *,
+        scope: KeyScope | None = None,
+        replace: bool = False,
+    ) -> list[str]:
+        """Adds exported values of another state, such as those that a child agent begins with. Calls no hook.
+
+        One batch, which makes the next revision; the revision of the export does not count. Seeding again,
+        for instance because the child is resumed, changes nothing that the child has made since.
+
+        Args:
+            state: The exported values; at most 990. A run-scoped value becomes one of this state's run.
+            unknown: As for `restore_persisted`.
+            scope: Only the values of this scope.
+            replace: Also replaces values that are there already. Otherwise these stay.
+
+        Returns:
+            The names of the keys whose values were added or replaced.
+
+        Raises:
+            StateError: A value cannot be read, or is unknown and must not be; nothing was changed.
+        """
+        admit_flag("replace", replace)
+        slots = restored(state, self._registry.keys, unknown, scope)
+        await self._thread.load()
+        stored = [slot for slot in slots if not self._is_unstored(slot)]
+
+        def compute(found: Found) -> Change | None:
+            own = {slot: self._thread.memory.slots.get(slot) for slot in slots} | dict(found.slots)
+            taken = {slot: kept for slot, kept in slots.items() if replace or own[slot] is None}
+            names[:] = sorted(key_in(slot) for slot in taken)
+            if not taken:
+                return None
+            return Change(_at(found.head.revision + 1, taken), [slot for slot in stored if slot in taken])
+
+        names: list[str] = []
+        await self._thread.in_turn(partial(self._thread.change, stored, compute, message="seed the state"))
+        return names
 
     # ---- changes and the past
 
@@ -384,3 +446,8 @@ class KeyedState:
         """Returns which keys have another value at `b` than at `a`, by name."""
         old, new = await changed_between(self._place, self._names, a, b, self._thread.run_id)
         return differences(old, new, self._registry.keys)
+
+
+def _at(revision: int, slots: Mapping[str, Kept]) -> dict[str, Kept]:
+    """Returns values as the batch of a revision writes them."""
+    return {slot: replaced(kept, revision=revision) for slot, kept in slots.items()}

@@ -22,7 +22,7 @@ from keepstate.typed import state as typed
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.changes import KeyDifference
 from keepstate.typed.hooks import CommitHook
-from keepstate.typed.key import AnyKey, ReadableKey, StateKey
+from keepstate.typed.key import AnyKey, KeyScope, ReadableKey, StateKey
 from keepstate.typed.persisted import PersistedState, Unknown
 from keepstate.typed.registry import Plugin
 from keepstate.typed.state_map import Snapshot
@@ -178,22 +178,59 @@ class KeyedState(Twin[typed.KeyedState]):
         """Removes all run-scoped values, those of keys that are not registered too."""
         finish(self._inner.clear_run_scoped())
 
-    def export_persisted(self) -> PersistedState:
-        """Returns all persistent values as JSON, those of keys that are not registered here too."""
-        return self._inner.export_persisted()
+    def export_persisted(self, scope: KeyScope | None = None) -> PersistedState:
+        """Returns all persistent values as JSON, those of keys that are not registered here too.
 
-    def restore_persisted(self, state: PersistedState, unknown: Unknown = "keep") -> None:
-        """Puts an exported state in place of all values, those that are not stored too; its revision goes on.
+        Args:
+            scope: Only the values of this scope; None for both.
+        """
+        return self._inner.export_persisted(scope)
+
+    def restore_persisted(
+        self, state: PersistedState, unknown: Unknown = "keep", *, scope: KeyScope | None = None
+    ) -> None:
+        """Puts an exported state in place of all values, those that are not stored too. Calls no hook.
+
+        Without `scope` the state goes on from the exported revision, and batches computed before are refused.
+        With `scope` it is a change like a commit, and makes the next revision.
 
         Args:
             state: What was exported; at most 990 values.
             unknown: What to do with values whose key is not registered: `keep` them for when it is, raise an
                 `error`, or `skip` them.
+            scope: Replaces only the values of this scope; those of the other are neither read nor changed.
 
         Raises:
             StateError: A value cannot be read, or is unknown and must not be; nothing was changed.
         """
-        finish(self._inner.restore_persisted(state, unknown))
+        finish(self._inner.restore_persisted(state, unknown, scope=scope))
+
+    def seed(
+        self,
+        state: PersistedState,
+        unknown: Unknown = "keep",
+        *,
+        scope: KeyScope | None = None,
+        replace: bool = False,
+    ) -> list[str]:
+        """Adds exported values of another state, such as those that a child agent begins with. Calls no hook.
+
+        One batch, which makes the next revision; the revision of the export does not count. Seeding again,
+        for instance because the child is resumed, changes nothing that the child has made since.
+
+        Args:
+            state: The exported values; at most 990. A run-scoped value becomes one of this state's run.
+            unknown: As for `restore_persisted`.
+            scope: Only the values of this scope.
+            replace: Also replaces values that are there already. Otherwise these stay.
+
+        Returns:
+            The names of the keys whose values were added or replaced.
+
+        Raises:
+            StateError: A value cannot be read, or is unknown and must not be; nothing was changed.
+        """
+        return finish(self._inner.seed(state, unknown, scope=scope, replace=replace))
 
     @entered_once
     def watch(

@@ -16,6 +16,7 @@ from keepstate.testing.typed_contract.keys import (
     Notes,
     Plan,
     Seen,
+    Socket,
     Visits,
     many,
 )
@@ -50,6 +51,38 @@ class BatchContract(TypedStage):
 
         assert revision == state.revision == state.snapshot().revision == 1
         assert (state.read(Visits), state.read(Plan)) == (3, "a")
+
+    async def test_a_batch_unsets_a_key_and_later_updates_begin_at_the_default(self) -> None:
+        state = await self.state()
+        await state.commit(update(Visits, 5).update(Plan, "a").update(Notes, ["n"]).update(Socket, 7))
+
+        revision = await state.commit(
+            state.begin_mutation().unset(Visits).update(Visits, 2).unset(Plan).update(Notes, ["m"])
+        )
+        await state.commit(MutationBatch().unset(Socket).unset(Goal))  # one is not stored, one is absent
+
+        other = await self.state()
+        assert revision == 2 and other.revision == 3
+        assert (other.read(Visits), other.read(Plan), other.read(Notes)) == (2, None, ["n", "m"])
+        assert (state.read(Visits), state.read(Plan), state.read(Socket)) == (2, None, None)
+        assert not state.snapshot().ext.contains(Plan)
+        await state.commit(update(Plan, "b").unset(Plan))
+        assert (await self.state()).read(Plan) is None
+
+    async def test_a_removal_fits_with_no_parallel_update_of_its_key(self) -> None:
+        state = await self.state()
+        await state.commit(update(Visits, 5))
+        batch, late = state.begin_mutation().unset(Visits), state.begin_mutation().unset(Visits)
+        for one, two in ((batch, update(Visits, 1)), (update(Visits, 1), batch), (batch, late)):
+            with pytest.raises(StateError, match="visits") as refused:
+                state.merge_parallel(one, two)
+            assert refused.value.state_key == "visits"
+        assert state.merge_parallel(batch, update(Notes, ["n"])).touched_keys == {"visits", "notes"}
+
+        await (await self.state()).commit(update(Visits, 1))
+        with pytest.raises(StateConflictError) as conflict:
+            await state.commit(batch)
+        assert conflict.value.state_key == "visits" and state.read(Visits) == 6
 
     async def test_an_untouched_key_has_no_value_whatever_its_default(self) -> None:
         state = await self.state()

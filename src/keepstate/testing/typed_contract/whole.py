@@ -106,6 +106,80 @@ class WholeStateContract(TypedStage):
         assert (state.revision, state.read(Visits)) == (1, 1)
         assert await (await self.state()).refresh() == 1
 
+    async def test_an_export_and_a_restore_of_one_scope_leave_the_other(self) -> None:
+        state = await self.state()
+        await state.commit(update(Visits, 1).update(Plan, "a").update(Draft, "d").update(Socket, 1))
+        thread, run = (state.export_persisted(scope) for scope in (KeyScope.THREAD, KeyScope.RUN))
+        assert (thread.extensions, thread.run_scoped) == ({"visits": 1, "plan": "a"}, [])
+        assert (run.extensions, run.run_scoped) == ({"draft": "d"}, ["draft"])
+        await state.commit(update(Visits, 9).update(Goal, "g").update(Draft, "later"))
+        exclusive = state.begin_mutation().update(Plan, "late")
+
+        await state.restore_persisted(thread, scope=KeyScope.THREAD)
+
+        other = await self.state()
+        assert (other.revision, other.read(Visits), other.read(Plan)) == (3, 1, "a")
+        assert (other.read(Goal), other.read(Draft), state.read(Socket)) == (None, "later", None)
+        with pytest.raises(StateConflictError):
+            await state.commit(exclusive)
+        whole = PersistedState(40, {**thread.extensions, "draft": "d"}, {"draft": 1}, ["draft"])
+        await state.restore_persisted(whole, scope=KeyScope.RUN)
+        assert (state.read(Draft), state.read(Visits), state.revision) == ("d", 1, 4)
+        assert await (await self.state()).commit(update(Visits, 1)) == 5
+
+    async def test_a_child_is_seeded_once_and_keeps_what_it_made_since(self) -> None:
+        parent = await self.state()
+        await parent.commit(update(Visits, 3).update(Plan, "a").update(Draft, "d"))
+        seed = parent.export_persisted()
+        child = await self.state(space=self.handle().space("child"))
+        await child.commit(update(Notes, ["own"]))
+
+        assert await child.seed(seed, scope=KeyScope.THREAD) == ["plan", "visits"]
+        assert (child.revision, child.read(Visits), child.read(Draft)) == (2, 3, None)
+        late = child.begin_mutation().update(Plan, "late")
+        await child.commit(update(Visits, 1).update(Plan, "b"))
+        assert await child.seed(seed) == ["draft"]  # a child that is resumed keeps its work
+        assert (child.read(Visits), child.read(Plan), child.read(Draft)) == (4, "b", "d")
+        assert await child.seed(seed) == [] and child.revision == 4
+
+        assert await child.seed(seed, replace=True) == ["draft", "plan", "visits"]
+        again = await self.state(space=self.handle().space("child"))
+        assert (again.read(Visits), again.read(Plan), again.read(Notes)) == (3, "a", ["own"])
+        with pytest.raises(StateConflictError):
+            await child.commit(late)
+        assert (await self.state()).export_persisted() == seed
+
+    async def test_a_seed_that_cannot_be_read_changes_nothing(self) -> None:
+        child = await self.state(keys=[Visits])
+        with pytest.raises(StateError, match="visits"):
+            await child.seed(PersistedState(1, {"visits": "many", "unheard": 1}))
+        with pytest.raises(StateError, match="unheard"):
+            await child.seed(PersistedState(1, {"visits": 1, "unheard": 1}), unknown="error")
+        for wrong in ("thread", 1):
+            given: Any = wrong
+            with pytest.raises(StateError, match="scope"):
+                child.export_persisted(given)
+            for restore in (child.seed, child.restore_persisted):
+                with pytest.raises(StateError, match="scope"):
+                    await restore(PersistedState(1, {"visits": 1}), scope=given)
+        assert child.revision == 0
+
+        assert await child.seed(PersistedState(1, {"visits": 1, "unheard": 2})) == ["unheard", "visits"]
+        assert child.export_persisted().extensions == {"visits": 1, "unheard": 2}
+
+    async def test_a_seed_of_a_run_belongs_to_the_run_of_the_child(self) -> None:
+        parent = await self.state()
+        await parent.commit(update(Draft, "d").update(Visits, 1))
+        run = self.run()
+        await run.start_run("child", "r1")
+        assert await run.state.seed(parent.export_persisted()) == ["draft", "visits"]
+        assert (run.read(Draft), run.read(Visits)) == ("d", 1)
+        await run.finish_run()
+
+        await run.start_run("child", "r2")
+        assert (run.read(Draft), run.read(Visits)) == (None, 1)
+        await run.finish_run()
+
     async def test_a_batch_from_before_a_restore_is_refused_even_at_its_revision(self) -> None:
         state = await self.state()
         await state.commit(update(Visits, 1))
