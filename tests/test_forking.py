@@ -61,6 +61,21 @@ def blocking():
         )
         assert space.documents.get("k") == 1
         space.documents.put("k", 2)
+        lease = space.leases.acquire("driver", 60)
+        with space.transaction() as tx:
+            tx.documents.get("k")
+            in_child(
+                [
+                    lambda: tx.documents.get("k"),
+                    lambda: tx.documents.put("k", 3),
+                    lambda: tx.events.append("event"),
+                    lambda: list(tx.documents.keys()),
+                ],
+                lambda: 0 if lease.is_held() else 1,
+            )
+            assert lease.is_held()
+            tx.documents.put("k", 4)
+        assert space.documents.get("k") == 4
 
 async def asynchronous():
     async with keepstate.open(url) as ks:

@@ -456,3 +456,18 @@ def home_of(space: Any) -> Any:
     inner = getattr(space, "_inner", space)
     home = inner._home
     return sync.Keepstate(home) if inner is not space else home
+
+
+async def handled(url: str) -> None:
+    async with keepstate.open(url) as ks:
+        await ks.space("s").documents.put("k", 1)
+
+
+@pytest.mark.parametrize("url", ["memory://", "sqlite:///state.db"])
+def test_an_event_loop_of_another_library_is_refused_in_words(url: str) -> None:
+    work = handled(url)
+
+    with pytest.raises(InvalidError, match=r"no event loop of asyncio runs.*keepstate\.sync\.open.*trio"):
+        work.send(None)  # as trio does, without asyncio's loop
+
+    work.close()

@@ -47,9 +47,28 @@ def reentrant_lock() -> AbstractContextManager[bool]:
     return threading.RLock()
 
 
-def present_loop(colour: Colour) -> object:
-    """Returns the event loop that the caller runs in, None in the blocking colour."""
-    return asyncio.get_running_loop() if colour == "async" else None
+def present_process() -> tuple[int, int]:
+    """Returns what tells this process from those it was forked from: the number of forks, and its id."""
+    return _generation, os.getpid()
+
+
+def present_loop(colour: Colour) -> asyncio.AbstractEventLoop | None:
+    """Returns the event loop that the caller runs in, None in the blocking colour.
+
+    Raises:
+        InvalidError: No event loop of asyncio runs here.
+    """
+    return _running_loop() if colour == "async" else None
+
+
+def _running_loop() -> asyncio.AbstractEventLoop:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError as error:
+        raise InvalidError(
+            "no event loop of asyncio runs here, and asynchronous handles work in one; in blocking code use "
+            "keepstate.sync.open, under trio the same in trio.to_thread.run_sync"
+        ) from error
 
 
 class Promise(Protocol[T]):
@@ -224,25 +243,20 @@ class TaskRunner:
         self._generation, self._pid = _generation, os.getpid()
 
     def bind(self) -> None:
-        try:
-            self._loop = asyncio.get_running_loop()
-        except RuntimeError as error:
-            raise InvalidError(
-                "asynchronous handles open in a running event loop; in blocking code use keepstate.sync.open"
-            ) from error
+        self._loop = _running_loop()
         self._generation, self._pid = _generation, os.getpid()
 
     def check(self, handle: object) -> None:
         if self._generation != _generation:
             raise ClosedError(f"{handle!r} was opened in process {self._pid}; open it in this process")
-        if self._loop is not asyncio.get_running_loop():
+        if self._loop is not _running_loop():
             raise ClosedError(f"{handle!r} was opened in another event loop; open it in this one")
 
     def is_home(self) -> bool:
         return self._generation == _generation
 
     def place(self) -> object:
-        return asyncio.get_running_loop()
+        return _running_loop()
 
     async def call(self, function: Callable[..., T], /, *args: Any) -> T:
         if self._threads is None:

@@ -248,3 +248,38 @@ async def test_who_is_cancelled_in_the_middle_of_a_claim_holds_none_of_its_tasks
         ready = await queue.list("ready")
         assert [(info.attempt, info.token > 0) for info in ready] == [(0, False)] * 2 + [(0, True)] * 3
     await store.close()
+
+
+@pytest.mark.parametrize("end", ["complete", "fail", "release"])
+async def test_a_call_that_ends_a_claim_leaves_none_where_it_is_cancelled(space: Space, end: str) -> None:
+    for turns in range(1, 12):
+        await space.queue.put(turns, id=f"t{turns}")
+        (task,) = await space.queue.claim("w", lease_s=600)
+        call = {
+            "complete": lambda task=task: task.complete("result"),
+            "fail": lambda task=task: task.fail("no", retry_in_s=600),
+            "release": lambda task=task: task.release(),
+        }[end]
+        calling = asyncio.create_task(call())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        calling.cancel()
+        await asyncio.wait([calling])
+
+        info = await space.queue.get(task.id)
+        assert info is not None
+        assert info.state == {"complete": "done", "fail": "waiting", "release": "ready"}[end], turns
+        assert info.attempt == (0 if end == "release" else 1)
+        await space.queue.discard(task.id)
+
+
+async def test_a_release_that_is_cancelled_leaves_no_lease(space: Space) -> None:
+    for turns in range(1, 12):
+        lease = await space.leases.acquire("driver", 600)
+        releasing = asyncio.create_task(lease.release())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        releasing.cancel()
+        await asyncio.wait([releasing])
+
+        assert await space.leases.holder("driver") is None

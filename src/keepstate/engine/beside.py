@@ -7,9 +7,12 @@ work of its own: if its caller has gone by the time it has it, it lets go of it 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
 from typing import TypeVar
 
-from keepstate._runner import Promise, Runner
+from keepstate._runner import Cancelled, Promise, Runner
+from keepstate.errors import KeepstateError
 
 T = TypeVar("T")
 
@@ -52,6 +55,25 @@ async def taken_beside(
             runner.detach(undo)
         await is_free.wait(_LONGEST_WAIT_S)
         raise
+
+
+async def done_though_cancelled(runner: Runner, work: Callable[[], Awaitable[T]]) -> T:
+    """Returns what `work` returns; if the caller is cancelled, does it again beside the caller.
+
+    A cancelled caller does not know whether its batch was sent. So `work` must be safe to repeat: a second
+    run after one that applied changes nothing. The caller's cancellation goes on when that run has ended, or
+    after a second.
+    """
+    try:
+        return await work()
+    except Cancelled:
+        await done_beside(runner, partial(_repeat, work))
+        raise
+
+
+async def _repeat(work: Callable[[], Awaitable[T]]) -> None:
+    with suppress(KeepstateError):  # the first run has applied, or the lease ends with its time
+        await work()
 
 
 async def done_beside(runner: Runner, work: Callable[[], Awaitable[None]]) -> None:

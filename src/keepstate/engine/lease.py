@@ -12,8 +12,9 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Self
 
+from keepstate._runner import present_process
 from keepstate.engine import layout
-from keepstate.engine.beside import taken_beside
+from keepstate.engine.beside import done_though_cancelled, taken_beside
 from keepstate.engine.describing import describe
 from keepstate.engine.hearing import hear
 from keepstate.engine.losses import Losses
@@ -49,6 +50,7 @@ class Lease:
         self.name, self.token = name, token
         self.ttl_s: float = ttl_s
         self._until_s: float = since_s + ttl_s * _SAFE_SHARE
+        self._process = present_process()
         self._ends = 0
         """How often it was let go or found lost; a renewal that began before that revives nothing."""
 
@@ -76,6 +78,8 @@ class Lease:
 
         Once a call has raised `HistoryLostError` it is not: the store may have forgotten it.
         """
+        if self._process != present_process():  # a child of the holder holds nothing
+            return False
         return not self._losses.is_void and self._scope.clock.awake_or_asleep_s() < self._until_s
 
     def _fence(self, unit: Unit) -> None:
@@ -138,7 +142,7 @@ class Lease:
             unit.delete(self._key)
 
         try:
-            await self._scope.run(work, attempts=1)
+            await done_though_cancelled(self._scope.runner, lambda: self._scope.run(work, attempts=1))
         except ConflictError:
             return False
         finally:

@@ -15,6 +15,7 @@ from uuid import UUID
 
 from keepstate.engine import layout, tasks
 from keepstate.engine.admission import admit_flag, admit_instance, admit_name, admit_text
+from keepstate.engine.beside import done_though_cancelled
 from keepstate.engine.claiming import Also, Choice, Claims, Match, Wish, joining, without_documents
 from keepstate.engine.counting import count_tasks
 from keepstate.engine.listing import Standing, cursor_in, listed, read_tasks, record_of, standings
@@ -340,7 +341,10 @@ class Queue:
             unit.delete(record.place)
             await change(unit, record)
 
-        await self._scope.run(work)
+        if self._scope.gathers:
+            await self._scope.run(work)
+        else:
+            await done_though_cancelled(self._scope.runner, lambda: self._scope.run(work))
 
     def _lost(self, task: Task | Claim, record: TaskRecord | None) -> LeaseLostError:
         now = (

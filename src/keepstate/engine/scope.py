@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeVar
 
 from keepstate._clock import Clock
-from keepstate._runner import Runner
+from keepstate._runner import Runner, present_process
 from keepstate.engine.turns import Turns
 from keepstate.engine.unit import Unit
 from keepstate.engine.updating import in_turn
@@ -265,11 +265,13 @@ class Gathering:
         turns: Lets them in one by one.
         ended: Whether it takes no more work.
         revision: The one that it made; 0 until then.
+        process: Where it was begun.
         undoing: What is to be called if it does not apply.
     """
 
     def __init__(self, runner: Runner) -> None:
         self.turns, self.ended, self.revision = Turns(runner), False, 0
+        self.process = present_process()
         self.undoing: list[Callable[[], None]] = []
 
 
@@ -369,6 +371,11 @@ class TransactionScope(Scope):
         raise InvalidError(f"{what} acts at once and cannot be part of a transaction; do it outside")
 
     def _refuse_ended(self) -> None:
+        generation, pid = self._gathering.process
+        if generation != present_process()[0]:  # what it has read would be answered without asking the store
+            raise ClosedError(
+                f"the transaction on {self.name!r} was opened in process {pid}; open it in this process"
+            )
         if self.ended:
             raise ClosedError(f"the transaction on {self.name!r} has ended; begin another")
 
