@@ -158,12 +158,17 @@ def test_a_path_is_that_of_an_sqlite_file(both: Both, tmp_path: Path) -> None:
     assert (tmp_path / "50% done?.db").exists()
 
 
-def test_a_namespace_stands_before_the_names_of_spaces(both: Both) -> None:
+def test_a_handle_of_a_tenant_is_opened_or_asked_of_another_handle(both: Both) -> None:
     store = both.store()
-    inner, outer = both.open(store, namespace="app/"), both.open(store)
+    inner, outer = both.open(store, tenant="app"), both.open(store)
     both.do(inner.space("s").documents.put("k", 1))
 
-    assert both.do(outer.space("app/s").documents.get("k")) == 1
+    asked = outer.tenant("app")
+    assert (asked.tenant_id, outer.tenant_id, asked.url) == ("app", None, outer.url)
+    assert both.do(asked.space("s").documents.get("k")) == 1
+    assert both.do(outer.space("s").documents.get("k")) is None
+    both.do(asked.close())
+    assert both.do(asked.space("s").documents.get("k")) == 1  # it is closed with the handle that gave it
     both.finish(store.close())
 
 
@@ -326,21 +331,21 @@ def test_a_store_that_cannot_be_opened_tells_each_who_asked(tmp_path: Path) -> N
 
 
 def test_a_handle_shows_no_password_and_opens_nothing() -> None:
-    ks = keepstate.open("postgresql://agent:hush@127.0.0.1:1/db", namespace="app/")
+    ks = keepstate.open("postgresql://agent:hush@127.0.0.1:1/db", tenant="app")
 
-    assert repr(ks) == "<Keepstate postgresql://agent@127.0.0.1:1/db in 'app/' not open>"
+    assert repr(ks) == "<Keepstate postgresql://agent@127.0.0.1:1/db of tenant 'app' not open>"
     assert repr(ks.space("s").documents.document("k", int)) == "<Document 'k' in <Documents of 's'>>"
     assert "hush" not in repr(ks.space("s")) + repr(ks.sync) + ks.url
 
 
 def test_a_handle_and_its_spaces_pickle_as_a_url_and_open_again(both: Both, tmp_path: Path) -> None:
-    ks = both.open(f"sqlite:///{tmp_path}/state.db", namespace="app/", author="me")
+    ks = both.open(f"sqlite:///{tmp_path}/state.db", tenant="app", author="me")
     both.do(ks.space("s").documents.put("k", 1))
 
     again = pickle.loads(pickle.dumps(ks))
     space = pickle.loads(pickle.dumps(ks.space("s")))
 
-    assert repr(again).endswith(" not open>") and (again.namespace, again.author) == ("app/", "me")
+    assert repr(again).endswith(" not open>") and (again.tenant_id, again.author) == ("app", "me")
     assert both.do(again.space("s").documents.get("k")) == 1
     assert (space.name, space.author, both.do(space.documents.get("k"))) == ("s", "me", 1)
     for handle in (ks, again, home_of(space)):
@@ -415,9 +420,9 @@ def test_the_blocking_twin_sees_the_same_data_and_is_closed_with_its_handle(
     monkeypatch.chdir(tmp_path)
 
     async def used() -> sync.Keepstate:
-        async with keepstate.open(url, namespace="app/", author="me") as ks:
+        async with keepstate.open(url, tenant="app", author="me") as ks:
             twin = sync.of(ks)
-            assert ks.sync is twin and (twin.namespace, twin.author) == ("app/", "me")
+            assert ks.sync is twin and (twin.tenant_id, twin.author) == ("app", "me")
             await asyncio.to_thread(twin.space("s").documents.put, "k", 1)
             assert await ks.space("s").documents.get("k") == 1
             await ks.space("s").documents.put("k", 2)

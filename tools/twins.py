@@ -55,7 +55,10 @@ MODULES = {
 Twins of the engine stand in `sync` itself, others in a folder named as theirs."""
 
 SEAMS = {
-    "Keepstate": {"clock", "decode", "in_colour", "opened", "pickle", "recorder", "runner", "states", "sync"},
+    "Keepstate": {
+        *("clock", "decode", "in_colour", "opened", "pickle", "recorder", "runner", "states", "sync"),
+        *("everywhere", "expire", "stored_name", "stored_names"),
+    },
     **{name: {"clock", "runner"} for name in ("Parts", "Space", "Transaction")},
     "EventStream": {"of", "page"},
     "Queue": {"claim_also"},

@@ -56,7 +56,7 @@ AnyStore: TypeAlias = StoreBase | StoreWrapper
 def open(
     url: str | PathLike[str] | Store = DEFAULT_URL,
     *,
-    namespace: str = "",
+    tenant: str | None = None,
     author: str | None = None,
     encryption: KeyRing | None = None,
     pickle: SignedPickle | None = None,
@@ -68,7 +68,8 @@ def open(
     Args:
         url: A store URL, the path of an SQLite file, or an opened store, which is never closed here. A
             wrapper that is not open yet is opened and closed with this handle.
-        namespace: Stands before the names of all spaces of the handle.
+        tenant: Any text but the empty one: the handle names the spaces of this tenant, and reaches no others.
+            Without one it names spaces that have no tenant, and `Keepstate.tenant` gives the others.
         author: Who writes, in what is recorded.
         encryption: The keys that values are encrypted under; all who open the store need them.
         pickle: Stores objects of classes that nobody registered, signed and from a list.
@@ -77,7 +78,7 @@ def open(
         InvalidError: The URL names no store; what it could be is listed. Or another argument is wrong.
     """
     source = source_of(url, "async", encryption)
-    return Keepstate(source, namespace=namespace, author=author, pickle=pickle)
+    return Keepstate(source, tenant=tenant, author=author, pickle=pickle)
 
 
 def source_of(

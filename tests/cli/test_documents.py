@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 from pathlib import Path
 
@@ -94,12 +95,38 @@ def test_documents_are_listed_by_pattern(keepstate: Keepstate) -> None:
     assert all(key in table.out for key in ("plan", "plan/2", "note"))
 
 
-def test_spaces_are_listed_by_prefix(keepstate: Keepstate) -> None:
-    for space in ("run/1", "run/2", "team"):
+def test_spaces_are_listed_below_a_name(keepstate: Keepstate) -> None:
+    for space in ("run/1", "run/10", "run/1/a", "team"):
         keepstate("put", space, "k", "1")
 
-    assert keepstate("spaces", "run/").out.splitlines() == ["run/1", "run/2"]
-    assert keepstate("spaces", "--json").lines() == ["run/1", "run/2", "team"]
+    assert keepstate("spaces", "run").out.splitlines() == ["run/1", "run/1/a", "run/10"]
+    assert keepstate("spaces", "run/1").out.splitlines() == ["run/1", "run/1/a"]
+    assert keepstate("spaces", "--json").lines() == ["run/1", "run/1/a", "run/10", "team"]
+
+
+def test_each_command_is_about_the_spaces_of_one_tenant(keepstate: Keepstate) -> None:
+    for tenant in ((), ("--tenant", "t1"), ("--tenant", "t10")):
+        keepstate("put", "run", "k", json.dumps(tenant), *tenant)
+
+    assert keepstate("get", "run", "k", "--tenant", "t1", "--json").lines()[0]["value"] == ["--tenant", "t1"]
+    assert keepstate("spaces", "--tenants", "--json").lines() == [
+        {"tenant": None, "space": "run"}, {"tenant": "t1", "space": "run"}, {"tenant": "t10", "space": "run"}
+    ]  # fmt: skip
+    assert keepstate("spaces", "--tenants").out.splitlines() == ["-  run", "'t1'  run", "'t10'  run"]
+    absent = keepstate("get", "run", "none", "--tenant", "t1")
+    assert absent.code == 1 and "keepstate ls run --tenant t1" in absent.err
+    assert [line["tenant"] for line in keepstate("verify", "--json").lines()] == [None, "t1", "t10"]
+    for command in (
+        ("doctor",),
+        ("doctor", "--verify"),
+        ("spaces", "--tenants"),
+        ("spaces", "a", "--tenants"),
+    ):
+        ended = keepstate(
+            *command, *(("--tenant", "t1") if command[-1] != "--tenants" or len(command) == 2 else ())
+        )
+        assert ended.code == 2 and "tenant" in ended.err
+    assert keepstate("doctor", "--verify").out.endswith("all is whole\n")
 
 
 def test_objects_are_shown_without_their_classes_and_with_them(shell: Keepstate, tmp_path: Path) -> None:

@@ -66,7 +66,8 @@ CALLS: dict[str, Call] = {
     "Keepstate.space(name)": on_ks(lambda ks, x: ks.space(x), (*NO_TEXT, "", "a" * 201)),
     "Keepstate.space(author)": on_ks(lambda ks, x: ks.space("s", author=x), NO_AUTHOR),
     "Keepstate.space(record)": on_ks(lambda ks, x: ks.space("s", record=x), (1, None, "yes")),
-    "Keepstate.spaces(prefix)": on_ks(lambda ks, x: ks.spaces(x), NO_TEXT),
+    "Keepstate.tenant(id)": on_ks(lambda ks, x: ks.tenant(x), (*NO_TEXT, "", "t" * 195)),
+    "Keepstate.spaces(under)": on_ks(lambda ks, x: ks.spaces(x), NO_TEXT),
     "Keepstate.drop(space)": on_ks(lambda ks, x: ks.drop(x), (*NO_TEXT, "", "a" * 201)),
     "Space.by(author)": Call(lambda space, x: space.by(x), NO_AUTHOR),
     "Space.by(message)": Call(lambda space, x: space.by(message=x), (1, b"a", ["a"], "\ud800", "a" * 70_000)),
@@ -340,10 +341,10 @@ def test_what_names_no_store_is_refused(open_store: Callable[..., Any], wrong: A
 
 
 @pytest.mark.parametrize("open_store", [keepstate.open, sync.open])
-def test_namespace_and_author_are_text(open_store: Callable[..., Any]) -> None:
-    for wrong in NO_TEXT:
-        with pytest.raises(InvalidError, match="`namespace` is"):
-            open_store("memory://", namespace=wrong)
+def test_tenant_and_author_are_text(open_store: Callable[..., Any]) -> None:
+    for wrong in (*NO_AUTHOR, "t" * 195):
+        with pytest.raises(InvalidError, match="`tenant` is"):
+            open_store("memory://", tenant=wrong)
     for wrong in NO_AUTHOR:
         with pytest.raises(InvalidError, match="`author` is"):
             open_store("memory://", author=wrong)
@@ -354,7 +355,7 @@ class Role(StrEnum):
 
 
 def test_a_name_that_is_an_enumeration_is_kept_as_its_text() -> None:
-    with sync.open("memory://", author=Role.PLANNER, namespace=Role.PLANNER) as ks:
+    with sync.open("memory://", author=Role.PLANNER, tenant=Role.PLANNER) as ks:
         space = ks.space(Role.PLANNER)
         space.events.append(1)
         space.queue.put("work", id="t")
@@ -381,16 +382,16 @@ def test_an_error_too_long_for_a_record_or_no_text_is_kept_in_part() -> None:
         assert 16_000 < len(dead.error.encode()) <= 16 << 10
 
 
-def test_a_space_s_name_has_room_beside_its_namespace_or_is_refused_at_once() -> None:
-    with sync.open("memory://", namespace="n" * 150) as ks:
+def test_a_space_s_name_has_room_beside_its_tenant_or_is_refused_at_once() -> None:
+    with sync.open("memory://", tenant="n" * 145) as ks:
         ks.space("a" * 50).documents.put("k", 1)
-        ks.space("").documents.put("k", 2)
 
         for act in (ks.space, ks.drop):
-            with pytest.raises(InvalidError, match="a space's name with its namespace has 1 to 200 bytes"):
-                act("a" * 51)
-    with pytest.raises(InvalidError, match="`namespace` is 'nn"):
-        keepstate.open("memory://", namespace="n" * 201)
+            for name in ("", "a" * 51):
+                with pytest.raises(InvalidError, match=r"a space of tenant 'nnn.* has 1 to 50 bytes"):
+                    act(name)
+        assert list(ks.spaces("a" * 50)) == ["a" * 50]
+        assert list(ks.spaces("a" * 49)) == []
 
 
 @pytest.mark.parametrize("wrong", [3, "", "k" * 513, "\ud800"])

@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 
 from keepstate.engine.collecting import collect_parts
 from keepstate.engine.glob import compiled, escaped
-from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.values import limits
@@ -109,17 +108,6 @@ async def test_four_tasks_lose_none_of_800_increments(space: Space) -> None:
     await asyncio.gather(*(count() for _ in range(4)))
 
     assert await space.documents.get("n") == 800
-
-
-async def test_namespaces_see_nothing_of_one_another(ks: Keepstate) -> None:
-    other = Keepstate(ks._source, namespace="b/")
-    await ks.space("a/x").documents.put("k", 1)
-    await other.space("x").documents.put("k", 2)
-
-    assert [name async for name in other.spaces()] == ["x"]
-    assert await ks.space("b/x").documents.get("k") == 2
-    await other.drop("x")
-    assert [name async for name in ks.spaces()] == ["a/x"]
 
 
 @given(name=st.text("ab/[]*?\\", max_size=8))

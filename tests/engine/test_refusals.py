@@ -12,8 +12,7 @@ from tests.engine.conftest import Turned
 
 @pytest.fixture
 def space(turned: Turned) -> Space:
-    turned.ks.namespace = "5dbd4c/"
-    return turned.ks.space("a")
+    return turned.ks.tenant("5dbd4c").space("a")
 
 
 async def test_a_stream_that_should_be_new_and_has_events_is_told_so(space: Space) -> None:

@@ -35,3 +35,22 @@ async def test_a_sweep_removes_what_has_expired_by_the_clock_of_the_store(ks: Ke
     assert await ks.sweep() == 20
     assert await ks.sweep() == 0
     assert await documents.get("kept") == 1
+
+
+async def test_a_tenant_sweeps_its_own_spaces_and_any_other_handle_those_of_all_tenants(
+    ks: Keepstate,
+) -> None:
+    handles = ks.tenant("t1"), ks.tenant("t10"), ks
+    for handle in handles:
+        await handle.space("s").documents.put("brief", 1, ttl_s=0.05)
+        await handle.space("s").documents.put("kept", 1)
+    for handle in handles:
+        while await handle.space("s").documents.get("brief") is not None:
+            await asyncio.sleep(0.02)
+
+    assert await handles[0].sweep() == 1
+    assert [await handle.space("s").revision() for handle in handles] == [3, 2, 2]
+    assert await ks.sweep() == 2
+    assert [name async for name in handles[1].spaces()] == ["s"]
+    await handles[0].drop("s")
+    assert [await handle.space("s").documents.get("kept") for handle in handles] == [None, 1, 1]

@@ -19,7 +19,8 @@ class Profile:
 def handles() -> None:
     with keepstate.sync.open("memory://", author="me") as ks:
         assert_type(ks, Keepstate)
-        assert_type(ks.namespace, str)
+        assert_type(ks.tenant_id, str | None)
+        assert_type(ks.tenant("acme"), Keepstate)
         assert_type(ks.space("s"), Space)
         assert_type(ks.spaces(), Iterator[str])
     assert_type(keepstate.sync.open(), Keepstate)

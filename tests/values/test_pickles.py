@@ -283,7 +283,7 @@ def store() -> Any:
 
 
 def test_every_part_of_a_space_keeps_allowed_objects(store: MemoryStore, signed: SignedPickle) -> None:
-    with sync.open(store, namespace="app/", pickle=signed) as ks:
+    with sync.open(store, tenant="app", pickle=signed) as ks:
         space = ks.space("run")
         space.documents.put("client", Client("a"))
         assert space.documents.update("client", lambda old: [old, Client("b")]) == [Client("a"), Client("b")]

@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
+from keepstate import names
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate.cli import exits
 from keepstate.cli.remains import (
@@ -55,6 +56,7 @@ class _Report(msgspec.Struct):
 
 async def verify(session: Session) -> int:
     """Reads every record of a store and lists what is damaged; exit 5 if something is."""
+    session.refuse_tenant()
     parsed = checked(session.chosen_url())
     report = _Report()
     with _progress("verifying") as (bar, task):
@@ -90,7 +92,7 @@ async def _verify(source: Source, names: Sequence[str], report: _Report, bar: Pr
 
 async def _everything(ks: Keepstate) -> tuple[Store, list[str]]:
     """Returns a store and all its spaces, of an encrypted one the record too."""
-    names = [name async for name in ks.spaces()]
+    names = [name async for name in ks.stored_names()]
     if isinstance(ks.store, KeylessStore):
         return ks.store.beneath, [ENCRYPTION_SPACE, *names]
     return ks.store, names
@@ -103,13 +105,14 @@ async def repair(source: str, target: str, *, session: Session = _PLAIN) -> int:
         source: The URL of the damaged store, which is not touched.
         target: The URL of the new one: a file that is not there yet, or a server's store without a space.
     """
+    session.refuse_tenant()
     parsed = checked(source)
     new = checked(target)
     refuse_memory(new)
     _refuse_present(new)
     report = _Report()
     async with _source(parsed, source) as remains, open_store(target, author="repair") as ks:
-        if [name async for name in ks.spaces()]:
+        if [name async for name in ks.stored_names()]:
             raise InvalidError(f"{ks.url} holds something; give a store that holds nothing")
         report.damages += remains.damages
         report.is_encrypted = any(space.name == ENCRYPTION_SPACE for space in remains.spaces())
@@ -161,16 +164,16 @@ async def _read_all(ks: Keepstate) -> StoreRemains:
 
 async def _restore(remains: Remains, space: SpaceRemains, store: Store, report: _Report) -> None:
     if not space.exists:
-        with _progress(f"passing over {space.name}") as (bar, task):
+        with _progress(f"passing over {names.shown(space.name)}") as (bar, task):
             await skip(store, space.name, space.revision, lambda count: bar.update(task, advance=count))
         return
     report.spaces += 1
     verifier = Verifier(FileSource(remains), space.name, is_encrypted=report.is_encrypted)
     now_ms = max(space.now_ms, SYSTEM_CLOCK.now_ms())
     restoring = Restoring(SpaceRecords(remains, space.name), verifier, now_ms=now_ms)
-    with _progress(f"looking at {space.name}") as (bar, task):
+    with _progress(f"looking at {names.shown(space.name)}") as (bar, task):
         await restoring.choose(lambda: bar.update(task, advance=1))
-    with _progress(f"writing {space.name}") as (bar, task):
+    with _progress(f"writing {names.shown(space.name)}") as (bar, task):
         await restoring.write(
             _applier(store), space.name, space.revision, lambda count: bar.update(task, advance=count)
         )
@@ -263,7 +266,7 @@ def _told(damage: Damage) -> dict[str, str]:
     """Returns a damage in words."""
     told = {"what": damage.what}
     if damage.space is not None:
-        told["space"] = damage.space
+        told["space"] = names.shown(damage.space)
     if damage.key is not None:
         told["key"] = describe(damage.key)
     if damage.place:

@@ -65,6 +65,7 @@ async def doctor(
     """
     if url is not None:
         session = replace(session, url=url)
+    session.refuse_tenant()
     if verify:
         return await damage.verify(session)
     shown_url = checked(session.chosen_url())

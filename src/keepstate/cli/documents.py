@@ -23,21 +23,42 @@ from keepstate.cli.session import (
 )
 from keepstate.engine.documents import DocumentEntry, Documents
 from keepstate.engine.watch import DocumentChange
+from keepstate.errors import InvalidError
 
 _PLAIN = Session()
 _READ_AT_ONCE = 100
 
 
-async def spaces(prefix: str = "", *, session: Session = _PLAIN) -> int:
+async def spaces(
+    under: str = "",
+    *,
+    tenants: Annotated[
+        bool, Parameter(negative="", help="Those of all tenants, each behind its tenant.")
+    ] = False,
+    session: Session = _PLAIN,
+) -> int:
     """List the spaces that hold something.
 
     Args:
-        prefix: Only those whose name starts with it.
+        under: Only the space of this name and those that continue it after a /: user/1 gives no user/10.
     """
     async with session.opened() as ks:
-        async for name in ks.spaces(prefix):
+        if tenants:
+            if under or session.tenant is not None:
+                raise InvalidError("--tenants lists the spaces of all tenants; give no name and no --tenant")
+            async for tenant, space in ks.everywhere():
+                _show_space(tenant, space.name, session)
+            return exits.OK
+        async for name in ks.spaces(under):
             write_json(name) if session.json else shown().print(plain(name))
     return exits.OK
+
+
+def _show_space(tenant: str | None, name: str, session: Session) -> None:
+    if session.json:
+        write_json({"tenant": tenant, "space": name})
+    else:
+        shown().print(plain(f"{'-' if tenant is None else repr(tenant)}  {name}"))
 
 
 async def ls(space: str, pattern: str = "*", *, session: Session = _PLAIN) -> int:

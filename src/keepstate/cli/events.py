@@ -94,7 +94,7 @@ async def replay(
     session.load()
     function, start = _imported(reducer), read_value(initial)
     url = session.chosen_url()
-    async with session.opened(), Keepstate(source_of(url, "async")) as ks:
+    async with session.opened(), Keepstate(source_of(url, "async"), tenant=session.tenant) as ks:
         told = EventStream(ks.space(space), stream)
         await _refuse_nothing(ks.space(space).events, space, stream)
         if at is not None:

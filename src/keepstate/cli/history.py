@@ -10,7 +10,7 @@ from rich.text import Text
 
 from keepstate.cli import exits
 from keepstate.cli.paths import path_of
-from keepstate.cli.session import Session, plain, said, visible, write_json
+from keepstate.cli.session import Session, is_there, plain, said, visible, write_json
 from keepstate.cli.showing import (
     brief,
     change,
@@ -109,7 +109,7 @@ async def _checked_out(ks: Keepstate, space: str, ref: str, *, load: bool) -> Ch
     try:
         return await ks.space(space).history.checkout(ref, load=load)
     except NotFoundError as error:
-        if space in {name async for name in ks.spaces(space)}:
+        if await is_there(ks, space):
             raise
         raise NotFoundError(f"there is no space {space!r}; `keepstate spaces` lists them") from error
 

@@ -110,13 +110,16 @@ async def verify(space: str | None = None, *, session: Session = _PLAIN) -> int:
     async with session.opened() as ks:
         if space is not None:
             await refuse_nothing(ks, space)
-        names = [name async for name in ks.spaces()] if space is None else [space]
-        for name in names:
-            found = await ks.space(name).history.verify()
+        spaces = (
+            [each async for each in ks.everywhere()] if space is None else [(ks.tenant_id, ks.space(space))]
+        )
+        for tenant, one in spaces:
+            found = await one.history.verify()
+            name = one.name if tenant == ks.tenant_id else f"{one.name} of tenant {tenant!r}"
             is_whole = is_whole and not found.problems
             if session.json:
                 told = {"commits": found.commits, "objects": found.objects, "problems": list(found.problems)}
-                write_json({"space": name, **told})
+                write_json({"tenant": tenant, "space": one.name, **told})
                 continue
             if not found.commits and not found.problems and space is None:
                 continue

@@ -76,7 +76,7 @@ def import_(
         if not names:
             raise NotFoundError(f"there is no checkpoint {'of these threads ' if thread else ''}to bring in")
         url = _url(target, session, makes=True)
-        with taking_over.Bringer(url, allow=classes) as saver:
+        with taking_over.Bringer(url, tenant=session.tenant, allow=classes) as saver:
             totals, brought = taking_over.take_over(source, saver, names, tell)
         with _saver(target, session, classes) as saver:  # opened anew, it remembers nothing
             taking_over.compare(source, saver, brought, totals, tell)
@@ -185,7 +185,7 @@ def _saver(
 ) -> Generator[KeepstateSaver]:
     with _extra():
         from keepstate.adapters.langgraph.saver import KeepstateSaver
-    with KeepstateSaver(_url(target, session), allow=allow) as saver:
+    with KeepstateSaver(_url(target, session), tenant=session.tenant, allow=allow) as saver:
         yield saver
 
 

@@ -39,6 +39,7 @@ class Session:
         None
     )
     json: Annotated[bool, Parameter(negative="", help="Print JSON, one document or one a line.")] = False
+    tenant: Annotated[str | None, Parameter(help="The tenant whose spaces are meant, if any.")] = None
     app: Annotated[str | None, Parameter(help="Import this module first; it registers classes.")] = None
 
     def chosen_url(self) -> str:
@@ -61,14 +62,21 @@ class Session:
         else:
             refuse_absent(parsed)
         read = codec.to_builtin if self.app is None else _brought_up_to_date
-        async with Keepstate(source_of(url, "async"), read=read) as ks:
+        async with Keepstate(source_of(url, "async"), tenant=self.tenant, read=read) as ks:
             yield ks
 
     def command(self, *words: str) -> str:
         """Returns a command that can be pasted: for the same store, its password left out."""
         if self.url is not None and self.url != (os.environ.get(URL_VARIABLE) or DEFAULT_URL):
             words = (*words, "--url", str(StoreUrl.parse(self.url)))
+        if self.tenant is not None:
+            words = (*words, "--tenant", self.tenant)
         return " ".join(["keepstate", *map(quoted, words)])
+
+    def refuse_tenant(self) -> None:
+        """Raise `InvalidError` for a command that is about the whole store if a tenant is given."""
+        if self.tenant is not None:
+            raise InvalidError("this command is about the whole store; leave --tenant out")
 
     def load(self) -> None:
         """Imports the application's module, which registers its classes."""
@@ -98,10 +106,15 @@ def refuse_absent(url: StoreUrl) -> None:
 
 async def refuse_nothing(ks: Keepstate, space: str) -> None:
     """Raises `NotFoundError` where nothing is in a space: its name may be mistyped."""
+    if not await is_there(ks, space):
+        raise NotFoundError(f"nothing is in space {space!r} of {ks.url}; `keepstate spaces` lists them")
+
+
+async def is_there(ks: Keepstate, space: str) -> bool:
+    """Return whether a space holds something."""
     async for name in ks.spaces(space):
-        if name == space:
-            return
-    raise NotFoundError(f"nothing is in space {space!r} of {ks.url}; `keepstate spaces` lists them")
+        return name == space
+    return False
 
 
 def refuse_memory(url: StoreUrl) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from os import PathLike, fspath
 from typing import Any, Final, cast
 
+from keepstate import names
 from keepstate._runner import Colour
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import ENCRYPTION_SPACE, LAST_REVISION
@@ -57,26 +58,31 @@ def admit_text_keys(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
     return dict(cast("Mapping[str, Any]", given))
 
 
-def admit_space(what: str, name: object, namespace: str) -> str:
-    """Returns the name of a space, with its namespace 1 to 200 bytes of UTF-8, as a plain str."""
+def admit_space(what: str, name: object, tenant: str | None = None) -> str:
+    """Return the name of a space as a plain str; it has 1 to 200 bytes as it is stored, with its tenant."""
     text = admit_text(what, name)
-    size = len((namespace + text).encode())
-    if not 0 < size <= limits.SPACE_BYTES:
-        beside = " with its namespace" if namespace else ""
-        raise InvalidError(
-            f"`{what}` is {_shown(name)}; a space's name{beside} has 1 to {limits.SPACE_BYTES} bytes"
-        )
-    if namespace + text == ENCRYPTION_SPACE:
+    beside = names.beginning(tenant)
+    stored = names.stored_name(tenant, text)
+    if not text or len(stored.encode()) > limits.SPACE_BYTES:
+        most = limits.SPACE_BYTES - len(beside.encode())
+        where = "" if tenant is None else f" of tenant {_shown(tenant)}"
+        raise InvalidError(f"`{what}` is {_shown(name)}; the name of a space{where} has 1 to {most} bytes")
+    if stored == ENCRYPTION_SPACE:
         raise InvalidError(f"`{what}` is {_shown(name)}, the encryption's own; give another name")
     return text
 
 
-def admit_namespace(namespace: object) -> str:
-    """Returns what stands before the names of spaces, as a plain str; empty if there is none."""
-    text = admit_text("namespace", namespace)
-    if len(text.encode()) > limits.SPACE_BYTES:
+def admit_tenant(what: str, tenant: object) -> str | None:
+    """Return the id of a tenant as a plain str, or None for none."""
+    if tenant is None:
+        return None
+    text = admit_text(what, tenant)
+    if not text:
+        raise InvalidError(f"`{what}` is empty; name a tenant, or give None for none")
+    if (size := len(names.beginning(text).encode())) >= limits.SPACE_BYTES:
         raise InvalidError(
-            f"`namespace` is {_shown(namespace)}; with a space's name it has 1 to {limits.SPACE_BYTES} bytes"
+            f"`{what}` is {_shown(tenant)}, stored in {size} bytes; with the name of a space it has at most "
+            f"{limits.SPACE_BYTES}: give a shorter id"
         )
     return text
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Generator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Generator
+from contextlib import aclosing
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Protocol, Self
 
+from keepstate import names
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._finish import finish
 from keepstate._runner import Colour, Runner
-from keepstate.engine.admission import admit_author, admit_flag, admit_namespace, admit_space, admit_text
+from keepstate.engine.admission import admit_author, admit_flag, admit_space, admit_tenant, admit_text
 from keepstate.engine.collecting import collect_parts
 from keepstate.engine.history.objects import Kept, SharedObjects
 from keepstate.engine.once import refuse_with
@@ -17,7 +19,7 @@ from keepstate.engine.recording.recorder import Recorder
 from keepstate.engine.space import Space
 from keepstate.errors import InvalidError, UnsupportedError
 from keepstate.stores.protocol import ENCRYPTION_SPACE, LacksKeys, ReplacesKeys, Store
-from keepstate.values import codec
+from keepstate.values import codec, limits
 from keepstate.values.codec import FORMS, STATES, Codec
 
 if TYPE_CHECKING:
@@ -74,35 +76,40 @@ class Keepstate:
     first operation. In blocking use `keepstate.sync.open` gives the same without `await`.
 
     Attributes:
-        namespace: Stands before the names of all its spaces.
+        tenant_id: The tenant whose spaces it names, or None.
         author: Who writes, or None.
     """
+
+    tenant_id: str | None
 
     def __init__(
         self,
         source: Source,
         *,
-        namespace: str = "",
+        tenant: str | None = None,
         author: str | None = None,
         read: Callable[[bytes], Any] | None = None,
         pickle: SignedPickle | None = None,
     ) -> None:
-        self.namespace, self.author = admit_namespace(namespace), admit_author(author)
+        self.tenant_id = admit_tenant("tenant", tenant)
+        self.author = admit_author(author)
         self._source, self._read, self._pickle = source, read, pickle
         self._recorders: dict[str, Recorder] = {}
         self._kept = SharedObjects()
+        self._lender: Keepstate | None = None
         self._twins: dict[str, tuple[Keepstate, BlockingKeepstate]] = {}
 
     def __repr__(self) -> str:
         state = "open" if self._source.now() is not None else "not open"
-        return f"<Keepstate {self._source.url}{f' in {self.namespace!r}' if self.namespace else ''} {state}>"
+        of = "" if self.tenant_id is None else f" of tenant {self.tenant_id!r}"
+        return f"<Keepstate {self._source.url}{of} {state}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _again, (self._source.pickled(), self._options())
 
     def _options(self) -> dict[str, Any]:
         return {
-            "namespace": self.namespace,
+            "tenant": self.tenant_id,
             "author": self.author,
             "read": self._read,
             "pickle": self._pickle,
@@ -130,6 +137,8 @@ class Keepstate:
 
     async def close(self) -> None:
         """Lets go of the store; twice is once. A store that was passed in open stays open."""
+        if self._lender is not None:
+            return
         try:
             for inner, _ in self._twins.values():
                 await self.runner.call(finish, inner.close())
@@ -153,6 +162,8 @@ class Keepstate:
         It opens a store of its own colour with its first operation. A call blocks the thread that makes it: a
         thread beside the event loop, or the loop itself.
         """
+        if self._lender is not None and self.tenant_id is not None:
+            return self._lender.sync.tenant(self.tenant_id)
         if "blocking" not in self._twins:  # two threads may both make one; the first is kept
             inner = self.in_colour("blocking")
             self._twins.setdefault("blocking", (inner, self._source.blocking(inner)))
@@ -176,7 +187,8 @@ class Keepstate:
         """Returns a space; asks the store nothing.
 
         Args:
-            name: Any text; with the namespace at most 200 bytes of UTF-8.
+            name: Any text of 1 to 200 bytes of UTF-8. A tenant's id takes room of these: its own bytes and 5
+                more, and one more for each of the characters 0 to 2.
             author: Who writes there; without it, who writes here.
             record: Keeps every moment of its documents: from the next change on, each batch that changes some
                 has a commit of `main` in it. The space remembers that; every handle in every process obeys,
@@ -184,47 +196,85 @@ class Keepstate:
         """
         return Space(
             self,
-            admit_space("name", name, self.namespace),
+            admit_space("name", name, self.tenant_id),
             author=self.author if author is None else admit_author(author),
             record=admit_flag("record", record),
         )
 
-    async def spaces(self, prefix: str = "") -> AsyncIterator[str]:
-        """Yields the names of spaces that hold something, in the order of their UTF-8 bytes."""
-        start = self.namespace + admit_text("prefix", prefix)
-        after: str | None = None
-        store = await self.opened()
-        while names := await store.spaces(start, after=after):
-            for name in names:
-                if name != ENCRYPTION_SPACE:
-                    yield name[len(self.namespace) :]
-            after = names[-1]
+    def tenant(self, id: str) -> Keepstate:
+        """Returns the handle of a tenant on the same store; asks the store nothing.
+
+        It names the tenant's spaces and reaches no others. It is closed with this handle, and its own end
+        closes nothing.
+
+        Args:
+            id: Any text but the empty one.
+
+        Raises:
+            InvalidError: This handle is a tenant's itself, or the id is empty or too long.
+        """
+        if self.tenant_id is not None:
+            raise InvalidError(
+                f"{self!r} is a tenant's, and a tenant has none; use a handle without `tenant`"
+            )
+        if not admit_text("id", id):
+            raise InvalidError("`id` is empty; name a tenant")
+        handle = Keepstate(self._source, tenant=id, author=self.author, read=self._read, pickle=self._pickle)
+        handle._lender = self
+        return handle
+
+    async def spaces(self, under: str = "") -> AsyncIterator[str]:
+        """Yields the names of spaces that hold something, in the order of their UTF-8 bytes.
+
+        Those of this handle's tenant; without a tenant, those that have none.
+
+        Args:
+            under: Only the space of this name and those that continue it after a `/`: with `user/1` also
+                `user/1/notes`, and not `user/10`. With a `/` at its end only those that continue it.
+        """
+        store, start = await self.opened(), admit_text("under", under)
+        if start and not start.endswith("/"):
+            name = self.stored_name(start)
+            if name != ENCRYPTION_SPACE and await store.spaces(name, limit=1) == [name]:
+                yield start
+            start += "/"
+        prefix = names.stored_name(self.tenant_id, start)
+        if len(prefix.encode()) > limits.SPACE_BYTES:
+            return
+        async with aclosing(self.stored_names(prefix)) as found:
+            async for stored in found:
+                tenant, name = names.parts_of(stored)
+                if tenant != self.tenant_id:
+                    return  # those of tenants come after those of none
+                yield name
 
     async def drop(self, space: str) -> None:
         """Removes all that is in a space, its log too; an absent one stays absent."""
-        name = self.namespace + admit_space("space", space, self.namespace)
+        name = self.stored_name(admit_space("space", space, self.tenant_id))
         await (await self.opened()).drop(name)
 
     async def sweep(self) -> int:
         """Removes what has expired and parts of large values that nothing names; returns how many.
 
-        Of an encrypted store that was opened without keys, only what has expired.
+        A tenant's handle sweeps the tenant's spaces, any other one those of all tenants. Of an encrypted
+        store that was opened without keys, only what has expired.
         """
         store = await self.opened()
         removed = 0
-        while swept := await store.sweep(limit=1000):
+        while swept := await self.expire(1_000):
             removed += swept
         if isinstance(store, LacksKeys):
             return removed  # who cannot read the values would take all parts for unnamed
-        async for name in self.spaces():
-            removed += await collect_parts(store, self.namespace + name)
+        async for stored in self.stored_names():
+            removed += await collect_parts(store, stored)
         return removed
 
     async def rotate(self) -> int:
         """Encrypts again, under the newest key, what stands under older ones; returns how many values.
 
         Others may read and write meanwhile. It can be ended at any time: the next call goes on. Versions stay
-        as they are, and no change is told of.
+        as they are, and no change is told of. A tenant's handle takes the tenant's spaces alone; an older key
+        may go only after a handle without a tenant has done the whole store.
 
         Raises:
             UnsupportedError: The store is not encrypted.
@@ -232,9 +282,34 @@ class Keepstate:
         store = await self.opened()
         if not isinstance(store, ReplacesKeys):
             raise UnsupportedError(f"{self.url} is not encrypted; open it with `encryption`")
-        return await store.rotate()
+        return await store.rotate(names.beginning(self.tenant_id))
 
-    # ---- what its spaces ask of it
+    # ---- what its spaces and managers ask of it
+
+    def stored_name(self, space: str) -> str:
+        """Returns the name that one of its spaces has in the store."""
+        return names.stored_name(self.tenant_id, space)
+
+    async def stored_names(self, prefix: str = "") -> AsyncGenerator[str]:
+        """Yields the names that spaces have in the store: its tenant's, or without a tenant those of all."""
+        start, after = prefix or names.beginning(self.tenant_id), None
+        store = await self.opened()
+        while page := await store.spaces(start, after=after):
+            for name in page:
+                if name != ENCRYPTION_SPACE:
+                    yield name
+            after = page[-1]
+
+    async def expire(self, limit: int) -> int:
+        """Removes up to `limit` entries that have expired, and returns how many."""
+        return await (await self.opened()).sweep(names.beginning(self.tenant_id), limit=limit)
+
+    async def everywhere(self) -> AsyncIterator[tuple[str | None, Space]]:
+        """Yields all spaces that hold something, each behind its tenant or None: of a tenant, its own."""
+        async for stored in self.stored_names():
+            tenant, name = names.parts_of(stored)
+            handle = self if tenant in (None, self.tenant_id) else self.tenant(tenant)
+            yield tenant, handle.space(name)
 
     @property
     def runner(self) -> Runner:
@@ -264,6 +339,8 @@ class Keepstate:
 
     def recorder(self, space: str) -> Recorder:
         """Returns what records changes of documents of a space, by its name in the store."""
+        if self._lender is not None:
+            return self._lender.recorder(space)
         recorder = self._recorders.get(space)
         if recorder is None:
             if len(self._recorders) >= _RECORDERS:

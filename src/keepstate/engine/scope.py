@@ -17,6 +17,7 @@ from keepstate.engine.turns import Turns
 from keepstate.engine.unit import Unit
 from keepstate.engine.updating import in_turn
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
+from keepstate.names import stored_name
 from keepstate.stores.protocol import Applied, Entry, Store
 from keepstate.values import codec
 from keepstate.values.codec import Codec
@@ -40,7 +41,7 @@ that writes what it is asked to change, in a thread of its own."""
 class Home(Protocol):
     """What a space asks of the handle that it was made by."""
 
-    namespace: str
+    tenant_id: str | None
 
     @property
     def runner(self) -> Runner:
@@ -80,7 +81,7 @@ class Scope(ABC):
 
     Attributes:
         name: The name of the space.
-        stored_name: Its name in the store, namespace included.
+        stored_name: Its name in the store, which encodes its tenant too.
         author: Who writes, or None.
         message: What is written for, as far as the caller has said so.
         record: Whether the caller wants changes of documents to be recorded.
@@ -96,7 +97,7 @@ class Scope(ABC):
     ) -> None:
         self.home, self.name, self.author = home, name, author
         self.message, self.record = message, record
-        self.stored_name = home.namespace + name
+        self.stored_name = stored_name(home.tenant_id, name)
         self.runner, self.clock = home.runner, home.clock
 
     def encode(self, value: object, key: bytes) -> bytes:

@@ -27,7 +27,7 @@ class Space(Parts):
     with all others on the space.
 
     Attributes:
-        name: Its name within the namespace.
+        name: Its name, without its tenant.
         author: Who writes, or None.
     """
 

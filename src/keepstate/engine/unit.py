@@ -49,7 +49,7 @@ class Unit:
     Args:
         store: Where the space is.
         space: The name of the space in the store.
-        name: What messages call it: its name within the namespace.
+        name: What messages call it: its name without its tenant.
     """
 
     def __init__(self, store: Store, space: str, name: str | None = None) -> None:

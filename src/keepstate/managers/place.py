@@ -199,7 +199,7 @@ class Place:
     async def sweep(self) -> None:
         """Removes some of what has expired, where the store is this manager's."""
         if self._handle is not None:
-            await (await self._handle.opened()).sweep(limit=1_000)
+            await self._handle.expire(1_000)
 
     # ---- opening and closing
 

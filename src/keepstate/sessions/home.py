@@ -51,7 +51,7 @@ class Home(HomeBase):
         """
         if not admit_text("id", id):
             raise InvalidError(f"the id of a {kind} is empty; give one")
-        name = admit_space("id", space_name(kind, id), "")
+        name = admit_space("id", space_name(kind, id))
         if self.passed is not None:
             is_recorded_home = record and self.is_home(kind, id) and isinstance(self.passed, Space)
             return recorded(self.passed) if is_recorded_home else self.passed
@@ -74,7 +74,7 @@ class Home(HomeBase):
         if not isinstance(self.passed, Space):
             return None
         handle = self.passed._home  # pyright: ignore[reportPrivateUsage]
-        name = admit_space("id", space_name(kind, id), "")
+        name = admit_space("id", space_name(kind, id), handle.tenant_id)
         return Space(handle, name, author=self.passed.author, record=True)
 
 

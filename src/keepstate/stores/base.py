@@ -49,7 +49,6 @@ from keepstate.stores.protocol import (
     token_after,
 )
 from keepstate.stores.seen import SeenRevisions
-from keepstate.values import limits
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -361,11 +360,11 @@ class StoreBase(ABC):
         await self._repeated(self._drop, space, twice=False)
         self._board.hint(space)
 
-    async def sweep(self, *, limit: int = 256) -> int:
-        """Removes up to `limit` expired entries as ordinary logged changes, and returns how many."""
+    async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
+        """Removes up to `limit` expired entries of spaces whose names start so, and returns how many."""
         self._check_open()
-        limits.admit_count("limit", limit)
-        return await self._repeated(self._sweep, limit)
+        admission.admit_listing(prefix, None, limit)
+        return await self._repeated(self._sweep, prefix, limit)
 
     async def _repeated(self, call: Callable[[*Ts], Awaitable[T]], *arguments: *Ts, twice: bool = True) -> T:
         """Asks again while the store is away; what may not be done `twice` only if it surely was not done."""
@@ -489,5 +488,5 @@ class StoreBase(ABC):
         """Makes the space empty, if there is one."""
 
     @abstractmethod
-    async def _sweep(self, limit: int) -> int:
-        """Removes expired entries and says how many."""
+    async def _sweep(self, prefix: str, limit: int) -> int:
+        """Removes expired entries of spaces whose names start with `prefix`, and says how many."""

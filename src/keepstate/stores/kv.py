@@ -266,7 +266,7 @@ class KeyValueStore(StoreBase):
         for key in list(self._values.keys(_object_key(space, b""))):
             self._values.delete(key)
 
-    async def _sweep(self, limit: int) -> int:
+    async def _sweep(self, prefix: str, limit: int) -> int:
         return 0
 
     def _head(self, space: str) -> _Head:

@@ -192,13 +192,15 @@ class MemoryStore(StoreBase):
                 state.drop(self._clock.now_ms())
         self._heap.tell(space)
 
-    async def _sweep(self, limit: int) -> int:
+    async def _sweep(self, prefix: str, limit: int) -> int:
         swept: list[str] = []
         removed = 0
         with self._heap.lock:
             clock_ms = self._clock.now_ms()
             for name, state in self._heap.spaces.items():
-                if removed < limit and (record := state.sweep(clock_ms, limit - removed)) is not None:
+                if removed == limit or not name.startswith(prefix):
+                    continue
+                if (record := state.sweep(clock_ms, limit - removed)) is not None:
                     removed += len(record.deleted)
                     swept.append(name)
         for name in swept:

@@ -268,8 +268,11 @@ class Store(Protocol):
         """Removes entries, log and tokens as the space's next revision, from which it may continue."""
         ...
 
-    async def sweep(self, *, limit: int = 256) -> int:
-        """Removes up to `limit` expired entries as ordinary logged changes, and returns how many."""
+    async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
+        """Removes up to `limit` expired entries as ordinary logged changes, and returns how many.
+
+        Touches only spaces whose names start with `prefix`.
+        """
         ...
 
     async def close(self) -> None:
@@ -382,8 +385,8 @@ class NamesObjects(Protocol):
 class ReplacesKeys(Protocol):
     """The extra ability of a store to encrypt again, under its newest key."""
 
-    async def rotate(self) -> int:
-        """Returns how many values stood under an older key."""
+    async def rotate(self, prefix: str = "") -> int:
+        """Returns how many values stood under an older key, in spaces whose names start with `prefix`."""
         ...
 
 

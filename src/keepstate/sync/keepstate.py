@@ -22,14 +22,14 @@ class Keepstate(Twin[engine.Keepstate]):
     A context manager that closes the store at its end. Threads may share it.
 
     Attributes:
-        namespace: Stands before the names of all its spaces.
+        tenant_id: The tenant whose spaces it names, or None.
         author: Who writes, or None.
     """
 
     @property
-    def namespace(self) -> str:
-        """Stands before the names of all its spaces."""
-        return self._inner.namespace
+    def tenant_id(self) -> str | None:
+        """The tenant whose spaces it names, or None."""
+        return self._inner.tenant_id
 
     @property
     def author(self) -> str | None:
@@ -67,7 +67,8 @@ class Keepstate(Twin[engine.Keepstate]):
         """Returns a space; asks the store nothing.
 
         Args:
-            name: Any text; with the namespace at most 200 bytes of UTF-8.
+            name: Any text of 1 to 200 bytes of UTF-8. A tenant's id takes room of these: its own bytes and 5
+                more, and one more for each of the characters 0 to 2.
             author: Who writes there; without it, who writes here.
             record: Keeps every moment of its documents: from the next change on, each batch that changes some
                 has a commit of `main` in it. The space remembers that; every handle in every process obeys,
@@ -75,9 +76,30 @@ class Keepstate(Twin[engine.Keepstate]):
         """
         return Space(self._inner.space(name, author=author, record=record))
 
-    def spaces(self, prefix: str = "") -> Iterator[str]:
-        """Yields the names of spaces that hold something, in the order of their UTF-8 bytes."""
-        return finish_each(self._inner.spaces(prefix))
+    def tenant(self, id: str) -> Keepstate:
+        """Returns the handle of a tenant on the same store; asks the store nothing.
+
+        It names the tenant's spaces and reaches no others. It is closed with this handle, and its own end
+        closes nothing.
+
+        Args:
+            id: Any text but the empty one.
+
+        Raises:
+            InvalidError: This handle is a tenant's itself, or the id is empty or too long.
+        """
+        return Keepstate(self._inner.tenant(id))
+
+    def spaces(self, under: str = "") -> Iterator[str]:
+        """Yields the names of spaces that hold something, in the order of their UTF-8 bytes.
+
+        Those of this handle's tenant; without a tenant, those that have none.
+
+        Args:
+            under: Only the space of this name and those that continue it after a `/`: with `user/1` also
+                `user/1/notes`, and not `user/10`. With a `/` at its end only those that continue it.
+        """
+        return finish_each(self._inner.spaces(under))
 
     def drop(self, space: str) -> None:
         """Removes all that is in a space, its log too; an absent one stays absent."""
@@ -86,7 +108,8 @@ class Keepstate(Twin[engine.Keepstate]):
     def sweep(self) -> int:
         """Removes what has expired and parts of large values that nothing names; returns how many.
 
-        Of an encrypted store that was opened without keys, only what has expired.
+        A tenant's handle sweeps the tenant's spaces, any other one those of all tenants. Of an encrypted
+        store that was opened without keys, only what has expired.
         """
         return finish(self._inner.sweep())
 
@@ -94,7 +117,8 @@ class Keepstate(Twin[engine.Keepstate]):
         """Encrypts again, under the newest key, what stands under older ones; returns how many values.
 
         Others may read and write meanwhile. It can be ended at any time: the next call goes on. Versions stay
-        as they are, and no change is told of.
+        as they are, and no change is told of. A tenant's handle takes the tenant's spaces alone; an older key
+        may go only after a handle without a tenant has done the whole store.
 
         Raises:
             UnsupportedError: The store is not encrypted.

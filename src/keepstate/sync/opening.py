@@ -23,7 +23,7 @@ opening.TWINS[engine.Keepstate] = Keepstate
 def open(
     url: str | PathLike[str] | Store = opening.DEFAULT_URL,
     *,
-    namespace: str = "",
+    tenant: str | None = None,
     author: str | None = None,
     encryption: KeyRing | None = None,
     pickle: SignedPickle | None = None,
@@ -35,7 +35,8 @@ def open(
     Args:
         url: A store URL, the path of an SQLite file, or a store opened for blocking use, which is never
             closed here.
-        namespace: Stands before the names of all spaces of the handle.
+        tenant: Any text but the empty one: the handle names the spaces of this tenant, and reaches no others.
+            Without one it names spaces that have no tenant, and `Keepstate.tenant` gives the others.
         author: Who writes, in what is recorded.
         encryption: The keys that values are encrypted under; all who open the store need them.
         pickle: Stores objects of classes that nobody registered, signed and from a list.
@@ -45,7 +46,7 @@ def open(
         StoreUnavailableError: The store cannot be reached.
     """
     source = opening.source_of(url, "blocking", encryption)
-    inner = engine.Keepstate(source, namespace=namespace, author=author, pickle=pickle)
+    inner = engine.Keepstate(source, tenant=tenant, author=author, pickle=pickle)
     finish(inner.opened())
     return Keepstate(inner)
 

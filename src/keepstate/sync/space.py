@@ -26,13 +26,13 @@ class Space(Parts[engine.Space]):
     with all others on the space.
 
     Attributes:
-        name: Its name within the namespace.
+        name: Its name, without its tenant.
         author: Who writes, or None.
     """
 
     @property
     def name(self) -> str:
-        """Its name within the namespace."""
+        """Its name, without its tenant."""
         return self._inner.name
 
     @property

@@ -55,5 +55,5 @@ class Home(HomeBase):
         """
         if not admit_text("thread_id", thread_id):
             raise InvalidError("`thread_id` is empty; give the thread's id")
-        name = admit_space("thread_id", space_name("thread", thread_id), "")
+        name = admit_space("thread_id", space_name("thread", thread_id))
         return self.place(name), Names(prefix_of(self.passed, "thread", thread_id))

@@ -265,13 +265,13 @@ class Restarted(StoreWrapper):
         super().__init__(store)
         self.sweeps, self.is_back = 0, threading.Event()
 
-    async def sweep(self, *, limit: int = 256) -> int:
+    async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
         """Raises once, and then sweeps."""
         self.sweeps += 1
         if self.sweeps == 1:
             raise StoreUnavailableError("the server is being restarted")
         self.is_back.set()
-        return await super().sweep(limit=limit)
+        return await super().sweep(prefix, limit=limit)
 
 
 def test_a_sweeper_goes_on_when_a_server_is_back(caplog: pytest.LogCaptureFixture) -> None:

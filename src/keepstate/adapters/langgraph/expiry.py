@@ -71,12 +71,12 @@ class Expiry:
 async def _is_begun(handle: Keepstate, space: str) -> bool:
     """Returns whether a thread has a checkpoint."""
     store = await handle.opened()
-    return bool((await store.scan(handle.namespace + space, layout.CHECKPOINTS, limit=1)).entries)
+    return bool((await store.scan(handle.stored_name(space), layout.CHECKPOINTS, limit=1)).entries)
 
 
 async def _is_rest(handle: Keepstate, space: str) -> bool:
     """Returns whether something is left of a thread without checkpoints, and nothing that may get one."""
-    store, name = await handle.opened(), handle.namespace + space
+    store, name = await handle.opened(), handle.stored_name(space)
     page = await store.scan(name, layout.PENDING, limit=_SOME)
     found = await store.read(name, [layout.LETTING_GO])
     return (bool(page.entries) or found.entries[0] is not None) and all(

@@ -36,7 +36,7 @@ class Homes:
     Args:
         place: A URL, the path of an SQLite file, an open store, or a handle on one. What is passed in open is
             not closed here.
-        namespace: Stands before the names of all spaces.
+        tenant: The tenant whose spaces they are, if any.
         author: Who writes, in what is recorded.
         encryption: The keys that values are encrypted under.
     """
@@ -45,19 +45,19 @@ class Homes:
         self,
         place: str | PathLike[str] | Store | Keepstate,
         *,
-        namespace: str = "",
+        tenant: str | None = None,
         author: str | None = None,
         encryption: KeyRing | None = None,
     ) -> None:
         handle: Any = getattr(place, "_inner", place)
         if isinstance(handle, Keepstate):
-            if namespace or author is not None or encryption is not None:
+            if tenant is not None or author is not None or encryption is not None:
                 raise InvalidError(f"{handle!r} says already where state is kept, and how; give it alone")
             self._base, self._is_own = handle, False
         else:
             colour = handle.colour if isinstance(handle, Coloured) else "blocking"
             source = source_of(cast("str | PathLike[str] | Store", place), colour, encryption)
-            self._base, self._is_own = Keepstate(source, namespace=namespace, author=author), True
+            self._base, self._is_own = Keepstate(source, tenant=tenant, author=author), True
         self._by_loop: dict[asyncio.AbstractEventLoop, Keepstate] = {}
         self._loop_of_base: asyncio.AbstractEventLoop | None = None
         self._blocking: Keepstate | None = None
@@ -75,9 +75,9 @@ class Homes:
         return self._base.url
 
     @property
-    def namespace(self) -> str:
-        """Returns what stands before the names of all spaces."""
-        return self._base.namespace
+    def tenant_id(self) -> str | None:
+        """Returns the tenant whose spaces the handles name."""
+        return self._base.tenant_id
 
     # ---- handles
 

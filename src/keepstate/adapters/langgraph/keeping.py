@@ -34,7 +34,7 @@ class Keeper:
 
     def scope(self, handle: Keepstate, thread: str) -> SpaceScope:
         """Returns where a thread's work is done."""
-        name = admit_space("name", space_of(thread), handle.namespace)
+        name = admit_space("name", space_of(thread), handle.tenant_id)
         return SpaceScope(handle, name, handle.author)
 
     def ledger(self, scope: SpaceScope, unit: Unit) -> Ledger:

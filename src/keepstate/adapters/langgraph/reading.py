@@ -311,7 +311,7 @@ async def threads(handle: Keepstate) -> AsyncIterator[str]:
     """Yields the ids of threads that have checkpoints."""
     store = await handle.opened()
     async for space in handle.spaces(THREADS):
-        name = handle.namespace + space
+        name = handle.stored_name(space)
         page = await store.scan(name, layout.CHECKPOINTS, limit=1)
         for entry in page.entries:
             unit = Unit(store, name, space)

@@ -69,7 +69,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
             readable but the names of threads, namespaces, checkpoints and tasks.
         allow: Classes whose objects may come back, or their modules and names: beside LangChain's messages,
             LangGraph's own types, and what is registered with `keepstate.register`.
-        namespace: Stands before the names of all spaces.
+        tenant: The tenant whose threads they are, if any.
         author: Who runs, as the history says.
         encryption: The keys that all values of the store are encrypted under.
         on_conflict: What becomes of a run whose thread another one has continued meanwhile: its checkpoints
@@ -89,7 +89,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         *,
         serde: SerializerProtocol | None = None,
         allow: Iterable[Allowed] = (),
-        namespace: str = "",
+        tenant: str | None = None,
         author: str | None = None,
         encryption: KeyRing | None = None,
         on_conflict: OnFork = "fork",
@@ -102,7 +102,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         super().__init__(serde=serde)
         if on_conflict not in ("fork", "raise"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`on_conflict` is {on_conflict!r}; it is 'fork' or 'raise'")
-        self._homes = Homes(url, namespace=namespace, author=author, encryption=encryption)
+        self._homes = Homes(url, tenant=tenant, author=author, encryption=encryption)
         own = None if serde is None else self.serde
         self._keeper = Keeper(Values(Classes(allow, is_quiet=serde is not None), own))
         self._on_conflict: OnFork = on_conflict

@@ -62,7 +62,7 @@ class KeepstateStore(OnStore, Keyed):
         url: A store URL, the path of an SQLite file, an open store, or a handle on one.
         index: Finds items by meaning: `dims`, `embed`, `fields`, `distance_type`. Compared in process.
         ttl: `default_ttl` in minutes, `refresh_on_read`, `sweep_interval_minutes`.
-        namespace: Stands before the name of its space.
+        tenant: The tenant whose items they are, if any.
         author: Who writes, in what is recorded.
         encryption: The keys that values are encrypted under.
         space: The space that all items are in.
@@ -81,7 +81,7 @@ class KeepstateStore(OnStore, Keyed):
         *,
         index: Index | IndexConfig | None = None,
         ttl: TTLConfig | None = None,
-        namespace: str = "",
+        tenant: str | None = None,
         author: str | None = None,
         encryption: KeyRing | None = None,
         space: str = _SPACE,
@@ -90,8 +90,8 @@ class KeepstateStore(OnStore, Keyed):
         self.ttl_config = _admitted_ttl(ttl)
         self._vectors = None if index is None else Vectors(index)
         self.index_config = None if index is None else index.copy()
-        self._homes = Homes(url, namespace=namespace, author=author, encryption=encryption)
-        self._space = admit_space("space", space, self._homes.namespace)
+        self._homes = Homes(url, tenant=tenant, author=author, encryption=encryption)
+        self._space = admit_space("space", space, self._homes.tenant_id)
         self._record = admit_flag("record", record)
         self._sweeper: Work | None = None
         self._turns_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (

@@ -154,12 +154,12 @@ class SharedJournal:
 
         return self._written(apply_all, clock)
 
-    def sweep(self, limit: int, clock: Clock) -> int:
-        """Removes up to `limit` expired entries, a revision a space."""
+    def sweep(self, prefix: str, limit: int, clock: Clock) -> int:
+        """Removes up to `limit` expired entries of spaces whose names start so, a revision a space."""
 
         def sweep_due(drafts: dict[str, Draft], clock_ms: int) -> int:
             removed = 0
-            due = [name for name, state in self.spaces.items() if state.expires]
+            due = [name for name, state in self.spaces.items() if state.expires and name.startswith(prefix)]
             for name in due:
                 if removed < limit and (record := self._draft(name, drafts).sweep(clock_ms, limit - removed)):
                     removed += len(record.deleted)

@@ -182,8 +182,8 @@ class FileStore(StoreBase):
     async def _drop(self, space: str) -> None:
         await self._runner.call(self._shared.drop, space, self._clock)
 
-    async def _sweep(self, limit: int) -> int:
-        return await self._runner.call(self._shared.sweep, limit, self._clock)
+    async def _sweep(self, prefix: str, limit: int) -> int:
+        return await self._runner.call(self._shared.sweep, prefix, limit, self._clock)
 
     # ---- reading
 

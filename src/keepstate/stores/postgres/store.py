@@ -188,14 +188,14 @@ class PostgresStore(StoreBase):
             raise self._lost(space, mark)
         self._marks.saw(space, from_int8(revision), nonce or b"")
 
-    async def _sweep(self, limit: int) -> int:
-        removed = 0
+    async def _sweep(self, prefix: str, limit: int) -> int:
+        removed, start = 0, prefix.encode()
         following: bytes | None = int8(0)
         while following is not None and removed < limit:
             answer = await self._client.ask("expired", following, int8(limit - removed))
             names, following = from_record(answer.get_value(0, 0))
             for name in from_byteas(names):
-                if removed < limit:
+                if removed < limit and name.startswith(start):
                     removed += await self._sweep_space(name.decode(), limit - removed)
         return removed
 

@@ -428,9 +428,11 @@ class RedisStore(StoreBase):
         _, revision, marked = await self._run("drop", space, self._marks.of(space), (nonce,))
         self._marks.saw(space, cast("int", revision), cast("bytes", marked))
 
-    async def _sweep(self, limit: int) -> int:
-        removed = 0
-        async with aclosing(self._due_from(self._swept_last)) as spaces:
+    async def _sweep(self, prefix: str, limit: int) -> int:
+        removed, last = 0, self._swept_last
+        if last is not None and not last.startswith(prefix):
+            last = None
+        async with aclosing(self._due_from(prefix, last)) as spaces:
             async for space in spaces:
                 while swept := await self._sweep_space(space, min(limit - removed, limits.BATCH_WRITES)):
                     removed += swept
@@ -439,11 +441,11 @@ class RedisStore(StoreBase):
                         return removed
         return removed
 
-    async def _due_from(self, last: str | None) -> AsyncGenerator[str]:
+    async def _due_from(self, prefix: str, last: str | None) -> AsyncGenerator[str]:
         """Yields the spaces in which something expires: those after `last`, then those up to it."""
         after, turned = last, last is None
         while True:
-            page = await self._named("", after, limits.PAGE_ROWS)
+            page = await self._named(prefix, after, limits.PAGE_ROWS)
             for space, state in page:
                 if turned and last is not None and space > last:
                     return

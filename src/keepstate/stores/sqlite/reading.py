@@ -42,10 +42,11 @@ _EXPIRED: Final = f"""
         SELECT (SELECT min(space) FROM entries WHERE expires_at_ms IS NOT NULL AND space > timed.space)
         FROM timed WHERE timed.space IS NOT NULL
     )
-    SELECT name FROM timed JOIN spaces ON spaces.id = timed.space WHERE name IS NOT NULL AND EXISTS (
+    SELECT name FROM timed JOIN spaces ON spaces.id = timed.space
+    WHERE name >= ?1 AND name < ?2 AND EXISTS (
         SELECT 1 FROM entries
-        WHERE entries.space = timed.space AND expires_at_ms <= max(?, (SELECT now_ms {_HEAD}))
-    ) LIMIT ?
+        WHERE entries.space = timed.space AND expires_at_ms <= max(?3, (SELECT now_ms {_HEAD}))
+    ) LIMIT ?4
 """
 
 
@@ -155,9 +156,11 @@ def spaces(execute: Execute, prefix: str, after: str | None, limit: int) -> list
     return [schema.name_in(name) for (name,) in names]
 
 
-def expired_spaces(execute: Execute, clock_ms: int, limit: int) -> list[str]:
+def expired_spaces(execute: Execute, prefix: str, clock_ms: int, limit: int) -> list[str]:
     """Returns up to `limit` names of spaces with an expired entry, jumping from space to space."""
-    return [schema.name_in(name) for (name,) in execute(_EXPIRED, (clock_ms, limit))]
+    start = prefix.encode()
+    names = execute(_EXPIRED, (start, start + b"\xff", clock_ms, limit))
+    return [schema.name_in(name) for (name,) in names]
 
 
 def has_garbage(execute: Execute) -> bool:

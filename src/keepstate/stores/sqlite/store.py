@@ -231,13 +231,13 @@ class SqliteStore(StoreBase):
         while self._opened.read(reading.has_garbage):
             self._write(lambda flush: flush.collect(_COLLECTED_AT_ONCE))
 
-    async def _sweep(self, limit: int) -> int:
-        return await self._runner.call(self._sweep_here, limit)
+    async def _sweep(self, prefix: str, limit: int) -> int:
+        return await self._runner.call(self._sweep_here, prefix, limit)
 
-    def _sweep_here(self, limit: int) -> int:
+    def _sweep_here(self, prefix: str, limit: int) -> int:
         self._collect()
         clock_ms = self._clock.now_ms()
-        spaces = self._opened.read(lambda execute: reading.expired_spaces(execute, clock_ms, limit))
+        spaces = self._opened.read(lambda execute: reading.expired_spaces(execute, prefix, clock_ms, limit))
         removed = 0
         for space in spaces:
             if removed < limit:

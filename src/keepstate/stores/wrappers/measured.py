@@ -124,9 +124,9 @@ class MeasuredStore(StoreWrapper):
         """Empties a space."""
         await self._measured("drop", self._store.drop(space), lambda _: 0)
 
-    async def sweep(self, *, limit: int = 256) -> int:
+    async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
         """Removes expired entries."""
-        return await self._measured("sweep", self._store.sweep(limit=limit), lambda removed: removed)
+        return await self._measured("sweep", self._store.sweep(prefix, limit=limit), lambda removed: removed)
 
     async def _measured(self, operation: Operation, work: Awaitable[T], count: Callable[[T], int]) -> T:
         begun_s = self._clock.monotonic_s()

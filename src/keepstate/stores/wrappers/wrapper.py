@@ -137,9 +137,9 @@ class StoreWrapper:
         """Empties a space."""
         await self._store.drop(space)
 
-    async def sweep(self, *, limit: int = 256) -> int:
+    async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
         """Removes expired entries."""
-        return await self._store.sweep(limit=limit)
+        return await self._store.sweep(prefix, limit=limit)
 
     def losses(self, space: str) -> int:
         """Returns how often the store found that the space had lost history."""

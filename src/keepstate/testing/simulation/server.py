@@ -62,9 +62,9 @@ class Server(MemoryStore):
         self.oracle.drop(space)
         self._follow(space)
 
-    async def sweep(self, *, limit: int = 256) -> int:
+    async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
         """Removes what has expired."""
-        removed = await self._sweep(limit)
+        removed = await self._sweep(prefix, limit)
         for space in self._heap.spaces:
             self._follow(space)
         return removed

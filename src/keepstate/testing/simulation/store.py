@@ -119,8 +119,8 @@ class SimulatedStore(StoreBase):
     async def _drop(self, space: str) -> None:
         await self._network.order(self._process, lambda: self._server.drop(space))
 
-    async def _sweep(self, limit: int) -> int:
-        return await self._network.ask(self._process, lambda: self._server.sweep(limit=limit))
+    async def _sweep(self, prefix: str, limit: int) -> int:
+        return await self._network.ask(self._process, lambda: self._server.sweep(prefix, limit=limit))
 
     # ---- hints
 

@@ -57,6 +57,8 @@ ODD_ENDS = [
     "😀",
     "人",
     "\u202e",
+    "\U0010fffe",
+    "\U0010ffffa\x01b",
 ]
 """What a name can end with: each names a space of its own."""
 

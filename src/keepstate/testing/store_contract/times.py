@@ -146,6 +146,32 @@ class Times(Stage):
         assert [entry.key for entry in await scanned(store, space, b"\x01")] == [B]
         assert await store.sweep() == 0
 
+    async def test_a_sweep_below_a_prefix_leaves_other_spaces_alone(
+        self, store: StoreBase, space: str
+    ) -> None:
+        inside, outside = (
+            [f"{space}a/{number}" for number in range(3)],
+            [f"{space}{end}" for end in ("", "b")],
+        )
+        for name in (*inside, *outside):
+            await applied(store, name, *(Put(key, b"1", ttl_ms=SHORT_MS) for key in (A, DOC)))
+        await self.pass_time(SHORT_MS)
+
+        removed = 0
+        while step := await store.sweep(f"{space}a", limit=1):
+            removed += step
+
+        assert removed == 6
+        assert [(await store.read(name, [])).revision > 1 for name in (*inside, *outside)] == [
+            *([True] * 3),
+            *([False] * 2),
+        ]
+        while await store.sweep(limit=1_000):
+            pass
+        assert [(await store.read(name, [])).revision for name in outside] == [2, 2]
+        for name in (*inside, *outside):
+            await store.drop(name)
+
     async def test_sweeps_of_one_entry_come_to_every_space(self, store: StoreBase, space: str) -> None:
         names = [f"{space}/{number}" for number in range(3)]
         for name in names:

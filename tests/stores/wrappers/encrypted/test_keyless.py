@@ -172,13 +172,14 @@ def test_no_handle_drops_the_record_of_an_encrypted_store(url: str) -> None:
         assert _opens(url)
 
 
-def test_no_namespace_leads_to_the_record(url: str) -> None:
+def test_no_tenant_and_no_listing_leads_to_the_record(url: str) -> None:
     with sync.open(url, encryption=RING) as ks:
         fill(ks)
-        with sync.open(url, namespace="keepstate:") as keyless:
+        with sync.open(url, tenant="keepstate:") as keyless:
+            keyless.drop("encryption")
             assert list(keyless.spaces()) == []
-            with pytest.raises(InvalidError, match="the encryption's own"):
-                keyless.drop("encryption")
+        with sync.open(url) as keyless:
+            assert list(keyless.spaces(ENCRYPTION_SPACE)) == []
 
         assert _opens(url)
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import keepstate
-from keepstate import CorruptError, EncryptedStore, KeyRing
+from keepstate import CorruptError, EncryptedStore, KeyRing, sync
 from keepstate._finish import finish
 from keepstate.engine.keepstate import Keepstate
 from keepstate.opening import source_of
@@ -196,6 +196,18 @@ def test_collecting_parts_spares_those_in_use_after_a_rotation(
     finish(both.rotate())
 
     assert finish(collect(Keepstate(source_of(both, "blocking")))) > 0
+
+
+def test_a_tenant_s_rotation_leaves_the_rest_of_the_store_under_the_older_key(
+    store: EncryptedStore, both: EncryptedStore
+) -> None:
+    with sync.open(store) as ks:
+        for handle in (ks, ks.tenant("t1"), ks.tenant("t10")):
+            handle.space("s").documents.put("k", 1)
+
+    with sync.open(both) as ks:
+        assert [ks.tenant(id).rotate() for id in ("t1", "t1", "absent", "t10")] == [1, 0, 0, 1]
+        assert ks.rotate() == 2  # its own space, and what all values of the store are bound to
 
 
 def test_outcomes_of_several_batches_keep_their_places(store: EncryptedStore, both: EncryptedStore) -> None:

@@ -126,20 +126,22 @@ class EncryptedStore(StoreWrapper):
             raise ClosedError(f"{self!r} is not open; open it first")
         return self._known[0]
 
-    async def rotate(self) -> int:
+    async def rotate(self, prefix: str = "") -> int:
         """Seals again, under the newest key, what stands under older ones; returns how many values.
 
         Others may read and write meanwhile. It can be ended at any time: the next call goes on. Versions stay
         as they are, and no change is told of. An older key may go when this has ended and the logs, which
-        hold what was replaced, have turned over.
+        hold what was replaced, have turned over; `prefix` says with what the names of spaces start.
         """
         sealer, rotation = self._sealer, Rotation(self._store, self._keys)
         count = 0
         after: str | None = None
-        while names := await self.spaces(after=after):
+        while names := await self.spaces(prefix, after=after):
             for name in names:
                 count += await rotation.seal_again(name, sealer)
             after = names[-1]
+        if not ENCRYPTION_SPACE.startswith(prefix):
+            return count
         return count + await rotation.seal_again(ENCRYPTION_SPACE, self._first)
 
     def object_name(self, space: str, content: bytes) -> bytes:

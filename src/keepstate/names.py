@@ -1,0 +1,77 @@
+"""Names that spaces have in a store: an encoding of (tenant or none, name of the space).
+
+Invariants: the encoding is reversible; the beginning that all names of one tenant share begins no name of
+another tenant, and none of a space without a tenant; stored names sort by tenant, spaces without one first,
+then by name, in the order of UTF-8 bytes. A space without a tenant is stored under its own name, unless that
+begins with one of the two last code points.
+
+```
+run/42                     no tenant
+U+10FFFF acme 01 run/42    tenant "acme"
+U+10FFFE 01 rest           no tenant, the name U+10FFFE rest; 02 for U+10FFFF
+```
+
+In a tenant's id the characters 00, 01 and 02 are written as 02 03, 02 04 and 02 05, so that 01 ends the id.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from keepstate.errors import CorruptError
+
+_TENANT: Final = "\U0010ffff"
+_PLAIN: Final = "\U0010fffe"
+_END: Final = "\x01"
+_ESCAPE: Final = "\x02"
+_ESCAPED: Final = {code: _ESCAPE + chr(code + 3) for code in range(3)}
+_PLAIN_ESCAPED: Final = {_PLAIN: _PLAIN + "\x01", _TENANT: _PLAIN + "\x02"}
+
+
+def beginning(tenant: str | None) -> str:
+    """Return the text that every stored name of a tenant begins with; empty without a tenant.
+
+    Spaces without a tenant share no beginning: their names end where the first tenant's begin.
+    """
+    return "" if tenant is None else _TENANT + tenant.translate(_ESCAPED) + _END
+
+
+def stored_name(tenant: str | None, name: str) -> str:
+    """Return the name under which a store keeps a space."""
+    if tenant is not None:
+        return beginning(tenant) + name
+    return name if name < _PLAIN else _PLAIN_ESCAPED[name[0]] + name[1:]
+
+
+def parts_of(stored: str) -> tuple[str | None, str]:
+    """Return the tenant, or None, and the name that a stored name encodes.
+
+    Raises:
+        CorruptError: keepstate gives no space this name.
+    """
+    if stored < _PLAIN:
+        return None, stored
+    tenant, end, name = stored[1:].partition(_END)
+    if stored[0] == _TENANT and tenant and name and end:
+        parts: tuple[str | None, str] = _unescaped(tenant), name
+    else:
+        first = {"\x01": _PLAIN, "\x02": _TENANT}.get(stored[1:2], "")
+        parts = None, first + stored[2:]
+    if stored_name(*parts) != stored:
+        raise CorruptError(f"space {stored!r} has a name that keepstate gives to none; drop it in the store")
+    return parts
+
+
+def shown(stored: str) -> str:
+    """Return a stored name for people: the space's name, behind its tenant if it has one."""
+    try:
+        tenant, name = parts_of(stored)
+    except CorruptError:
+        return ascii(stored)
+    return name if tenant is None else f"{name} of tenant {tenant!r}"
+
+
+def _unescaped(tenant: str) -> str:
+    for code, escaped in _ESCAPED.items():
+        tenant = tenant.replace(escaped, chr(code))
+    return tenant
