@@ -80,7 +80,7 @@ def test_brackets_and_control_characters_are_shown_as_they_are(keepstate: Keepst
 
     listed = keepstate("ls", "run")
 
-    assert "[red]key[/red]\\x1b[2J" in listed.out
+    assert "[red]key[/red]\\u001b[2J" in listed.out
     assert '"[bold]"' in listed.out
 
 

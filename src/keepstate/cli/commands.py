@@ -27,7 +27,7 @@ from keepstate.cli import (
 from keepstate.cli.damage import repair
 from keepstate.cli.demo.command import demo
 from keepstate.cli.doctor import doctor
-from keepstate.cli.session import said
+from keepstate.cli.session import Terminal, said
 from keepstate.errors import KeepstateError
 
 app = App(
@@ -37,6 +37,7 @@ app = App(
     version=version("keepstate"),
     result_action="return_value",
     suppress_keyboard_interrupt=False,
+    error_console=Terminal(stderr=True, color_system=None),  # it shows what was typed
 )
 
 for command in (

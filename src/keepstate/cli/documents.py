@@ -19,6 +19,7 @@ from keepstate.cli.session import (
     said,
     shown,
     text_of,
+    write_indented,
     write_json,
 )
 from keepstate.engine.documents import DocumentEntry, Documents
@@ -101,7 +102,7 @@ async def get(space: str, key: str, *, session: Session = _PLAIN) -> int:
     if session.json:
         _write(entry)
     else:
-        shown().print_json(text_of(entry.value))
+        write_indented(entry.value)
     return exits.OK
 
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 from cyclopts import Parameter
 
 from keepstate.cli import exits
-from keepstate.cli.session import Session, write_json
+from keepstate.cli.session import Session, shown, write_json
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.sessions.machine import AgentStateMachine
 from keepstate.sessions.table import Table, table_of
@@ -49,7 +49,7 @@ async def diagram(
                 raise NotFoundError(f"there is no machine {id!r}; `keepstate spaces machine/` lists them")
             await kept.refresh()
             drawn = kept.diagram()
-    write_json({"diagram": drawn}) if session.json else print(drawn)
+    write_json({"diagram": drawn}) if session.json else shown().print(drawn, markup=False)
     return exits.OK
 
 

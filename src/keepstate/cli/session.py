@@ -11,11 +11,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Annotated, Any, cast
+from typing import IO, Annotated, Any, Final, cast
 
 import msgspec
 from cyclopts import Parameter
 from rich.console import Console
+from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
 from keepstate._runner import runner_of
@@ -28,6 +29,10 @@ from keepstate.values.builtin import TYPE, json_form
 
 URL_VARIABLE = "KEEPSTATE_URL"
 FILES = ("sqlite", "file")
+
+_SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
+_STYLES: Final = "\n\r\t\x1b\x07"
+"""What rich itself writes: ends of lines, colours, moves of a progress bar, and links."""
 
 
 @Parameter(name="*")
@@ -130,21 +135,59 @@ def _brought_up_to_date(encoded: bytes) -> Any:
     return codec.to_builtin(codec.encode(codec.decode(encoded)))
 
 
-def said() -> Console:
-    """Returns where messages and progress go."""
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+class Terminal(Console):
+    """A console that prints nothing on which a terminal would act, but for its own styles.
 
+    A closed pipe is left to `commands.run`.
+    """
 
-class _Output(Console):
-    """Standard output, which leaves it to `commands.run` that nobody reads it any more."""
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print objects; a text as `visible` returns it, line by line."""
+        texts = (visible(one, keep="\n") if isinstance(one, str) else one for one in objects)
+        super().print(*texts, **options)
+
+    @property
+    def file(self) -> IO[str]:
+        """Return the stream, behind which nothing is left to escape."""
+        is_plain = getattr(self, "_color_system", None) is None
+        return cast("IO[str]", _Escaping(super().file, "\n" if is_plain else _STYLES))
+
+    @file.setter
+    def file(self, new_file: IO[str]) -> None:
+        self._file = new_file
 
     def on_broken_pipe(self) -> None:
+        """Leave it to `commands.run` that nobody reads the output any more."""
         raise BrokenPipeError
+
+
+class _Escaping:
+    """A stream whose text passes `visible`.
+
+    Args:
+        stream: The stream.
+        keep: Characters that rich itself writes there.
+    """
+
+    def __init__(self, stream: IO[str], keep: str) -> None:
+        self._stream, self._keep = stream, keep
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    def write(self, text: str) -> int:
+        """Write a text."""
+        return self._stream.write(visible(text, keep=self._keep))
+
+
+def said() -> Console:
+    """Returns where messages and progress go."""
+    return Terminal(stderr=True, highlight=False, soft_wrap=True)
 
 
 def shown() -> Console:
     """Returns where results go."""
-    return _Output(highlight=False, soft_wrap=not sys.stdout.isatty())
+    return Terminal(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def plain(text: str) -> Text:
@@ -159,9 +202,26 @@ def quoted(word: str) -> str:
     return shlex.quote(word) if re.search(r'["$`!\\]', word) else f'"{word}"'
 
 
-def visible(text: str) -> str:
-    """Returns text without characters that would move the cursor."""
-    return "".join(sign if sign.isprintable() else repr(sign)[1:-1] for sign in text)
+def visible(text: str, *, keep: str = "") -> str:
+    """Returns text without characters on which a terminal would act, each written as JSON escapes it.
+
+    These are all that are not printable: the control characters (C0, DEL, C1) and those that are not seen,
+    such as the ones that turn the direction of a line.
+
+    Args:
+        text: The text.
+        keep: Characters that are left as they are.
+    """
+    if text.isprintable():
+        return text
+    return "".join(sign if sign.isprintable() or sign in keep else _escape(sign) for sign in text)
+
+
+def _escape(sign: str) -> str:
+    if sign in _SHORT:
+        return _SHORT[sign]
+    units = sign.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def write_json(value: object) -> None:
@@ -172,7 +232,13 @@ def write_json(value: object) -> None:
 
 def text_of(value: object) -> str:
     """Returns a stored value as one line of JSON."""
-    return msgspec.json.encode(json_form(value)).decode()
+    return visible(msgspec.json.encode(json_form(value)).decode())
+
+
+def write_indented(value: object) -> None:
+    """Prints a stored value as JSON over several lines."""
+    text = msgspec.json.format(text_of(value), indent=2)
+    shown().print(JSONHighlighter()(Text(text)), soft_wrap=True)
 
 
 def read_value(text: str) -> Any:
@@ -180,7 +246,7 @@ def read_value(text: str) -> Any:
     given = sys.stdin.read() if text == "-" else text
     try:
         value = msgspec.json.decode(given)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidError(
             f"{given[:40]!r} is no JSON ({error}); text needs quotes: '\"like this\"'"
         ) from error

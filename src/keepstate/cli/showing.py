@@ -14,7 +14,7 @@ from rich.console import Console
 from rich.text import Text
 
 from keepstate.cli.chat import are_messages, beside, calls_of, content_of, gist, is_message
-from keepstate.cli.session import plain, shown, text_of, visible
+from keepstate.cli.session import plain, shown, text_of, visible, write_indented
 from keepstate.engine.history.commits import Commit
 from keepstate.engine.history.paths import shown as path_shown
 
@@ -140,7 +140,7 @@ def write_value(value: object, *, full: bool) -> None:
     elif are_messages(value):
         write_messages(value, full=full)
     else:
-        shown().print_json(text_of(value))
+        write_indented(value)
 
 
 def write_messages(messages: Sequence[dict[str, Any]], *, full: bool, first: int = 0) -> None:

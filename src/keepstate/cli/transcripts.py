@@ -26,6 +26,8 @@ _IDS: Final = ("conversation_id", "thread_id", "session_id", "task_id", "id")
 _IDS_IN_MESSAGES: Final = _IDS[:3]
 """A message's `id` is its own, and not that of its conversation."""
 _TRIAL: Final = "trial"
+_MOST_DIGITS: Final = 4_300
+"""What Python reads without being asked to: more take the square of their number."""
 _BY_PIECE: Final = 200
 _LINES: Final = (".jsonl", ".ndjson")
 _BOM: Final = b"\xef\xbb\xbf"
@@ -227,7 +229,14 @@ def _decoded(text: bytes) -> Any:
     try:
         return msgspec.json.decode(text)
     except ValueError:
-        return json.loads(text)  # takes halves of a character and NaN, and tells the line of what is wrong
+        # Takes halves of a character and NaN, and tells the line of what is wrong.
+        return json.loads(text, parse_int=_integer)
+
+
+def _integer(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise json.JSONDecodeError(f"expected an integer of at most {_MOST_DIGITS:,} digits", digits[:20], 0)
+    return int(digits)
 
 
 def _is_json(text: bytes) -> bool:

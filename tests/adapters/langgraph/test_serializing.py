@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -380,3 +381,12 @@ def test_a_class_that_is_not_allowed_is_told_by_its_channel(tmp_path: Path) -> N
         id = put(saver, config(), 0, plain=1, ticket=Ticket("a")).get("configurable", {})["checkpoint_id"]
 
     assert f"channel 'ticket' of checkpoint {id} of thread 't': an object" in elsewhere(url, ())[0]
+
+
+def test_a_pattern_prints_nothing_when_it_is_read(capfd: pytest.CaptureFixture[str]) -> None:
+    given = stored_object("regex", {"pattern": "a+b", "flags": int(re.DEBUG | re.ASCII)})
+
+    pattern = Values(Classes()).load(given, "here")
+
+    assert (pattern.pattern, pattern.flags) == ("a+b", int(re.ASCII))
+    assert capfd.readouterr() == ("", "")

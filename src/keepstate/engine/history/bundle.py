@@ -230,7 +230,7 @@ def _read(data: bytes) -> Bundle:
         try:
             kind, *parts = msgspec.msgpack.decode(data[begin:place], type=list[Any])
             _take(bundle, kind, *parts)
-        except (msgspec.MsgspecError, ValueError, TypeError) as error:
+        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
             raise CorruptError(f"a line of it is none: {error}") from error
     return bundle
 

@@ -43,8 +43,15 @@ def shown(steps: Sequence[object]) -> str:
         if isinstance(step, str) and step.isidentifier():
             text += f".{step}" if text else step
         else:
-            text += f"[{step!r}]"
+            text += f"[{_step_shown(step)}]"
     return text or "."
+
+
+def _step_shown(step: object) -> str:
+    try:
+        return repr(step)
+    except ValueError:  # Python shows no int of more than 4,300 digits, be it within a tuple
+        return hex(step) if isinstance(step, int) else f"a {type(step).__name__} with a large int"
 
 
 def steps_shown(path: Sequence[Step]) -> Steps:
@@ -61,7 +68,7 @@ def find(encoding: bytes, steps: Steps) -> Fetching[tuple[tuple[Step, ...], byte
     way: list[Step] = []
     for depth, step in enumerate(steps):
         if not is_container(encoding):
-            raise NotFoundError(f"{shown(steps[:depth])} is no list or dict, and has no {step!r}")
+            raise NotFoundError(f"{shown(steps[:depth])} is no list or dict, and has no {_step_shown(step)}")
         contents = yield from open_contents(encoding)
         place: Step
         if contents.style.has_keys:
@@ -69,7 +76,7 @@ def find(encoding: bytes, steps: Steps) -> Fetching[tuple[tuple[Step, ...], byte
         elif type(step) is int:
             place = step + contents.count if step < 0 else step
         else:
-            raise NotFoundError(f"{shown(steps[:depth])} is a list, and has no {step!r}")
+            raise NotFoundError(f"{shown(steps[:depth])} is a list, and has no {_step_shown(step)}")
         entry = yield from contents.find(place)
         if entry is None:
             raise NotFoundError(f"there is no {shown(steps[: depth + 1])}")
