@@ -205,7 +205,7 @@ class EventSourced(Way):
 
     def moments(self) -> int:
         events = self._stream.read(limit=100_000)
-        positions = [event.position for event in events if event.position is not None]
+        positions = [event.number for event in events if event.number is not None]
         return len({len(self._stream.at(position).fold(apply_event, [])) for position in positions})
 
     def close(self) -> None:

@@ -45,7 +45,7 @@ async def _told(url: str) -> dict[str, Any]:
         return {
             "documents": [(key, entry) async for key, entry in _entries(run.documents) if key != "timed"],
             "timed": await run.documents.get("timed"),
-            "events": [(event.position, event.data) for event in await run.events.read(limit=1000)],
+            "events": [(event.number, event.data) for event in await run.events.read(limit=1000)],
             "last": await run.events.last(),
             "ready": [(task.id, task.attempt) for task in await run.queue.list("ready")],
             "done": [(task.id, task.result) for task in await run.queue.list("done")],

@@ -54,11 +54,22 @@ def test_an_absent_document_is_told_on_stderr_with_code_1(keepstate: Keepstate) 
 def test_an_expected_version_that_is_not_there_is_a_conflict(keepstate: Keepstate) -> None:
     keepstate("put", "run", "plan", "1")
 
-    put = keepstate("put", "run", "plan", "2", "--expected-version", "7")
+    put = keepstate("put", "run", "plan", "2", "--expected-version", "0")
 
     assert put.code == 4
     assert "version 1" in put.err
     assert keepstate("get", "run", "plan").json() == 1
+
+
+def test_a_printed_version_goes_from_one_command_to_the_next(keepstate: Keepstate) -> None:
+    first = keepstate("put", "run", "plan", "1", "--json").json()["printed_version"]
+
+    second = keepstate("put", "run", "plan", "2", "--expected-version", first, "--json").json()
+    third = keepstate("put", "run", "plan", "3", "--expected-version", first)
+
+    assert (second["version"], third.code) == (2, 4)
+    assert keepstate("get", "run", "plan", "--json").json()["printed_version"] == second["printed_version"]
+    assert keepstate("put", "run", "plan", "3", "--expected-version", "2").code == 2
 
 
 def test_a_document_with_a_time_to_live_expires(keepstate: Keepstate) -> None:
@@ -166,11 +177,15 @@ def test_watching_prints_changes_as_they_are_made(keepstate: Keepstate) -> None:
     keepstate("put", "run", "plan", "2")
 
     watched = keepstate("watch", "run", "--after", "0", "--timeout-s", "0.2", "--json")
+    first = watched.lines()[0]["position"]
+    rest = keepstate("watch", "run", "--after", first, "--timeout-s", "0.2", "--json")
 
+    assert rest.lines() == watched.lines()[1:]
     assert [(line["kind"], line["old"], line["new"]) for line in watched.lines()] == [
         ("created", None, 1), ("updated", 1, 2),
     ]  # fmt: skip
-    assert "watching * in run after revision 0" in watched.err
+    assert f"watching * in run after {first}" in rest.err.replace("\n", "")
+    assert keepstate("watch", "run", "--after", "1", "--timeout-s", "0.2").code == 2
 
 
 def test_a_long_list_is_whole_and_in_order(keepstate: Keepstate, url: str) -> None:

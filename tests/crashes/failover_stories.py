@@ -326,6 +326,31 @@ async def who_has_seen_nothing_of_what_was_lost_works_on(cast: Cast) -> AsyncGen
     assert await value_of(await cast.client(), cast.space, A) == b"stranger's"
 
 
+async def a_position_that_outlived_its_process_is_told(cast: Cast) -> AsyncGenerator[None]:
+    space = cast.of(await cast.client())
+    async with space.documents.watch(timeout_s=10) as watch:
+        await space.documents.put("plan", "kept")
+        kept = (await anext(watch)).position
+        yield
+        await space.documents.put("plan", "lost")
+        await space.events.append({"by": "the lost"})
+        lost, event = (await anext(watch)).position, (await space.events.read())[0].position
+    yield
+    stranger = cast.of(await cast.client())
+    for number in range(3):
+        await stranger.documents.put("plan", f"stranger's {number}")
+        await stranger.events.append({"by": "a stranger"})
+
+    ignorant = cast.of(await cast.client())
+    with pytest.raises(HistoryLostError):
+        async with ignorant.documents.watch(after=lost, timeout_s=0):
+            pass
+    with pytest.raises(HistoryLostError):
+        await ignorant.events.read(after=event)
+    async with ignorant.documents.watch(after=kept, timeout_s=0) as watch:
+        assert [change.new async for change in watch] == [f"stranger's {number}" for number in range(3)]
+
+
 STORIES: tuple[Story, ...] = (
     who_wrote_what_was_lost_is_told_once_and_then_works_on,
     every_kind_of_call_notices_also_when_strangers_have_passed_the_revision,
@@ -337,5 +362,6 @@ STORIES: tuple[Story, ...] = (
     a_claimed_task_is_void_although_its_token_is_a_stranger_s_now,
     a_state_read_before_is_void_although_its_revision_is_a_stranger_s_now,
     an_open_watch_is_told,
+    a_position_that_outlived_its_process_is_told,
     who_has_seen_nothing_of_what_was_lost_works_on,
 )

@@ -14,9 +14,10 @@ from unittest.mock import patch
 
 import pytest
 
+from keepstate import sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
-from keepstate.errors import CorruptError, HistoryLostError, StorageError
+from keepstate.errors import CorruptError, HistoryLostError, InvalidError, StorageError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.file import FileStore
 from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head
@@ -281,6 +282,80 @@ def _moments(_place: Path, _request: pytest.FixtureRequest) -> None:
         assert problems == (), f"{story.__name__}: {problems}"
 
 
+def _resumed_watches(_place: Path, _request: pytest.FixtureRequest) -> None:
+    """Goes on behind each change that a watch tells, by another watch, until all is told."""
+    chance = random.Random(0)
+    with sync.open("memory://") as ks:
+        space = ks.space(SPACE)
+        for number in range(40):
+            with space.transaction() as tx:
+                for name in chance.sample("abcdef", chance.randint(1, 4)):
+                    tx.documents.put(name, number)
+        with space.documents.watch(after=0, timeout_s=0) as watch:
+            every = [(change.revision, change.key) for change in watch]
+        for numbered in (True, False):
+            after: int | str = 0
+            told = dict[tuple[int, str], None]()
+            for place in range(len(every)):
+                with space.documents.watch(after=after, timeout_s=0) as watch:
+                    while every[place] not in told:
+                        change = next(watch, None)
+                        assert change is not None, f"{every[place]} was missed by a watch that went on"
+                        told[change.revision, change.key] = None
+                    after = watch.revision if numbered else watch.position
+            assert list(told) == every, "a watch that went on told another order"
+
+
+def _restored_journals(place: Path, _request: pytest.FixtureRequest) -> None:
+    """Puts a copy of a journal back, lets strangers write, and goes on behind what is gone."""
+    chance = random.Random(0)
+    for number in range(6):
+        folder = place / f"restored-{number}"
+        folder.mkdir()
+        url, copy = f"file:///{folder}/journal", folder / "copy"
+        _fill(url, chance.randint(1, 3), "kept")
+        shutil.copy(folder / "journal", copy)
+        lost = _fill(url, chance.randint(1, 3), "lost")
+        for path in folder.glob("journal*"):
+            path.unlink()
+        shutil.copy(copy, folder / "journal")
+        _fill(url, chance.randint(3, 6), "strangers")
+        for read in (_watched, _followed):
+            for position in lost:
+                try:
+                    found = read(url, position)
+                except (HistoryLostError, InvalidError):  # it is of the other kind
+                    continue
+                raise AssertionError(f"another history was followed: {found} came after {position}")
+
+
+def _fill(url: str, count: int, author: str) -> list[str]:
+    """Writes documents and events, and returns the positions behind them."""
+    positions: list[str] = []
+    with sync.open(url) as ks:
+        space = ks.space(SPACE)
+        with space.documents.watch(timeout_s=0) as watch:
+            for number in range(count):
+                with space.transaction() as tx:
+                    tx.documents.put("plan", f"{author} {number}")
+                    tx.events.append({"by": author})
+            positions += [change.position for change in watch]
+        positions += [event.position or "" for event in space.events.read()[-count:]]
+    return positions
+
+
+def _watched(url: str, after: str) -> list[Any]:
+    with sync.open(url) as ks, ks.space(SPACE).documents.watch(after=after, timeout_s=0) as watch:
+        return [change.new for change in watch]
+
+
+def _followed(url: str, after: str) -> list[Any]:
+    with sync.open(url) as ks:
+        return [event.data for event in ks.space(SPACE).events.read(after=after)]
+
+
+RESUMED_WATCHES = Instrument("watches that go on", _resumed_watches)
+RESTORED_JOURNALS = Instrument("journals put back", _restored_journals)
 COLLECTORS = Instrument("12 histories with collectors", _company)
 MOMENTS = Instrument("collections at their worst moments", _moments)
 

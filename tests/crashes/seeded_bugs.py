@@ -15,8 +15,10 @@ import msgspec
 
 from keepstate.engine import large_values, tasks
 from keepstate.engine.claiming import Claims
+from keepstate.engine.positions import Positions
 from keepstate.engine.queue import Queue
 from keepstate.engine.unit import Unit
+from keepstate.engine.watch import Watch
 from keepstate.stores.base import StoreBase
 from keepstate.stores.combiner import Combiner
 from keepstate.stores.file import frames, store
@@ -27,7 +29,8 @@ from keepstate.stores.hints import HintListener
 from keepstate.stores.marks import Marks
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Check, Durability, Outcome, Reading
-from keepstate.stores.space_state import Record, SpaceState
+from keepstate.stores.records import Record
+from keepstate.stores.space_state import SpaceState
 from keepstate.stores.sqlite import connection, pages, writer
 from keepstate.stores.sqlite.files import Files
 from keepstate.stores.sqlite.revision import Revision
@@ -364,6 +367,36 @@ def collection_ignores_the_epoch() -> Planted:
         return Check(key + b"another", version=0)
 
     with patch.object(large_values, "Check", check):
+        yield
+
+
+@contextmanager
+def revision_complete_after_its_first_change() -> Planted:
+    """Lets a watch count a revision as told when the first of its changes is."""
+
+    def take(self: Watch) -> None:
+        self._reached(self._ready.popleft().revision)
+
+    with patch.object(Watch, "_take", take):
+        yield
+
+
+@contextmanager
+def position_of_any_history() -> Planted:
+    """Goes on behind a revision or an event whatever stood there once."""
+    right = Positions.mark_in
+
+    def mark_in(self: Positions, what: str, text: str) -> int:
+        return right(self, what, text).revision
+
+    with patch.object(Positions, "mark_in", mark_in):
+        yield
+
+
+@contextmanager
+def event_of_any_history() -> Planted:
+    """Goes on behind an event whatever it held."""
+    with patch.object(Positions, "digest", lambda self, content: bytes(8)):
         yield
 
 

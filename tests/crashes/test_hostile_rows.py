@@ -89,10 +89,9 @@ def bend_row(path: Path, random: Random) -> None:
         for number, *parts in entries:
             seal = schema.entry_seal(*parts)
             database.execute("UPDATE entries SET seal = ? WHERE id = ?", (seal, number))
-        for number, changes in list(database.execute("SELECT id, changes FROM log")):
-            database.execute(
-                "UPDATE log SET seal = ? WHERE id = ?", (schema.log_seal(number, changes), number)
-            )
+        for number, nonce, changes in list(database.execute("SELECT id, nonce, changes FROM log")):
+            seal = schema.log_seal(number, nonce, changes)
+            database.execute("UPDATE log SET seal = ? WHERE id = ?", (seal, number))
     except (apsw.Error, OverflowError):
         return  # the table itself does not take it
     finally:

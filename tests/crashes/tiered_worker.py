@@ -15,8 +15,7 @@ from typing import Any
 
 from keepstate import TieredStore
 from keepstate._finish import finish
-from keepstate.stores.marks import Mark
-from keepstate.stores.protocol import Batch, Check, Delete, Put, Store
+from keepstate.stores.protocol import Batch, Check, Delete, Mark, Put, Store
 from keepstate.testing.proof import RecordedStore, Recorder
 
 SPACES = ("tiers/1", "tiers/2", "tiers/3")

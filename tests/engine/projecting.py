@@ -9,14 +9,14 @@ def total(tx: sync.Transaction, event: Event) -> None:
     """Adds an order up for its customer, and writes it down."""
     customer, amount = event.data["customer"], event.data["amount"]
     tx.documents.update(f"total/{customer}", lambda sum: sum + amount, default=0)
-    tx.documents.put(f"total/order {event.position}", amount)
+    tx.documents.put(f"total/order {event.number}", amount)
 
 
 def totals(state: dict[str, int], event: Event) -> dict[str, int]:
     """Does the same to a dict."""
     key = f"total/{event.data['customer']}"
     state[key] = state.get(key, 0) + event.data["amount"]
-    state[f"total/order {event.position}"] = event.data["amount"]
+    state[f"total/order {event.number}"] = event.data["amount"]
     return state
 
 
@@ -25,6 +25,6 @@ if __name__ == "__main__":
         projection = sync.Projection(
             ks.space("shop").events.stream("orders"), "totals", total, documents="total/*"
         )
-        projection.position()
+        projection.number()
         print("ready", flush=True)
         print(projection.run(at_once=2), flush=True)

@@ -94,7 +94,7 @@ async def test_what_follows_from_an_event_has_its_correlation(space: Space) -> N
 
     assert (search.cause, search.correlation) == ("question", "question")
     assert (answer.cause, answer.correlation) == ("search", "question")
-    assert (note.cause, note.correlation) == (f"main@{bare.position}", "notes")
+    assert (note.cause, note.correlation) == (f"main@{bare.number}", "notes")
 
 
 async def test_dicts_of_a_type_are_brought_up_to_date_when_they_are_read(space: Space) -> None:

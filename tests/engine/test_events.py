@@ -20,7 +20,7 @@ async def test_events_come_back_in_order_and_in_pages(space: Space) -> None:
     rest = await space.events.read(after=first[-1].position)
 
     assert [event.data for event in (*first, *rest)] == list(range(6))
-    positions = [event.position or 0 for event in (*first, *rest)]
+    positions = [event.number or 0 for event in (*first, *rest)]
     assert positions == sorted(set(positions)) and positions[-1] == last
 
 
@@ -76,7 +76,7 @@ async def test_a_position_that_the_space_never_reached_is_lost_history(space: Sp
 
     assert await space.events.read(after=last) == []
     for reading in (space.events.read(after=future), anext(space.events.follow(after=future))):
-        with pytest.raises(HistoryLostError, match="is at revision 1, below 2 of position"):
+        with pytest.raises(HistoryLostError, match="is at revision 1, below 2 of event 131072"):
             await reading
     with pytest.raises(HistoryLostError):
         async with space.transaction() as tx:

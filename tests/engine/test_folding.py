@@ -41,7 +41,7 @@ async def test_a_fold_reads_only_what_came_after_the_state_that_was_kept(space: 
     second = await stream.fold_entry(Fold(added, 0))
 
     assert (first.state, first.events_read) == (300, 300)
-    assert (second.state, second.position, second.events_read) == (301, last, 1)
+    assert (second.state, second.number, second.events_read) == (301, last, 1)
     assert await stream.fold(added, 0) == 301
 
 
@@ -116,7 +116,7 @@ async def test_a_fold_in_a_transaction_sees_what_that_has_appended(space: Space)
     async with space.transaction() as tx:
         stream = EventStream(tx, "sums")
         entry = await stream.fold_entry(Fold(added, 0))
-        await stream.append({"n": 10}, expected=entry.position or 0)
+        await stream.append({"n": 10}, expected=entry.number or 0)
         assert await stream.fold(added, 0) == 13
 
     assert await space.events.stream("sums").fold(added, 0) == 13

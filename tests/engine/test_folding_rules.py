@@ -50,8 +50,8 @@ class Folding(RuleBasedStateMachine):
             return  # a stream forgets the ids of what was let go
         self.stream.append(*(n for _ in names), id=names)
         for event in self.stream.read(limit=1_000):
-            assert event.id is not None and event.position is not None
-            self.events.setdefault(event.id, (event.position, event.data))
+            assert event.id is not None and event.number is not None
+            self.events.setdefault(event.id, (event.number, event.data))
 
     @rule(name=FOLDS, every=st.sampled_from((1, 3, 100, None)))
     def fold(self, name: str, every: int | None) -> None:
@@ -61,7 +61,7 @@ class Folding(RuleBasedStateMachine):
             self.kept.add(name)
 
         assert entry.state == self.plain(name, len(self.events))
-        assert entry.position == (self.present[-1][0] if self.events else None)
+        assert entry.number == (self.present[-1][0] if self.events else None)
 
     @rule(name=FOLDS, part=st.floats(0, 1))
     def fold_as_it_was(self, name: str, part: float) -> None:

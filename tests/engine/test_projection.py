@@ -48,7 +48,7 @@ async def test_a_projection_counts_each_event_once(space: Space, orders: EventSt
 
     assert (counted, await projection.run(), await projection.run()) == (20, 10, 0)
     assert await totals(space) == TOTALS
-    assert await projection.position() == last
+    assert await projection.number() == last
 
 
 async def test_any_number_may_run_the_same_projection(ks: Keepstate, orders: EventStream) -> None:
@@ -137,7 +137,7 @@ async def test_an_older_version_is_refused_once_a_newer_one_has_begun(
     for refused in (old.run(), old.rebuild(), anext(old.follow())):
         with pytest.raises(UnsupportedError, match=r"version 2 has taken over; .* version=3"):
             await refused
-    assert await old.position() == await new.position() != last
+    assert await old.number() == await new.number() != last
     assert await new.run() == 10
     assert await totals(space) == TOTALS
 
@@ -168,7 +168,7 @@ async def test_small_events_after_a_large_one_are_applied_many_at_once_again(
 ) -> None:
     async def lines(tx: Transaction, event: Event) -> None:
         for n in range(event.data["lines"]):
-            await tx.documents.put(f"line/{event.position}/{n}", n)
+            await tx.documents.put(f"line/{event.number}/{n}", n)
 
     projection = Projection(orders, "lines", lines, documents="line/*")
     await orders.append(*({"lines": 600 if n in (8, 9) else 1} for n in range(16)))

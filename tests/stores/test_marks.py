@@ -7,8 +7,8 @@ from collections.abc import Sequence
 
 from keepstate._finish import finish
 from keepstate.errors import HistoryLostError
-from keepstate.stores.marks import RECENT, Mark, Marks, applied_beside
-from keepstate.stores.protocol import Applied, Batch, Outcome
+from keepstate.stores.marks import RECENT, Marks, applied_beside
+from keepstate.stores.protocol import Applied, Batch, Mark, Outcome
 
 A, B = b"A" * 8, b"B" * 8
 

@@ -94,7 +94,7 @@ class EndsAScanWithItsFirstPage(MemoryStore):
 class CutsARevisionInTheLog(MemoryStore):
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         changes = await super()._changes(space, after, limit)
-        return Changes(changes.items[:limit], changes.upto, changes.floor)
+        return Changes(changes.items[:limit], changes.upto, changes.floor, changes.nonces)
 
 
 class ListsSpacesUnsorted(MemoryStore):

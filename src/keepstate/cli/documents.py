@@ -112,7 +112,8 @@ async def put(
     value: Annotated[str, Parameter(allow_leading_hyphen=True)],
     *,
     expected_version: Annotated[
-        int | None, Parameter(help="Write only over this version; 0 if absent.")
+        str | None,
+        Parameter(help="Write only over this printed version, as --json shows it; 0 if absent."),
     ] = None,
     ttl_s: Annotated[float | None, Parameter(help="Let it expire after so many seconds.")] = None,
     session: Session = _PLAIN,
@@ -125,10 +126,16 @@ async def put(
         value: Plain JSON, or - to read it from standard input. What get shows as a dict with "@type" is none.
     """
     async with session.opened(makes=True) as ks:
-        version = await ks.space(space).documents.put(
-            key, read_value(value), expected_version=expected_version, ttl_s=ttl_s
-        )
-    write_json({"version": version}) if session.json else shown().print(version)
+        documents = ks.space(space).documents
+        expected = 0 if expected_version == "0" else expected_version
+        version = await documents.put(key, read_value(value), expected_version=expected, ttl_s=ttl_s)
+        entry = await documents.entry(key) if session.json else None
+    if session.json:
+        is_own = entry is not None and entry.version == version  # else another writer was faster
+        printed = entry.printed_version if entry is not None and is_own else None
+        write_json({"version": version, "printed_version": printed})
+    else:
+        shown().print(version)
     return exits.OK
 
 
@@ -136,7 +143,10 @@ async def watch(
     space: str,
     pattern: str = "*",
     *,
-    after: Annotated[int | None, Parameter(help="Start after this revision instead of now.")] = None,
+    after: Annotated[
+        str | None,
+        Parameter(help="Go on behind this position, as --json shows it; 0 for the start of the log."),
+    ] = None,
     timeout_s: Annotated[float | None, Parameter(help="End when nothing has changed for so long.")] = None,
     session: Session = _PLAIN,
 ) -> int:
@@ -147,11 +157,12 @@ async def watch(
         pattern: Names that fit, as for ls.
     """
     refuse_memory(checked(session.chosen_url()))
+    start = 0 if after == "0" else after
     async with (
         session.opened() as ks,
-        ks.space(space).documents.watch(pattern, after=after, timeout_s=timeout_s) as changes,
+        ks.space(space).documents.watch(pattern, after=start, timeout_s=timeout_s) as changes,
     ):
-        said().print(f"watching {pattern} in {space} after revision {changes.revision}", markup=False)
+        said().print(plain(f"watching {pattern} in {space} after {changes.position}"))
         async for change in changes:
             _show_change(change, session)
     return exits.OK
@@ -166,6 +177,7 @@ def _show_change(change: DocumentChange, session: Session) -> None:
                 "key": change.key,
                 "old": change.old,
                 "new": change.new,
+                "position": change.position,
             }
         )
         return
@@ -187,7 +199,15 @@ async def _entries(documents: Documents, pattern: str) -> AsyncIterator[Document
 
 
 def _write(entry: DocumentEntry[Any]) -> None:
-    write_json({"key": entry.key, "version": entry.version, "created": entry.created, "value": entry.value})
+    write_json(
+        {
+            "key": entry.key,
+            "version": entry.version,
+            "printed_version": entry.printed_version,
+            "created": entry.created,
+            "value": entry.value,
+        }
+    )
 
 
 def _short(text: str, width: int = 100) -> str:

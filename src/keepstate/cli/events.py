@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import fields
 from datetime import datetime
 from importlib import import_module
 from pathlib import Path
@@ -34,6 +35,7 @@ from keepstate.opening import source_of
 
 _PLAIN = Session()
 _LIMIT = 100
+_SHOWN = ("position", *(part.name for part in fields(Event) if part.repr))
 
 
 async def events(
@@ -41,7 +43,9 @@ async def events(
     stream: str = "main",
     *,
     streams: Annotated[bool, Parameter(negative="", help="List the streams of the space instead.")] = False,
-    after: Annotated[int | None, Parameter(help="Go on behind the event at this position.")] = None,
+    after: Annotated[
+        str | None, Parameter(help="Go on behind the event of this position, as --json shows it.")
+    ] = None,
     limit: Annotated[int | None, Parameter(help="How many at the most; 100 if not given.")] = None,
     follow: Annotated[bool, Parameter(negative="", help="Then print new ones as they come.")] = False,
     session: Session = _PLAIN,
@@ -81,7 +85,9 @@ async def replay(
     *,
     stream: Annotated[str, Parameter(help="The stream.")] = "main",
     initial: Annotated[str, Parameter(help="The state before the first event, as JSON.")] = "{}",
-    at: Annotated[str | None, Parameter(help="Stop at this position, or time with its zone.")] = None,
+    at: Annotated[
+        str | None, Parameter(help="Stop at the event of this number, or at a time with its zone.")
+    ] = None,
     each: Annotated[bool, Parameter(negative="", help="Print the state after each event.")] = False,
     session: Session = _PLAIN,
 ) -> int:
@@ -106,7 +112,7 @@ async def replay(
             except Exception as error:  # whatever the application's own function raises
                 raise InvalidError(_failed(reducer, event, error)) from error
             if each:
-                _show_state(FoldEntry(state, event.position, 1), session)
+                _show_state(FoldEntry(state, event.number, 1), session)
             return state
 
         last = await told.fold_entry(Fold(shown_each, start, None, name=reducer))
@@ -145,7 +151,7 @@ def _failed(reducer: str, event: Event, error: Exception) -> str:
     place = extract_tb(error.__traceback__)[-1]
     told = "".join(format_exception_only(error)).strip()
     return (
-        f"{reducer} failed at the event at {event.position} ({event.type}): {told} "
+        f"{reducer} failed at event {event.number} ({event.type}): {told} "
         f"({Path(place.filename).name}, line {place.lineno}); --each shows the states before it"
     )
 
@@ -157,21 +163,21 @@ def _moment(text: str) -> int | datetime:
         return datetime.fromisoformat(text)
     except ValueError as error:
         raise InvalidError(
-            f"--at {text} is no position or time; write 6553600 or 2026-11-21T10:00Z"
+            f"--at {text} is not a number of an event or a time; write 6553600 or 2026-11-21T10:00Z"
         ) from error
 
 
 def _show_state(entry: FoldEntry, session: Session) -> None:
     if session.json:
-        write_json({"position": entry.position, "state": entry.state})
+        write_json({"number": entry.number, "state": entry.state})
     else:
-        shown().print(plain(f"{entry.position or 0:>12}  {text_of(entry.state)}"))
+        shown().print(plain(f"{entry.number or 0:>12}  {text_of(entry.state)}"))
 
 
 def _show(event: Event, session: Session) -> None:
     if session.json:
-        write_json({name: getattr(event, name) for name in Event.__slots__})
+        write_json({name: getattr(event, name) for name in _SHOWN})
         return
     told = [event.recorded_at.isoformat(sep=" ", timespec="seconds")]
     told += [word for word in (event.type, event.author, event.id and f"#{event.id}") if word]
-    shown().print(plain(f"{event.position:>12}  {'  '.join(told)}  {text_of(event.data)}"))
+    shown().print(plain(f"{event.number:>12}  {'  '.join(told)}  {text_of(event.data)}"))

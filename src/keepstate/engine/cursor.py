@@ -12,7 +12,7 @@ from keepstate.engine.stored import opened
 class Cursor(NamedTuple):
     """How far a projection has come."""
 
-    position: int | None
+    number: int | None
     """Of the last event that it counted."""
     version: int
     is_clearing: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, Generic, TypeVar, overload
 
 from keepstate.engine import layout
@@ -12,13 +12,14 @@ from keepstate.engine.document_record import DocumentRecord, read_record, write_
 from keepstate.engine.glob import compiled
 from keepstate.engine.hearing import hear
 from keepstate.engine.once import entered_once
+from keepstate.engine.positions import Positions, Printable
 from keepstate.engine.scope import ATTEMPTS, Scope, called
 from keepstate.engine.times import admit_wait, milliseconds
 from keepstate.engine.unit import UNWRITTEN, Unit
 from keepstate.engine.updating import changed
 from keepstate.engine.watch import Watch
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
-from keepstate.stores.protocol import Entry
+from keepstate.stores.protocol import Entry, Mark
 from keepstate.values import missing
 
 T = TypeVar("T")
@@ -38,7 +39,8 @@ class DocumentEntry(Generic[T]):
     Attributes:
         key: Its name.
         value: A copy; changing it changes nothing stored.
-        version: The revision that last wrote it; 0 if the transaction that reads it wrote it itself.
+        version: The revision that last wrote it, for use within a handle; 0 if the transaction that reads it
+            wrote it itself.
         created: The revision that first wrote it since it was last absent.
     """
 
@@ -46,6 +48,15 @@ class DocumentEntry(Generic[T]):
     value: T
     version: int
     created: int
+    _printable: Printable | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def printed_version(self) -> str | None:
+        """An opaque text: as `expected_version` in any process, it is refused once its history is gone.
+
+        None while `version` is 0.
+        """
+        return None if self._printable is None else self._printable.text()
 
 
 class Documents:
@@ -94,7 +105,7 @@ class Documents:
             if entry is None:
                 return None
             record = await read_record(self._scope, unit, entry, type)
-            return DocumentEntry(key, record.value, entry.version, entry.created)
+            return self._entry(key, record.value, entry, unit)
 
         return (await self._scope.run(work))[0]
 
@@ -111,20 +122,31 @@ class Documents:
             for key, entry in zip(places.values(), await unit.read(*places), strict=True):
                 if entry is not None:
                     record = await read_record(self._scope, unit, entry)
-                    found[key] = DocumentEntry(key, record.value, entry.version, entry.created)
+                    found[key] = self._entry(key, record.value, entry, unit)
             return found
 
         return (await self._scope.run(work))[0]
 
+    def _entry(self, key: str, value: Any, entry: Entry, unit: Unit) -> DocumentEntry[Any]:
+        positions = Positions(unit.store, self._scope.stored_name, self._scope.name)
+        printable = Printable(None, positions, entry)
+        return DocumentEntry(key, value, entry.version, entry.created, printable)
+
     async def put(
-        self, key: str, value: object, *, expected_version: int | None = None, ttl_s: float | None = None
+        self,
+        key: str,
+        value: object,
+        *,
+        expected_version: str | int | None = None,
+        ttl_s: float | None = None,
     ) -> int:
         """Writes a document.
 
         Args:
             key: Its name; 1 to 512 bytes of UTF-8.
             value: Anything the codec keeps without loss; classes only if they are registered.
-            expected_version: Writes only over this version; 0 only if it is absent.
+            expected_version: Writes only over this version; 0 only if it is absent. A `printed_version` may
+                come from another process; a number is for use within a handle.
             ttl_s: Lets it expire so many seconds from now.
 
         Returns:
@@ -132,20 +154,34 @@ class Documents:
 
         Raises:
             ConflictError: It is not at `expected_version`; `actual` says where it is.
+            HistoryLostError: It is at the revision of a `printed_version`, which wrote something else: the
+                store lost what was printed, and others wrote after.
             InvalidError: The value would not come back equal; the path of what is at fault is named.
         """
         place = layout.named_key(layout.DOCUMENTS, key)
-        if expected_version is not None:
+        if expected_version is not None and not isinstance(expected_version, str):
             admit_revision("expected_version", expected_version)
         stored = write_record(self._scope, place, key, value)
         ttl_ms = None if ttl_s is None else milliseconds("ttl_s", ttl_s)
 
         async def work(unit: Unit) -> None:
             if expected_version is not None:
-                unit.check(place, version=expected_version, asked=f"expected_version={expected_version}")
+                version = await self._expected(unit, key, place, expected_version)
+                unit.check(place, version=version, asked=f"expected_version={version}")
             unit.put(place, stored, ttl_ms=ttl_ms)
 
         _, version = await self._scope.run(work, attempts=1 if expected_version is not None else ATTEMPTS)
+        return version
+
+    async def _expected(self, unit: Unit, key: str, place: bytes, given: str | int) -> int:
+        """Returns the version that a document has to be at; a printed one is compared with what is stored."""
+        if not isinstance(given, str):
+            return given
+        positions = Positions(unit.store, self._scope.stored_name, self._scope.name)
+        version, digest = positions.version_in("expected_version", given, place)
+        entry = await unit.get(place)
+        if entry is not None and entry.version == version and positions.digest(entry.value) != digest:
+            raise positions.lost(version, f"version {version} of document {key!r}")
         return version
 
     async def update(self, key: str, patch: Patch | Change, *, default: object = MISSING) -> Any:
@@ -303,7 +339,7 @@ class Documents:
 
     @entered_once
     async def watch(
-        self, pattern: str = "*", *, after: int | None = None, timeout_s: float | None = None
+        self, pattern: str = "*", *, after: str | int | None = None, timeout_s: float | None = None
     ) -> AsyncGenerator[Watch]:
         """Yields an iterator over changes of documents that fit a pattern: in order, exact, none missing.
 
@@ -312,23 +348,34 @@ class Documents:
 
         Args:
             pattern: As for `keys`.
-            after: Starts after this revision; without it, where the space stands on entering.
+            after: Starts behind a `position` that a watch or a change told, in this process or another; or,
+                within a handle, behind a revision. Without it, where the space stands on entering.
             timeout_s: Ends the iteration when nothing has changed for so long; without it, it never ends.
 
         Raises:
             CompactedError: The log no longer reaches back to `after`.
+            HistoryLostError: The store no longer has what `after` stands behind: a backup was restored, or a
+                server failed over, and others may have written since.
+            InvalidError: `after` is not a position, or one of another space or kind.
         """
         self._scope.refuse_inside("watching")
-        if after is not None:
+        if after is not None and not isinstance(after, str):
             admit_revision("after", after)
         if timeout_s is not None:
             admit_wait("timeout_s", timeout_s)
         store = await self._scope.store()
         glob = compiled(pattern)
         async with hear(store, self._scope.stored_name) as hints:
-            if after is None:
-                after = (await store.read(self._scope.stored_name, [])).revision
-            yield Watch(store, self._scope, glob, hints, after, timeout_s)
+            if isinstance(after, str):
+                positions = Positions(store, self._scope.stored_name, self._scope.name)
+                start: int | Mark = positions.mark_in("after", after)
+            elif after is None:
+                start = (await store.read(self._scope.stored_name, [])).revision
+            else:
+                start = after
+            watch = Watch(store, self._scope, glob, hints, start, timeout_s)
+            await watch._begin()  # pyright: ignore[reportPrivateUsage]
+            yield watch
 
 
 def _admit_patch(key: str, patch: object) -> None:
@@ -384,7 +431,9 @@ class Document(Generic[T]):
         """Returns its value and version, or None if it is absent."""
         return await self._documents.entry(self.key, type=self._type)
 
-    async def put(self, value: T, *, expected_version: int | None = None, ttl_s: float | None = None) -> int:
+    async def put(
+        self, value: T, *, expected_version: str | int | None = None, ttl_s: float | None = None
+    ) -> int:
         """Writes it, and returns its version; see `Documents.put`.
 
         Raises:

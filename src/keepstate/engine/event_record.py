@@ -6,7 +6,7 @@ builtin form, and is never left out.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
 from typing import Any, Final, TypeAlias, cast
@@ -15,6 +15,7 @@ import msgspec
 
 from keepstate.engine import layout
 from keepstate.engine.admission import admit_instance, admit_name
+from keepstate.engine.positions import PLACE_BYTES, event_text
 from keepstate.engine.scope import Scope
 from keepstate.engine.stored import StoredMs, opened
 from keepstate.engine.times import moment_of
@@ -49,20 +50,20 @@ class Event:
     """Something that happened.
 
     Attributes:
-        position: Its place among all events of the space; higher is later. None if the transaction that reads
-            it has appended it itself.
+        number: Its place among all events of the space, for use within a handle; higher is later. None if
+            the transaction that reads it has appended it itself.
         stream: The stream that it is in.
         data: What was appended; a copy, brought up to date by upcasters.
         recorded_at: When, by the clock of who appended it. No order follows from it.
         author: Who appended it, or None.
         id: What its appender calls it; an event of the same id is not appended to the stream again.
         type: `name@version` of its data: of a registered class, or as it was told. None for other data.
-        cause: The id of the event that it follows from, or else its `stream@position`.
+        cause: The id of the event that it follows from, or else its `stream@number`.
         correlation: What all that follows from one beginning has in common.
         is_known: Whether this process knows the classes in it; else data is in builtin form.
     """
 
-    position: int | None
+    number: int | None
     stream: str
     data: Any
     recorded_at: datetime
@@ -72,11 +73,20 @@ class Event:
     cause: str | None = None
     correlation: str | None = None
     is_known: bool = True
+    _mark: bytes = field(default=b"", repr=False, compare=False)
+    """Where the stream is, and the digest of what is stored."""
+
+    @property
+    def position(self) -> str | None:
+        """An opaque text: `after=` it, any process reads on behind this event. None while `number` is."""
+        if self.number is None:
+            return None
+        return event_text(self._mark[:PLACE_BYTES], self.number, self._mark[PLACE_BYTES:])
 
     @property
     def reference(self) -> str:
-        """Returns what others name it by: its id, or else `stream@position`."""
-        return self.id or f"{self.stream}@{self.position}"
+        """Returns what others name it by: its id, or else `stream@number`."""
+        return self.id or f"{self.stream}@{self.number}"
 
 
 class EventRecord(msgspec.Struct, array_like=True, frozen=True):
@@ -91,6 +101,12 @@ class EventRecord(msgspec.Struct, array_like=True, frozen=True):
     def is_end(self) -> bool:
         """Whether it only says that the stream was truncated up to here."""
         return "truncated" in self.details
+
+    @property
+    def removed(self) -> bytes:
+        """The digest of the event whose place an end has taken."""
+        digest: bytes = self.details["truncated"]
+        return digest
 
 
 Cause: TypeAlias = Event | str | None
@@ -128,10 +144,10 @@ def admit_stream(name: str) -> None:
         raise InvalidError(f"stream {name!r} has no name of 1 to {limits.SPACE_BYTES} bytes of UTF-8")
 
 
-def admit_position(what: str, position: int) -> None:
-    """Raises `InvalidError` for what is no position of an event."""
-    if type(position) is not int or not 0 <= stamp_at(position).revision <= LAST_REVISION:
-        raise InvalidError(f"`{what}` is {position!r}; give the position of an event")
+def admit_number(what: str, number: int) -> None:
+    """Raises `InvalidError` for what is no number of an event."""
+    if type(number) is not int or not 0 <= stamp_at(number).revision <= LAST_REVISION:
+        raise InvalidError(f"`{what}` is {number!r}; give the number of an event")
 
 
 def typed(type: str) -> tuple[str, int]:
@@ -165,14 +181,14 @@ def admit_ids(id: object, count: int) -> list[str]:
     return ids
 
 
-def event_of(scope: Scope, stored: bytes, position: int | None, stream: str) -> Event | None:
+def event_of(scope: Scope, stored: bytes, number: int | None, stream: str, mark: bytes = b"") -> Event | None:
     """Returns a stored event; None for what only says that the stream was truncated.
 
     Raises:
         CorruptError: Nobody wrote such an event.
         InvalidError: An upcaster failed, or a class does not take what is stored.
     """
-    place = f"event {position} of stream {stream!r} of {scope.name!r}"
+    place = f"event {number} of stream {stream!r} of {scope.name!r}"
     record = opened(stored, EventRecord, place)
     if record.is_end:
         return None
@@ -185,7 +201,7 @@ def event_of(scope: Scope, stored: bytes, position: int | None, stream: str) -> 
     except CorruptError as error:
         raise CorruptError(f"{place} is damaged: {error}", space=scope.name, place=place) from error
     return Event(
-        position,
+        number,
         stream,
         data,
         moment_of(record.recorded_at_ms),
@@ -195,6 +211,7 @@ def event_of(scope: Scope, stored: bytes, position: int | None, stream: str) -> 
         told.get("cause"),
         told.get("correlation"),
         is_known,
+        mark,
     )
 
 
@@ -234,11 +251,11 @@ def _names_unknown(form: object) -> bool:
     return any(_names_unknown(part) for part in parts)
 
 
-def position_of(stamp: Stamp) -> int:
-    """Returns the position of the event whose key ends with this stamp."""
+def number_of(stamp: Stamp) -> int:
+    """Returns the number of the event whose key ends with this stamp."""
     return stamp.revision << _INDEX_BITS | stamp.index
 
 
-def stamp_at(position: int) -> Stamp:
-    """Returns what the key of the event at this position ends with."""
-    return Stamp(position >> _INDEX_BITS, position & ((1 << _INDEX_BITS) - 1))
+def stamp_at(number: int) -> Stamp:
+    """Returns what the key of the event at this number ends with."""
+    return Stamp(number >> _INDEX_BITS, number & ((1 << _INDEX_BITS) - 1))

@@ -34,7 +34,7 @@ _log = logging.getLogger("keepstate.engine")
 _PAGE = 1_024
 _CACHES = ("cache", "cache/2")
 MOMENT: Final = "moment"
-"""What a state is called that is kept for good; its position follows in the key."""
+"""What a state is called that is kept for good; its number follows in the key."""
 _STALE = 500
 _FAR = 10_000
 """After so many events a state is kept for good: a long fold that is killed goes on from there, and a fold up
@@ -49,12 +49,12 @@ class FoldEntry:
 
     Attributes:
         state: The state.
-        position: Of the last event in it; what an append `expected` that builds on it. None if there is none.
+        number: Of the last event in it; what an append `expected` that builds on it. None if there is none.
         events_read: How many events had to be read.
     """
 
     state: Any
-    position: int | None
+    number: int | None
     events_read: int
 
 
@@ -62,7 +62,7 @@ class FoldRecord(msgspec.Struct, array_like=True, frozen=True):
     """A state as it is kept."""
 
     digest: bytes
-    position: int
+    number: int
     latest_ms: StoredMs
     """When the latest of its events was recorded."""
     state: bytes
@@ -73,11 +73,11 @@ class FoldRecord(msgspec.Struct, array_like=True, frozen=True):
         """Whether it holds no event behind a moment."""
         if isinstance(upto, datetime):
             return self.latest_ms <= milliseconds_of(upto)
-        return upto is None or self.position <= upto
+        return upto is None or self.number <= upto
 
     def is_behind(self, base: FoldRecord | None) -> bool:
         """Whether the events after it are there: nothing was let go but what is in it."""
-        return base is None or base.position <= self.position
+        return base is None or base.number <= self.number
 
 
 class Source(Protocol):
@@ -93,7 +93,7 @@ class _Course:
     """How far a fold has come."""
 
     state: Any
-    position: int | None = None
+    number: int | None = None
     latest_ms: int = 0
     count: int = 0
     kept: int = 0
@@ -104,7 +104,7 @@ class _Course:
         self.state = state
         self.latest_ms = max(self.latest_ms, milliseconds_of(event.recorded_at))
         self.count, self.read = self.count + 1, self.read + 1
-        self.position = self.position if event.position is None else event.position
+        self.number = self.number if event.number is None else event.number
 
     def has_come_far(self) -> bool:
         """Whether it has passed a number of events at which a state is kept for good."""
@@ -131,15 +131,15 @@ class Folding:
         course = await self._followed(fold, digest, start, upto)
         if fold.cache_every is not None and course.read >= fold.cache_every:
             await self._keep(fold, digest, course, upto)
-        return FoldEntry(course.state, course.position, course.read)
+        return FoldEntry(course.state, course.number, course.read)
 
     async def afresh(self, fold: Fold, upto: int) -> FoldRecord | None:
-        """Returns the state up to a position, folded from the base or the start; None if nothing is there."""
+        """Returns the state up to a number, folded from the base or the start; None if nothing is there."""
         digest = fold.digest()
         base = await self.kept(fold, "base")
         start = self._usable_base(fold, base, digest, upto, from_base=False)
         course = await self._followed(fold, None, start, upto)
-        return None if course.position is None else self._record(fold, digest, course, course.position)
+        return None if course.number is None else self._record(fold, digest, course, course.number)
 
     async def _followed(
         self, fold: Fold, digest: bytes | None, start: FoldRecord | None, upto: Moment
@@ -148,9 +148,9 @@ class Folding:
             course = _Course(deepcopy(fold.initial))
         else:
             state = self._decoded(fold, start)
-            course = _Course(state, start.position, start.latest_ms, start.count, start.count)
-        after = course.position
-        most = limits.COUNT if self._scope.gathers else _PAGE  # own events have no position to go on behind
+            course = _Course(state, start.number, start.latest_ms, start.count, start.count)
+        after = course.number
+        most = limits.COUNT if self._scope.gathers else _PAGE  # own events have no number to go on behind
         while True:
             events = await self._source.page(after, most, whole=True)
             for event in events:
@@ -159,7 +159,7 @@ class Folding:
                 course.take(await _reduced(fold, course.state, event), event)
             if len(events) < most:
                 return course
-            after = course.position
+            after = course.number
             if digest and course.has_come_far():
                 await self._keep(fold, digest, course, upto)
 
@@ -212,10 +212,10 @@ class Folding:
         if base is None:
             return None
         if not base.is_before(upto):
-            raise PrunedError(f"the events of stream {self._stream!r} before {base.position} were let go")
+            raise PrunedError(f"the events of stream {self._stream!r} before {base.number} were let go")
         if base.digest != digest and not from_base:
             raise PrunedError(
-                f"the events of stream {self._stream!r} up to {base.position} were let go, and "
+                f"the events of stream {self._stream!r} up to {base.number} were let go, and "
                 f"{fold.title!r} was another reducer then; give from_base=True to go on from what it left"
             )
         return base
@@ -242,10 +242,10 @@ class Folding:
 
     async def _keep(self, fold: Fold, digest: bytes, course: _Course, upto: Moment) -> None:
         is_far = course.has_come_far()
-        if self._scope.gathers or course.position is None or not (is_far or upto is None):
+        if self._scope.gathers or course.number is None or not (is_far or upto is None):
             return
-        stored = msgspec.msgpack.encode(self._record(fold, digest, course, course.position))
-        moment = self._moments_key(fold) + pack(course.position)
+        stored = msgspec.msgpack.encode(self._record(fold, digest, course, course.number))
+        moment = self._moments_key(fold) + pack(course.number)
         keys = self._cache_keys(fold)
         stale = await self._stale(fold, digest) if is_far else []
 
@@ -278,8 +278,8 @@ class Folding:
                 found.append(entry.key)
         return found
 
-    def _record(self, fold: Fold, digest: bytes, course: _Course, position: int) -> FoldRecord:
-        return FoldRecord(digest, position, course.latest_ms, self._encoded(fold, course.state), course.count)
+    def _record(self, fold: Fold, digest: bytes, course: _Course, number: int) -> FoldRecord:
+        return FoldRecord(digest, number, course.latest_ms, self._encoded(fold, course.state), course.count)
 
     def _encoded(self, fold: Fold, state: Any) -> bytes:
         try:
@@ -297,7 +297,7 @@ class Folding:
 async def _reduced(fold: Fold, state: Any, event: Event) -> Any:
     new = await called(fold.reducer, state, event)
     if new is None and state is not None:
-        at = "" if event.position is None else f" of the event at {event.position}"
+        at = "" if event.number is None else f" of the event at {event.number}"
         raise InvalidError(f"{fold.title!r} returned None{at}; let it return the state after the event")
     return new
 
@@ -306,4 +306,4 @@ def is_behind(event: Event, upto: Moment) -> bool:
     """Whether an event is not in a stream any more as it was at a moment."""
     if isinstance(upto, datetime):
         return event.recorded_at > upto
-    return upto is not None and (event.position is None or event.position > upto)
+    return upto is not None and (event.number is None or event.number > upto)

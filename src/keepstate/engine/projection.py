@@ -76,9 +76,9 @@ class Projection:
     def __repr__(self) -> str:
         return f"<Projection {self.name!r} of {self._stream!r}>"
 
-    async def position(self) -> int | None:
-        """Returns the position of the last event that it counted, None if there is none."""
-        return (await self._cursor()).position
+    async def number(self) -> int | None:
+        """Returns the number of the last event that it counted, None if there is none."""
+        return (await self._cursor()).number
 
     async def run(self, *, at_once: int = 64) -> int:
         """Applies all events that it has not counted yet, and returns how many that were.
@@ -183,7 +183,7 @@ class Projection:
             return 0
         if cursor.is_clearing:
             return await self._clear(cursor)
-        events = await self._stream.page(cursor.position, min(at_once, self._fitting.most), whole=True)
+        events = await self._stream.page(cursor.number, min(at_once, self._fitting.most), whole=True)
         if not events:
             return None
         is_gathered = False
@@ -196,7 +196,7 @@ class Projection:
             is_gathered = True
 
         try:
-            moved = await self._move(cursor, Cursor(events[-1].position, self._version), apply)
+            moved = await self._move(cursor, Cursor(events[-1].number, self._version), apply)
         except InvalidError as error:
             if not is_gathered:  # it is about what `apply` has asked for
                 raise
@@ -211,7 +211,7 @@ class Projection:
         """Lets fewer events be applied at once, for what these have written is no batch."""
         if len(events) == 1:
             raise InvalidError(
-                f"what projection {self.name!r} writes of the event at {events[0].position} of stream "
+                f"what projection {self.name!r} writes of the event at {events[0].number} of stream "
                 f"{self._stream.name!r} does not fit one batch: {error}; let `apply` write less"
             ) from error
         self._fitting.burst(len(events))

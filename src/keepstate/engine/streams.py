@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_flag, admit_instance
-from keepstate.engine.event_record import ANY, Event, Expected, admit_position, admit_stream
+from keepstate.engine.event_record import ANY, Event, Expected, admit_number, admit_stream
 from keepstate.engine.folding import FoldEntry, Folding, Moment, is_behind
 from keepstate.engine.reducers import Fold, Reducer
 from keepstate.engine.scope import Scope
@@ -76,7 +76,7 @@ class EventStream:
         cause: Event | str | None = None,
         correlation: str | None = None,
     ) -> int:
-        """Appends events together, and returns the position of the last; see `Events.append`."""
+        """Appends events together, and returns the number of the last; see `Events.append`."""
         if self._upto is not None:
             raise InvalidError(f"{self!r} is the stream as it was; append to the stream itself")
         return await self._events.append(
@@ -89,7 +89,7 @@ class EventStream:
             correlation=correlation,
         )
 
-    async def read(self, *, after: int | None = None, limit: int = 256) -> list[Event]:
+    async def read(self, *, after: str | int | None = None, limit: int = 256) -> list[Event]:
         """Returns events in order, 256 if not told otherwise; see `Events.read`."""
         return self._within(await self._events.read(stream=self.name, after=after, limit=limit))
 
@@ -103,7 +103,7 @@ class EventStream:
                 return events[:place]
         return events
 
-    async def follow(self, *, after: int | None = None) -> AsyncIterator[Event]:
+    async def follow(self, *, after: str | int | None = None) -> AsyncIterator[Event]:
         """Yields events in order, and then each new one when it comes; it never ends by itself."""
         if self._upto is not None:
             raise InvalidError(f"{self!r} gets no more events; follow the stream itself")
@@ -111,13 +111,13 @@ class EventStream:
             yield event
 
     async def last(self) -> int | None:
-        """Returns the position of the last event, or None if there is none."""
+        """Returns the number of the last event, or None if there is none."""
         if self._upto is None:
             return await self._events.last(self.name)
-        position = after = None
+        number = after = None
         while events := await self.read(after=after, limit=1_024):
-            position = after = events[-1].position
-        return position
+            number = after = events[-1].number
+        return number
 
     # ---- states
 
@@ -125,12 +125,12 @@ class EventStream:
         """Returns the stream as it was; asks the store nothing.
 
         Args:
-            moment: The position of the last event to be in it; or a time with its zone: then it ends before
+            moment: The number of the last event to be in it; or a time with its zone: then it ends before
                 the first event that was recorded later.
         """
         admit_instance("moment", moment, int, datetime)
         if not isinstance(moment, datetime):
-            admit_position("moment", moment)
+            admit_number("moment", moment)
         elif moment.tzinfo is None:
             raise InvalidError(f"`moment` is {moment!r}, of no zone; give one with tzinfo")
         return EventStream.of(self._events, self.name, moment)
@@ -170,20 +170,20 @@ class EventStream:
         return (await self.fold_entry(fold, from_base=from_base)).state
 
     async def fold_entry(self, fold: Fold, *, from_base: bool = False) -> FoldEntry:
-        """Returns the same with the position of its last event, which an append that builds on it expects."""
+        """Returns the same with the number of its last event, which an append that builds on it expects."""
         admit_instance("fold", fold, Fold)
         admit_flag("from_base", from_base)
         folding = Folding(self._scope, self.name, self)
         return await folding.fold(fold, self._upto, from_base=from_base)
 
     async def truncate(self, upto: int, *folds: Fold) -> int:
-        """Lets go of the events up to a position; what they came to is kept for each fold.
+        """Lets go of the events up to a number; what they came to is kept for each fold.
 
         Each state is folded from the events twice and compared before any event is removed. Events that are
         let go forget their ids.
 
         Args:
-            upto: The position of the last event to let go.
+            upto: The number of the last event to let go.
             folds: All folds whose state has been kept; theirs go on from what is kept for them.
 
         Returns:

@@ -14,8 +14,9 @@ import msgspec
 from keepstate.engine import layout
 from keepstate.engine.admission import admit_instance
 from keepstate.engine.cursor import Cursor
-from keepstate.engine.event_record import EventRecord, admit_position, stamp_at
+from keepstate.engine.event_record import EventRecord, admit_number, stamp_at
 from keepstate.engine.folding import MOMENT, Folding, FoldRecord
+from keepstate.engine.positions import Positions
 from keepstate.engine.reducers import Fold
 from keepstate.engine.scope import Scope
 from keepstate.engine.stored import opened
@@ -28,9 +29,9 @@ _BY_BATCH = 400
 
 
 async def truncate(scope: Scope, stream: str, folding: Folding, upto: int, folds: Sequence[Fold]) -> int:
-    """Removes the events of a stream up to a position, and returns how many there were."""
+    """Removes the events of a stream up to a number, and returns how many there were."""
     scope.refuse_inside("truncating a stream")
-    admit_position("upto", upto)
+    admit_number("upto", upto)
     for fold in folds:
         admit_instance("folds", fold, Fold)
     bases = [(fold, await _verified(folding, fold, upto)) for fold in folds]
@@ -39,16 +40,19 @@ async def truncate(scope: Scope, stream: str, folding: Folding, upto: int, folds
         stamp_at(upto).revision, stamp_at(upto).index
     )
 
+    positions = Positions(await scope.store(), scope.stored_name, scope.name)
+
     async def work(unit: Unit) -> None:
         entry = await unit.get(end)
         if entry is None:
-            raise NotFoundError(f"stream {stream!r} of {scope.name!r} has no event at position {upto}")
+            raise NotFoundError(f"stream {stream!r} of {scope.name!r} has no event at number {upto}")
         for fold, base in bases:
             if base is not None:
                 unit.put(layout.fold_key(stream, fold.title, "base"), msgspec.msgpack.encode(base))
         record = opened(await unit.value(entry), EventRecord, f"event {upto}")
         if not record.is_end:
-            last = EventRecord(codec.encode(None), record.recorded_at_ms, None, {"truncated": True})
+            digest = positions.digest(entry.value)
+            last = EventRecord(codec.encode(None), record.recorded_at_ms, None, {"truncated": digest})
             unit.put(end, msgspec.msgpack.encode(last))
             if "id" in record.details:
                 unit.delete(layout.event_id_key(stream, record.details["id"]))
@@ -92,10 +96,10 @@ async def _refuse_unready(scope: Scope, stream: str, given: set[str], upto: int)
             )
     async for _, entry in scope.scan(layout.stream_key(layout.CURSORS, stream)):
         name = str(unpack(entry.key[len(layout.CURSORS) :])[1])
-        position = Cursor.of(entry.value, name).position
-        if position is None or position < upto:
+        number = Cursor.of(entry.value, name).number
+        if number is None or number < upto:
             raise InvalidError(
-                f"projection {name!r} of stream {stream!r} stands at {position}, before {upto}; "
+                f"projection {name!r} of stream {stream!r} stands at {number}, before {upto}; "
                 "let it run first"
             )
 
@@ -112,8 +116,8 @@ async def _remove_moments(scope: Scope, stream: str, upto: int) -> None:
     """Removes the states of folds as they were before the end: they tell of what was let go."""
     keys: list[bytes] = []
     async for _, entry in scope.scan(layout.stream_key(layout.FOLDS, stream)):
-        _, _, kind, *position = unpack(entry.key[len(layout.FOLDS) :])
-        if kind == MOMENT and int(str(position[0])) < upto:
+        _, _, kind, *number = unpack(entry.key[len(layout.FOLDS) :])
+        if kind == MOMENT and int(str(number[0])) < upto:
             keys.append(entry.key)
     for start in range(0, len(keys), _BY_BATCH):
         await _delete(scope, keys[start : start + _BY_BATCH])

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import deque
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
 from keepstate.engine import large_values, layout
@@ -11,6 +12,7 @@ from keepstate.engine.describing import describe
 from keepstate.engine.document_record import decoded, name_and_value
 from keepstate.engine.glob import Glob
 from keepstate.engine.losses import Losses
+from keepstate.engine.positions import Positions
 from keepstate.engine.scope import Scope
 from keepstate.errors import (
     CompactedError,
@@ -20,7 +22,7 @@ from keepstate.errors import (
     MissingExtraError,
     UnsupportedError,
 )
-from keepstate.stores.protocol import Change, Listener, Store
+from keepstate.stores.protocol import Change, Listener, Mark, Store
 
 _LONGEST_WAIT_S = 5.0
 """How long to trust that no hint was lost."""
@@ -38,6 +40,8 @@ class DocumentChange:
         old: Its value before, None if it was created.
         new: Its value after, None if it was deleted or expired.
         revision: The revision that changed it; documents changed together have the same.
+        position: An opaque text. `after=` it, a watch in any process goes on behind this change; of documents
+            that were changed together, only behind the last one, and before it with all of them again.
     """
 
     key: str
@@ -45,26 +49,42 @@ class DocumentChange:
     old: Any
     new: Any
     revision: int
+    position: str = field(default="", compare=False)
 
 
 class Watch:
     """An iterator over changes.
 
     Attributes:
-        revision: How far the changes given are complete; start there (`after=`) to go on later.
+        revision: How far the changes given are complete, within this handle.
     """
 
     revision: int
 
     def __init__(
-        self, store: Store, scope: Scope, glob: Glob, hints: Listener, after: int, timeout_s: float | None
+        self,
+        store: Store,
+        scope: Scope,
+        glob: Glob,
+        hints: Listener,
+        after: int | Mark,
+        timeout_s: float | None,
     ) -> None:
         self._store, self._scope, self._glob, self._hints = store, scope, glob, hints
         self._timeout_s, self._losses = timeout_s, Losses(store, scope.stored_name, scope.name)
+        self._positions = Positions(store, scope.stored_name, scope.name)
         self._ready: deque[Change] = deque()
-        self._asked_to = self.revision = after
+        self._complete = after if isinstance(after, Mark) else None
+        self._nonces: Mapping[int, bytes] = {} if self._complete is None else dict([self._complete])
+        self._asked_to = self.revision = after.revision if isinstance(after, Mark) else after
         self.passed = 0
         """How many changes it has passed that it could not read."""
+
+    @property
+    def position(self) -> str:
+        """An opaque text: `after=` it, a watch in any process goes on where this one stands."""
+        assert self._complete is not None, "_begin() has asked"
+        return self._positions.of_mark(self._complete)
 
     def __repr__(self) -> str:
         return f"<Watch {self._glob.text!r} of {self._scope.name!r} after {self.revision}>"
@@ -80,7 +100,7 @@ class Watch:
             while self._ready:
                 if (told := await self._next()) is not None:
                     return told
-            self.revision = self._asked_to
+            self._reached(self._asked_to)
             moved = await self._ask()
             left_s = _LONGEST_WAIT_S if deadline_s is None else deadline_s - clock.monotonic_s()
             if left_s > 0:
@@ -91,7 +111,7 @@ class Watch:
             if moved and goal is None:
                 goal = (await self._store.read(self._scope.stored_name, [])).revision
             if not self._ready and (goal is None or self._asked_to >= goal):
-                self.revision = self._asked_to
+                self._reached(self._asked_to)
                 raise StopAsyncIteration
 
     async def take(self, timeout_s: float) -> list[DocumentChange]:
@@ -118,7 +138,7 @@ class Watch:
                 if not taken:
                     raise
                 return taken  # those before it are told first
-        self.revision = self._asked_to
+        self._reached(self._asked_to)
         return taken
 
     def wake(self) -> None:
@@ -147,15 +167,39 @@ class Watch:
     def _take(self) -> None:
         # A revision is complete once its last change has been given.
         revision = self._ready.popleft().revision
-        follows = bool(self._ready) and self._ready[0].revision == revision
-        self.revision = revision - 1 if follows else revision
+        if self._ready and self._ready[0].revision == revision:
+            self.revision = revision - 1
+        else:
+            self._reached(revision)
+
+    def _reached(self, revision: int) -> None:
+        self.revision = revision
+        self._complete = Mark(revision, self._nonces.get(revision, b""))
+
+    async def _begin(self) -> None:
+        """Fetches the first changes, in the read that verifies the position that it goes on behind.
+
+        Raises:
+            CompactedError: The log no longer reaches back to it.
+            HistoryLostError: The store no longer has what it stands behind.
+        """
+        start = self._asked_to
+        await self._ask()
+        self._complete = Mark(start, self._nonces.get(start, b""))
 
     async def _ask(self) -> bool:
-        """Fetches the next whole revisions, and says whether there were any."""
-        changes = await self._store.changes(self._scope.stored_name, self._asked_to)
+        """Fetches the next whole revisions, and says whether there were any.
+
+        Raises:
+            HistoryLostError: The revision that it goes on behind is another one now.
+        """
+        start = self._asked_to
+        changes = await self._store.changes(self._scope.stored_name, start)
         self._losses.verify()
-        moved = changes.upto > self._asked_to
-        self._asked_to = changes.upto
+        if start in self._nonces and changes.nonces.get(start, b"") != self._nonces[start]:
+            raise self._positions.lost(start, f"revision {start}")
+        moved = changes.upto > start
+        self._asked_to, self._nonces = changes.upto, changes.nonces
         for change in changes.items:
             if change.key.startswith(layout.DOCUMENTS):
                 self._ready.extend(_parted(change))
@@ -177,7 +221,15 @@ class Watch:
         kind: Literal["created", "updated", "deleted"] = (
             "deleted" if change.deleted else "created" if old is None else "updated"
         )
-        return DocumentChange(name, kind, self._value(change, old), self._value(change, new), change.revision)
+        values = self._value(change, old), self._value(change, new)
+        return DocumentChange(name, kind, *values, change.revision, self._position_behind(change))
+
+    def _position_behind(self, change: Change) -> str:
+        """Returns the position once this change, which is the next to be given, has been given."""
+        follows = len(self._ready) > 1 and self._ready[1].revision == change.revision
+        if follows:
+            return self.position
+        return self._positions.of_mark(Mark(change.revision, self._nonces.get(change.revision, b"")))
 
     async def _whole(self, change: Change, stored: bytes | None) -> bytes | None:
         if stored is None:

@@ -35,7 +35,7 @@ async def note_time(folder: Folder, least_s: float = 0.0) -> None:
 
 async def remove_old(folder: Folder, before: datetime, together: Together) -> int:
     """Removes documents that were last written before a time, as far as notes tell, and returns how many."""
-    last, position = await _revision_at(folder, before)
+    last, number = await _revision_at(folder, before)
     keys = [key async for key in folder.space.documents.keys(escaped(folder.prefix) + "*")] if last else []
     removed = 0
     for begin in range(0, len(keys), _REMOVED_AT_ONCE):
@@ -49,15 +49,15 @@ async def remove_old(folder: Folder, before: datetime, together: Together) -> in
             return len(old)
 
         removed += await together(folder, work, message="clean up what is old")
-    if position is not None:
-        await folder.space.events.stream(folder.label(_TIMES)).truncate(position)
+    if number is not None:
+        await folder.space.events.stream(folder.label(_TIMES)).truncate(number)
     return removed
 
 
 async def _revision_at(folder: Folder, before: datetime) -> tuple[int, int | None]:
-    """Returns the revision that the last note tells which is not younger, and the position of the one before.
+    """Returns the revision that the last note tells which is not younger, and the number of the one before.
 
-    The revision is 0 if there is no such note, the position None if none comes before it.
+    The revision is 0 if there is no such note, the number None if none comes before it.
     """
     stream = folder.space.events.stream(folder.label(_TIMES))
     found, after, passed = 0, None, None
@@ -67,6 +67,6 @@ async def _revision_at(folder: Folder, before: datetime) -> tuple[int, int | Non
             now, revision = event.data
             if now > before:
                 return found, passed
-            found, after, passed = max(found, revision), event.position, after
+            found, after, passed = max(found, revision), event.number, after
         if len(noted) < _READ:
             return found, passed

@@ -191,18 +191,21 @@ class StateManager(Manager):
         found = await folder.space.documents.entry(folder.name(key))
         return None if found is None else replace(found, key=key)
 
-    async def compare_and_set(self, key: str, value: object, *, expected_version: int) -> int:
+    async def compare_and_set(self, key: str, value: object, *, expected_version: str | int) -> int:
         """Writes a value at once if it is still at a version, and returns the new version.
 
         Args:
             key: Its name.
             value: The new value.
-            expected_version: The version that `entry` told; 0 if there must be none.
+            expected_version: The version that `entry` told, printed or within a handle as a number; 0 if
+                there must be none.
 
         Raises:
             ConflictError: It is at another version; `actual` says at which.
+            HistoryLostError: The store lost what a printed version was printed of.
         """
-        admit_revision("expected_version", expected_version)
+        if not isinstance(expected_version, str):
+            admit_revision("expected_version", expected_version)
         folder = (await self._place_of(key)).by(f"save {key}")
         await self._flush([key])
         version = await folder.space.documents.put(

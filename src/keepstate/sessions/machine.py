@@ -203,7 +203,7 @@ class AgentStateMachine(Kept):
         stream, found, after = self._place.events.stream(self._stream), list[Transition](), None
         while events := await stream.read(after=after, limit=1_000):
             found += [_transition(event.data, event.recorded_at) for event in events]
-            after = events[-1].position
+            after = events[-1].number
             if after is None:
                 break
         return found

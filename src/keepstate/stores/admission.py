@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keepstate.errors import InvalidError
+from keepstate.errors import CompactedError, HistoryLostError, InvalidError
 from keepstate.stores.protocol import Batch, Check, Delete, Put, Write
 from keepstate.values import limits
 from keepstate.values.key import STAMP_SIZE, STAMP_TAG
@@ -210,3 +210,28 @@ def admit_listing(prefix: str, after: str | None, limit: int) -> None:
         if name:
             admit_space(name)
     limits.admit_count("limit", limit)
+
+
+def refuse_gone(space: str, after: int, *, floor: int, revision: int, url: str | None = None) -> None:
+    """Raises where the log of a space, from `floor` up to `revision`, cannot tell what came after a revision.
+
+    Raises:
+        CompactedError: The log starts above it.
+        HistoryLostError: The space ends below it.
+    """
+    if after < floor:
+        raise CompactedError(
+            f"changes of {space!r} after revision {after} are gone; the log starts after {floor}: "
+            "read the present state and follow from its revision",
+            url=url,
+            space=space,
+            floor=floor,
+        )
+    if after > revision:
+        raise HistoryLostError(
+            f"space {space!r} is at revision {revision}, below {after}: "
+            "the revision is another space's, or the store lost it",
+            url=url,
+            space=space,
+            revision=after,
+        )

@@ -26,6 +26,7 @@ from keepstate.stores.admission import admit_reading
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import (
     CONTENT_NAMED,
+    NONCE_BYTES,
     Applied,
     Batch,
     Capabilities,
@@ -100,6 +101,7 @@ class _Head(msgspec.Struct, array_like=True):
     revision: int = 0
     clock_ms: int = 0
     entries: dict[bytes, _Kept] = msgspec.field(default_factory=dict[bytes, _Kept])
+    nonce: bytes = b""
 
 
 class KeyValueStore(StoreBase):
@@ -172,6 +174,7 @@ class KeyValueStore(StoreBase):
     def _write(self, batch: Batch, head: _Head) -> list[str]:
         """Writes objects, brings the head to the next revision, and returns what is to be deleted then."""
         head.revision += 1
+        head.nonce = self._clock.random_bytes(NONCE_BYTES)
         version = head.revision.to_bytes(_VERSION_BYTES)
         objects: dict[str, bytes] = {}
         gone: list[str] = []
@@ -233,7 +236,8 @@ class KeyValueStore(StoreBase):
         return Page(page, following, head.revision, now_ms)
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
-        revision = self._head(space).revision
+        head = self._head(space)
+        revision = head.revision
         if after > revision:
             raise HistoryLostError(
                 f"space {space!r} is at revision {revision}, below {after}; the store lost it",
@@ -246,7 +250,7 @@ class KeyValueStore(StoreBase):
                 space=space,
                 floor=revision,
             )
-        return Changes((), revision, revision)
+        return Changes((), revision, revision, {revision: head.nonce})
 
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
         names = [unquote(key[len(_HEADS) :]) for key in self._values.keys(_HEADS)]
@@ -261,7 +265,9 @@ class KeyValueStore(StoreBase):
             if stored is None:
                 return
             head = _decoded(stored, space)
-            if self._swap(_head_key(space), stored, _encoded(_Head(head.revision + 1, head.clock_ms))):
+            nonce = self._clock.random_bytes(NONCE_BYTES)
+            dropped = _Head(head.revision + 1, head.clock_ms, nonce=nonce)
+            if self._swap(_head_key(space), stored, _encoded(dropped)):
                 break
         for key in list(self._values.keys(_object_key(space, b""))):
             self._values.delete(key)

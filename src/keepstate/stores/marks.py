@@ -10,32 +10,23 @@ Whoever read something before a loss was noticed learns of it by the number of l
 numbers and values of a history that is gone, and a batch built on them is void.
 
 A mark below the log's floor cannot be compared any more and passes: the log was cut, or the space dropped, in
-order.
+order. The floor itself keeps its nonce and is compared.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from keepstate.errors import HistoryLostError
-from keepstate.stores.protocol import Batch, Outcome
-
-NONCE_BYTES: Final = 8
+from keepstate.stores.protocol import NONCE_BYTES, Batch, Mark, Outcome
 
 RECENT: Final = 8192
 """How many marks are kept ready for use; the others take less room, and a little longer."""
 
 _NONCE_BITS: Final = 8 * NONCE_BYTES
 _NONCE_MASK: Final = (1 << _NONCE_BITS) - 1
-
-
-class Mark(NamedTuple):
-    """A revision and its nonce."""
-
-    revision: int
-    nonce: bytes
 
 
 class Marks:

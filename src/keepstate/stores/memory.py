@@ -17,8 +17,18 @@ from keepstate._runner import Colour, Runner
 from keepstate.errors import InvalidError
 from keepstate.stores.admission import admit_read
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
-from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Outcome, Page, Reading
-from keepstate.stores.space_state import Record, SpaceState
+from keepstate.stores.protocol import (
+    NONCE_BYTES,
+    Batch,
+    Capabilities,
+    Changes,
+    Durability,
+    Outcome,
+    Page,
+    Reading,
+)
+from keepstate.stores.records import Record
+from keepstate.stores.space_state import SpaceState
 from keepstate.stores.space_table import SpaceTable
 from keepstate.stores.urls import StoreUrl
 
@@ -26,8 +36,10 @@ from keepstate.stores.urls import StoreUrl
 class MemoryHeap:
     """The spaces themselves, and the opened stores that want to hear of changes to them."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.lock = threading.Lock()
+        self._nonce = clock.random_bytes(NONCE_BYTES)
+        """Of every revision: what is kept in memory is lost as a whole, with its heap."""
         self.spaces = SpaceTable[SpaceState]()
         self._handles: tuple[ref[MemoryStore], ...] = ()
 
@@ -36,7 +48,7 @@ class MemoryHeap:
         state = self.spaces.get(batch.space)
         if state is not None:
             return state, *state.apply(batch, clock_ms)
-        state = SpaceState()
+        state = SpaceState(self._nonce)
         outcome, record = state.apply(batch, clock_ms)
         if not state.is_new:
             self.spaces[batch.space] = state
@@ -44,7 +56,7 @@ class MemoryHeap:
 
     def seen(self, name: str) -> SpaceState:
         """Returns the space to read from; asking for one does not make it."""
-        return self.spaces.get(name) or SpaceState()
+        return self.spaces.get(name) or SpaceState(self._nonce)
 
     def join(self, store: MemoryStore) -> None:
         """Lets an opened store hear of changes for as long as it lives."""

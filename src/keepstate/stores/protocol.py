@@ -10,19 +10,18 @@ objects), `01` the key, `02` the key with its old and new value. Any other first
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import StrEnum
-from typing import TYPE_CHECKING, Final, Literal, Protocol, TypeAlias, runtime_checkable
+from typing import Final, Literal, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
 
 from keepstate.errors import InvalidError, StorageError
 
-if TYPE_CHECKING:
-    from keepstate.stores.marks import Mark
-
 LAST_REVISION: Final = 2**53 - 1
 """The largest that every backend counts to exactly; no space reaches it."""
+
+NONCE_BYTES: Final = 8
 
 ABSENT: Final = 0
 """The version that a `Check` gives for a key that must be absent."""
@@ -47,6 +46,13 @@ class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
     """Whether several processes may have it open at once."""
     fails_over: bool = False
     """Whether a replica that missed acknowledged writes may take over."""
+
+
+class Mark(NamedTuple):
+    """A revision and its nonce."""
+
+    revision: int
+    nonce: bytes
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
@@ -172,6 +178,12 @@ class Changes(msgspec.Struct, frozen=True):
     upto: int
     floor: int
     """The lowest revision after which changes can be asked for."""
+    nonces: Mapping[int, bytes]
+    """The nonces of the revision asked after, of each revision in `items`, and of `upto`.
+
+    A nonce is random and drawn for each revision (for a store in memory, once in its life), so a revision
+    that counts up again after a loss has another one. Revision 0 has none.
+    """
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -246,7 +258,7 @@ class Store(Protocol):
         ...
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Returns what changed after a revision.
+        """Returns what changed after a revision, and the nonces of the revisions that it names.
 
         An answer ends with the revision that reaches `limit` changes or 8 MiB.
 

@@ -11,12 +11,12 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from heapq import heapify, heappop, heappush
 
-import msgspec
-
-from keepstate.errors import CompactedError, HistoryLostError, InvalidError, OutcomeUnknownError
-from keepstate.stores.admission import REPLACING_WRITES, admit_reading, replaces_too_much
+from keepstate._clock import SYSTEM_CLOCK
+from keepstate.errors import InvalidError, OutcomeUnknownError
+from keepstate.stores.admission import REPLACING_WRITES, admit_reading, refuse_gone, replaces_too_much
 from keepstate.stores.key_index import KeyIndex
 from keepstate.stores.protocol import (
+    NONCE_BYTES,
     Applied,
     Batch,
     Change,
@@ -24,47 +24,30 @@ from keepstate.stores.protocol import (
     Check,
     Conflict,
     Entry,
+    Mark,
     Outcome,
     Page,
     Put,
     Reading,
 )
+from keepstate.stores.records import NO_MARK, NOTHING_REPLACED, Logged, Record, changes_of, weigh
 from keepstate.values import limits
-from keepstate.values.key import OBJECTS, WITH_VALUES, stamp_suffix
+from keepstate.values.key import WITH_VALUES, stamp_suffix
 
 RETRY_KEPT_MS = 3_600_000
 """How long the outcome of a retry is kept for a late original."""
 
-_NOTHING_REPLACED = (None,)
-
-
-class Record(msgspec.Struct, array_like=True, frozen=True):
-    """One applied revision: all that a replay needs to make it again."""
-
-    revision: int
-    now_ms: int
-    entries: list[Entry]
-    deleted: list[bytes]
-    token: bytes | None = None
-    dropped: bool = False
-
-
-_UNTOLD_BYTES = 512
-"""How large a value may be to stay in the log although the log does not tell it: taking it out costs a tenth
-of a put, and leaving it in at most 5 MiB a space."""
-
-_Logged = tuple[Record, Sequence[bytes | None], int]
-"""A record in the log, the values of section `02` that it replaced or removed, and its weight in bytes."""
-
 
 class SpaceState:
-    """Entries, log and tokens of one space."""
+    """Entries, log and tokens of one space; with a `nonce` of its own each revision has this one."""
 
     __slots__ = (
         "_expiry",
+        "_floor_mark",
         "_index",
         "_log",
         "_log_bytes",
+        "_nonce",
         "_retries",
         "_tokens",
         "_unfinished",
@@ -74,13 +57,15 @@ class SpaceState:
         "revision",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, nonce: bytes = b"") -> None:
+        self._nonce = nonce
+        self._floor_mark = NO_MARK
         self.revision = 0
         self.clock_ms = 0
         self.floor = 0
         self.entries: dict[bytes, Entry] = {}
         self._index = KeyIndex()
-        self._log: deque[_Logged] = deque()
+        self._log: deque[Logged] = deque()
         self._log_bytes = 0
         self._tokens: dict[bytes, Applied] = {}
         self._retries: dict[bytes, tuple[Outcome, int]] = {}
@@ -221,7 +206,12 @@ class SpaceState:
                 written.append(Entry(key, write.value, revision, created, expires_at_ms))
             elif write.key in entries:
                 deleted.append(write.key)
-        return Record(revision, now_ms, written, deleted, batch.token)
+        nonce = self._nonce or self._next_nonce()
+        return Record(revision, now_ms, written, deleted, batch.token, False, nonce)
+
+    def _next_nonce(self) -> bytes:
+        """Returns the nonce of the revision that is being made."""
+        return self._nonce or SYSTEM_CLOCK.random_bytes(NONCE_BYTES)
 
     def sweep(self, clock_ms: int, limit: int) -> Record | None:
         """Removes up to `limit` expired entries, and no more than a batch may hold, as the next revision."""
@@ -252,7 +242,7 @@ class SpaceState:
             heappop(self._expiry)
         if not expired:
             return None
-        record = Record(self.revision + 1, now_ms, [], list(expired))
+        record = Record(self.revision + 1, now_ms, [], list(expired), nonce=self._next_nonce())
         self.install(record)
         return record
 
@@ -260,7 +250,8 @@ class SpaceState:
         """Empties the space as its next revision, below which nothing can be asked for."""
         if self._unfinished is not None:
             self._mend()
-        record = Record(self.revision + 1, self.now_ms(clock_ms), [], [], dropped=True)
+        now_ms, nonce = self.now_ms(clock_ms), self._next_nonce()
+        record = Record(self.revision + 1, now_ms, [], [], dropped=True, nonce=nonce)
         self.install(record)
         return record
 
@@ -284,7 +275,7 @@ class SpaceState:
     def _replaced(self, record: Record) -> Sequence[bytes | None]:
         """Returns what the log keeps beside the record: the values before, of section `02`."""
         if not record.deleted and len(record.entries) == 1 and record.entries[0].key[0] != WITH_VALUES:
-            return _NOTHING_REPLACED
+            return NOTHING_REPLACED
         olds: list[bytes | None] = []
         for entry in record.entries:
             old = self.entries.get(entry.key) if entry.key[0] == WITH_VALUES else None
@@ -307,7 +298,7 @@ class SpaceState:
             self._index.remove(key)
 
     def _keep_in_log(self, record: Record, olds: Sequence[bytes | None]) -> None:
-        logged = _logged(record, olds)
+        logged = weigh(record, olds)
         self._log.append(logged)
         self._log_bytes += logged[2]
         self.revision = record.revision
@@ -321,7 +312,9 @@ class SpaceState:
     def _cut_log(self) -> None:
         log = self._log
         while len(log) > limits.LOG_REVISIONS or (self._log_bytes > limits.LOG_BYTES and len(log) > 1):
-            oldest, _, weight = log.popleft()
+            oldest, _, weight = log[0]
+            self._floor_mark = Mark(oldest.revision, oldest.nonce)  # first: `_mend` cuts the log up to it
+            log.popleft()
             self._log_bytes -= weight
             self.floor = oldest.revision
             if oldest.token is not None:
@@ -346,26 +339,29 @@ class SpaceState:
             for key in record.deleted:
                 self.entries.pop(key, None)
             if not self._log or self._log[-1][0].revision != record.revision:
-                self._log.append(_logged(record, olds))
+                self._log.append(weigh(record, olds))
             self.clock_ms = max(self.clock_ms, record.now_ms)
             self.revision = record.revision
         self._index = KeyIndex()
         for key in sorted(self.entries):
             self._index.add(key)
         self._expiry = self._expiring()
+        while self._log and self._log[0][0].revision <= self._floor_mark.revision:
+            self._log.popleft()
+        self.floor = self._floor_mark.revision
         self._log_bytes = sum(weight for _, _, weight in self._log)
         logged = [each for each, _, _ in self._log]
         self._tokens = {each.token: Applied(each.revision, each.now_ms) for each in logged if each.token}
-        if self._log:
-            self.floor = self._log[0][0].revision - 1
         self._unfinished = None
 
     def _forget(self, record: Record) -> None:
-        log = deque[_Logged]()
+        log = deque[Logged]()
         index = KeyIndex()
+        mark = Mark(record.revision, record.nonce)
         if record.now_ms > self.clock_ms:
             self.clock_ms = record.now_ms
         # Assignments alone: an interrupt comes before or after them.
+        self._floor_mark = mark
         self.revision = self.floor = record.revision
         self.entries, self._index, self._expiry = {}, index, []
         self._log, self._log_bytes, self._tokens = log, 0, {}
@@ -428,71 +424,27 @@ class SpaceState:
         """Returns whole logged revisions above `after`."""
         if self._unfinished is not None:
             self._mend()
-        if after < self.floor:
-            raise CompactedError(
-                f"changes of {space!r} after revision {after} are gone; the log starts after {self.floor}: "
-                "read the present state and follow from its revision",
-                space=space,
-                floor=self.floor,
-            )
-        if after > self.revision:
-            raise HistoryLostError(
-                f"space {space!r} is at revision {self.revision}, below {after}: "
-                "the revision is another space's, or the store lost it",
-                space=space,
-                revision=after,
-            )
+        refuse_gone(space, after, floor=self.floor, revision=self.revision)
         items: list[Change] = []
+        nonces = {after: self._nonce_of(after)}
         size, upto = 0, after
         for record, olds, weight in self._logged_after(after):
-            items += _changes_of(record, olds)
+            items += changes_of(record, olds)
             size, upto = size + weight, record.revision
+            nonces[upto] = record.nonce
             if len(items) >= limit or size >= limits.PAGE_BYTES:
                 break
-        return Changes(items, upto, self.floor)
+        return Changes(items, upto, self.floor, nonces)
 
-    def _logged_after(self, after: int) -> Iterator[_Logged]:
+    def _nonce_of(self, revision: int) -> bytes:
+        """Returns the nonce of a revision from the floor on."""
+        if revision == self._floor_mark.revision:
+            return self._floor_mark.nonce
+        return self._log[revision - self._log[0][0].revision][0].nonce
+
+    def _logged_after(self, after: int) -> Iterator[Logged]:
         if not self._log:
             return
         first = after + 1 - self._log[0][0].revision
         for place in range(max(first, 0), len(self._log)):
             yield self._log[place]
-
-
-def _logged(record: Record, olds: Sequence[bytes | None]) -> _Logged:
-    if olds is _NOTHING_REPLACED:  # one entry, which the log tells without its value
-        entry = record.entries[0]
-        told = record if len(entry.value) <= _UNTOLD_BYTES else _without_untold(record)
-        return told, olds, 2 * limits.CHANGE_BYTES + len(entry.key)
-    size, holds_untold = limits.CHANGE_BYTES * (1 + len(olds)), False
-    for entry in record.entries:
-        size += len(entry.key)
-        if entry.key[0] == WITH_VALUES:
-            size += len(entry.value)
-        elif len(entry.value) > _UNTOLD_BYTES:
-            holds_untold = True
-    for old in olds:
-        if old is not None:
-            size += len(old)
-    return (_without_untold(record) if holds_untold else record), olds, size
-
-
-def _without_untold(record: Record) -> Record:
-    """Returns the record without values that the log does not tell, so that they go when replaced."""
-    told = [
-        entry if entry.key[0] == WITH_VALUES else Entry(entry.key, b"", entry.version, entry.created)
-        for entry in record.entries
-    ]
-    return Record(record.revision, record.now_ms, told, record.deleted, record.token)
-
-
-def _changes_of(record: Record, olds: Sequence[bytes | None]) -> Iterator[Change]:
-    for entry, old in zip(record.entries, olds, strict=False):
-        if entry.key[0] != OBJECTS:
-            new = entry.value if entry.key[0] == WITH_VALUES else None
-            # Only an expired entry is replaced by one that this very revision has created.
-            expired = old is not None and entry.created == record.revision
-            yield Change(record.revision, entry.key, False, old, new, expired)
-    for key, old in zip(record.deleted, olds[len(record.entries) :], strict=True):
-        if key[0] != OBJECTS:
-            yield Change(record.revision, key, True, old, None)

@@ -60,14 +60,20 @@ class Documents(Twin[engine.Documents]):
         return finish(self._inner.entries(*keys))
 
     def put(
-        self, key: str, value: object, *, expected_version: int | None = None, ttl_s: float | None = None
+        self,
+        key: str,
+        value: object,
+        *,
+        expected_version: str | int | None = None,
+        ttl_s: float | None = None,
     ) -> int:
         """Writes a document.
 
         Args:
             key: Its name; 1 to 512 bytes of UTF-8.
             value: Anything the codec keeps without loss; classes only if they are registered.
-            expected_version: Writes only over this version; 0 only if it is absent.
+            expected_version: Writes only over this version; 0 only if it is absent. A `printed_version` may
+                come from another process; a number is for use within a handle.
             ttl_s: Lets it expire so many seconds from now.
 
         Returns:
@@ -75,6 +81,8 @@ class Documents(Twin[engine.Documents]):
 
         Raises:
             ConflictError: It is not at `expected_version`; `actual` says where it is.
+            HistoryLostError: It is at the revision of a `printed_version`, which wrote something else: the
+                store lost what was printed, and others wrote after.
             InvalidError: The value would not come back equal; the path of what is at fault is named.
         """
         return finish(self._inner.put(key, value, expected_version=expected_version, ttl_s=ttl_s))
@@ -127,7 +135,7 @@ class Documents(Twin[engine.Documents]):
 
     @entered_once
     def watch(
-        self, pattern: str = "*", *, after: int | None = None, timeout_s: float | None = None
+        self, pattern: str = "*", *, after: str | int | None = None, timeout_s: float | None = None
     ) -> Generator[Watch]:
         """Yields an iterator over changes of documents that fit a pattern: in order, exact, none missing.
 
@@ -136,11 +144,15 @@ class Documents(Twin[engine.Documents]):
 
         Args:
             pattern: As for `keys`.
-            after: Starts after this revision; without it, where the space stands on entering.
+            after: Starts behind a `position` that a watch or a change told, in this process or another; or,
+                within a handle, behind a revision. Without it, where the space stands on entering.
             timeout_s: Ends the iteration when nothing has changed for so long; without it, it never ends.
 
         Raises:
             CompactedError: The log no longer reaches back to `after`.
+            HistoryLostError: The store no longer has what `after` stands behind: a backup was restored, or a
+                server failed over, and others may have written since.
+            InvalidError: `after` is not a position, or one of another space or kind.
         """
         with entered(self._inner.watch(pattern, after=after, timeout_s=timeout_s)) as inner:
             yield Watch(inner)
@@ -176,7 +188,7 @@ class Document(Twin[engine.Document[T]], Generic[T]):
         """Returns its value and version, or None if it is absent."""
         return finish(self._inner.entry())
 
-    def put(self, value: T, *, expected_version: int | None = None, ttl_s: float | None = None) -> int:
+    def put(self, value: T, *, expected_version: str | int | None = None, ttl_s: float | None = None) -> int:
         """Writes it, and returns its version; see `Documents.put`.
 
         Raises:

@@ -40,7 +40,7 @@ class Events(Twin[engine.Events]):
         Args:
             events: At most 990 values that the codec keeps; 490 if they have ids.
             stream: Which stream; at most 200 bytes of UTF-8.
-            expected: `ANY`, `NO_STREAM`, `EXISTS`, or the position of the stream's last event.
+            expected: `ANY`, `NO_STREAM`, `EXISTS`, or the number of the stream's last event.
             id: What the event is called, or a list with an id for each. An event whose id the stream has
                 already is not appended again, whatever it holds; if all are there, the stream may be as it
                 likes.
@@ -49,7 +49,7 @@ class Events(Twin[engine.Events]):
             correlation: What they have in common with all that follows from the same beginning.
 
         Returns:
-            The position of the last one; 0 inside a transaction, which has none before it ends.
+            The number of the last one; 0 inside a transaction, which has none before it ends.
 
         Raises:
             ConflictError: The stream is not as expected; nothing was appended.
@@ -67,25 +67,27 @@ class Events(Twin[engine.Events]):
         )
 
     def last(self, stream: str = "main") -> int | None:
-        """Returns the position of a stream's last event, or None if it has none."""
+        """Returns the number of a stream's last event, or None if it has none."""
         return finish(self._inner.last(stream))
 
-    def read(self, *, stream: str = "main", after: int | None = None, limit: int = 256) -> list[Event]:
+    def read(self, *, stream: str = "main", after: str | int | None = None, limit: int = 256) -> list[Event]:
         """Returns events in order.
 
         Args:
             stream: Which stream.
-            after: Starts behind this position; without it, at the first event.
+            after: Starts behind the event of this `position`, in this process or another; or, within a
+                handle, behind its `number`. Without it, at the first event.
             limit: How many at the most; to read on, give the position of the last one as `after`.
 
         Raises:
-            HistoryLostError: The space has never come as far as `after`: the position is another space's, or
-                the store lost what stood there.
+            HistoryLostError: The store no longer has the event that `after` stands behind: a backup was
+                restored, or a server failed over, and others may have written since.
+            InvalidError: `after` is not a position, or one of another space, stream or kind.
             PrunedError: The stream was truncated behind `after`.
         """
         return finish(self._inner.read(stream=stream, after=after, limit=limit))
 
-    def follow(self, *, stream: str = "main", after: int | None = None) -> Iterator[Event]:
+    def follow(self, *, stream: str = "main", after: str | int | None = None) -> Iterator[Event]:
         """Yields events in order, and then each new one when it comes; it never ends by itself.
 
         Raises:

@@ -57,9 +57,9 @@ class Projection(Twin[engine.Projection]):
         """What its cursor is called."""
         return self._inner.name
 
-    def position(self) -> int | None:
-        """Returns the position of the last event that it counted, None if there is none."""
-        return finish(self._inner.position())
+    def number(self) -> int | None:
+        """Returns the number of the last event that it counted, None if there is none."""
+        return finish(self._inner.number())
 
     def run(self, *, at_once: int = 64) -> int:
         """Applies all events that it has not counted yet, and returns how many that were.

@@ -46,30 +46,30 @@ class EventStream(Twin[engine.EventStream]):
         cause: Event | str | None = None,
         correlation: str | None = None,
     ) -> int:
-        """Appends events together, and returns the position of the last; see `Events.append`."""
+        """Appends events together, and returns the number of the last; see `Events.append`."""
         return finish(
             self._inner.append(
                 *events, expected=expected, id=id, type=type, cause=cause, correlation=correlation
             )
         )
 
-    def read(self, *, after: int | None = None, limit: int = 256) -> list[Event]:
+    def read(self, *, after: str | int | None = None, limit: int = 256) -> list[Event]:
         """Returns events in order, 256 if not told otherwise; see `Events.read`."""
         return finish(self._inner.read(after=after, limit=limit))
 
-    def follow(self, *, after: int | None = None) -> Iterator[Event]:
+    def follow(self, *, after: str | int | None = None) -> Iterator[Event]:
         """Yields events in order, and then each new one when it comes; it never ends by itself."""
         return finish_each(self._inner.follow(after=after))
 
     def last(self) -> int | None:
-        """Returns the position of the last event, or None if there is none."""
+        """Returns the number of the last event, or None if there is none."""
         return finish(self._inner.last())
 
     def at(self, moment: int | datetime) -> EventStream:
         """Returns the stream as it was; asks the store nothing.
 
         Args:
-            moment: The position of the last event to be in it; or a time with its zone: then it ends before
+            moment: The number of the last event to be in it; or a time with its zone: then it ends before
                 the first event that was recorded later.
         """
         return around(EventStream, self._inner.at(moment))
@@ -110,17 +110,17 @@ class EventStream(Twin[engine.EventStream]):
         )
 
     def fold_entry(self, fold: Fold, *, from_base: bool = False) -> FoldEntry:
-        """Returns the same with the position of its last event, which an append that builds on it expects."""
+        """Returns the same with the number of its last event, which an append that builds on it expects."""
         return finish(self._inner.fold_entry(fold, from_base=from_base))
 
     def truncate(self, upto: int, *folds: Fold) -> int:
-        """Lets go of the events up to a position; what they came to is kept for each fold.
+        """Lets go of the events up to a number; what they came to is kept for each fold.
 
         Each state is folded from the events twice and compared before any event is removed. Events that are
         let go forget their ids.
 
         Args:
-            upto: The position of the last event to let go.
+            upto: The number of the last event to let go.
             folds: All folds whose state has been kept; theirs go on from what is kept for them.
 
         Returns:

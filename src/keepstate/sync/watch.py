@@ -17,13 +17,18 @@ class Watch(Twin[engine.Watch]):
     """An iterator over changes.
 
     Attributes:
-        revision: How far the changes given are complete; start there (`after=`) to go on later.
+        revision: How far the changes given are complete, within this handle.
     """
 
     @property
     def revision(self) -> int:
-        """How far the changes given are complete; start there (`after=`) to go on later."""
+        """How far the changes given are complete, within this handle."""
         return self._inner.revision
+
+    @property
+    def position(self) -> str:
+        """An opaque text: `after=` it, a watch in any process goes on where this one stands."""
+        return self._inner.position
 
     def __iter__(self) -> Self:
         return self

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
 from keepstate.engine.watch import DocumentChange, Watch
@@ -25,12 +25,14 @@ class StateChange(Generic[V]):
         old: The value before, None if there was none.
         new: The value after, None if there is none.
         revision: The revision of the state that wrote the new value; of what was removed, the old one.
+        position: An opaque text: `after=` it, any process goes on behind this change.
     """
 
     key: str
     old: V | None
     new: V | None
     revision: int
+    position: str = field(default="", compare=False)
 
 
 class StateWatch(Generic[V]):
@@ -42,6 +44,11 @@ class StateWatch(Generic[V]):
     def __repr__(self) -> str:
         return f"<StateWatch of {self._key.KEY!r}>"
 
+    @property
+    def position(self) -> str:
+        """An opaque text: `after=` it, a watch in any process goes on where this one stands."""
+        return self._changes.position
+
     def __aiter__(self) -> Self:
         return self
 
@@ -49,7 +56,7 @@ class StateWatch(Generic[V]):
         change = await self._changes.__anext__()
         old, new = self._read(change, change.old), self._read(change, change.new)
         revision = max(each.revision for each in (old, new) if each is not None)
-        return StateChange(self._key.KEY, self._value(old), self._value(new), revision)
+        return StateChange(self._key.KEY, self._value(old), self._value(new), revision, change.position)
 
     def _read(self, change: DocumentChange, value: Any) -> ValueRecord | None:
         return None if value is None else read_record(ValueRecord, change.key, value)

@@ -233,11 +233,11 @@ class AgentRun:
         """Returns a copy of a key's value, or None if it was never touched."""
         return self.state.read(key)
 
-    async def messages(self, *, after: int | None = None, limit: int = 256) -> list[Event]:
+    async def messages(self, *, after: str | int | None = None, limit: int = 256) -> list[Event]:
         """Returns messages of the thread in order.
 
         Args:
-            after: Starts behind this position.
+            after: Starts behind the message of this `position`; or, within a handle, of this `number`.
             limit: How many at the most; to read on, give the position of the last one as `after`.
         """
         return await self._going().place.events.read(

@@ -413,12 +413,17 @@ class KeyedState:
 
     @entered_once
     async def watch(
-        self, key: type[StateKey[V, Any]], *, timeout_s: float | None = None
+        self,
+        key: type[StateKey[V, Any]],
+        *,
+        after: str | int | None = None,
+        timeout_s: float | None = None,
     ) -> AsyncGenerator[StateWatch[V]]:
-        """Yields an iterator over a key's changes from now on, whoever makes them: in order, none missing.
+        """Yields an iterator over a key's changes, whoever makes them: in order, none missing.
 
         Args:
             key: A registered key that is persistent.
+            after: Starts behind a `position`; as for `Documents.watch`. Without it, now.
             timeout_s: Ends the iteration when nothing has changed for so long; without it, it never ends.
         """
         admit_key(key)
@@ -428,7 +433,7 @@ class KeyedState:
                 f"{key.KEY!r} is not stored, and cannot be watched; add a hook", state_key=key.KEY
             )
         name = self._names.document(slot_of(known.scope, key.KEY), self._thread.run_id)
-        async with self._place.documents.watch(escaped(name), timeout_s=timeout_s) as changes:
+        async with self._place.documents.watch(escaped(name), after=after, timeout_s=timeout_s) as changes:
             yield StateWatch(key, changes)
 
     async def at(self, ref: Revision = "main") -> Snapshot:

@@ -51,7 +51,7 @@ async def test_each_moment_is_audited_and_replayed(ks: Keepstate) -> None:
         await agent.process(text)
 
     for number, event in enumerate(await agent.events.read(), start=1):
-        then = await agent.events.at(event.position).fold(apply_event, {"conversation": []})
+        then = await agent.events.at(event.number).fold(apply_event, {"conversation": []})
         assert len(then["conversation"]) == number
         assert then["conversation"][-1] == event.data
 

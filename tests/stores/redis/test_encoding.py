@@ -9,8 +9,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keepstate.errors import CorruptError
-from keepstate.stores.marks import Mark
-from keepstate.stores.protocol import Change
+from keepstate.stores.protocol import Change, Mark
 from keepstate.stores.redis.encoding import (
     REGISTRY_SHARDS,
     SLOTS,
@@ -85,13 +84,14 @@ def test_a_range_begins_after_the_last_key_in_either_direction() -> None:
         (9, B, 0, A + b"rest", False),  # gone on
         (9, B, 0, B + b"rest", True),  # gone on from elsewhere
         (9, B, 4, None, True),  # the record should be there
-        (9, B, 5, None, False),  # cut, or dropped: nobody can tell
+        (9, B, 6, None, False),  # cut, or dropped: nobody can tell
+        (9, B, 5, None, True),  # the floor keeps its nonce
     ],
 )
 def test_a_mark_is_lost_if_the_space_has_no_such_revision_with_its_nonce(
     revision: int, nonce: bytes, floor: int, record: bytes | None, lost: bool
 ) -> None:
-    state = State(revision, nonce, floor, 0, 0)
+    state = State(revision, nonce, floor, 0, 0, nonce)
 
     assert has_lost(state, Mark(5, A), record) is lost
 

@@ -114,7 +114,7 @@ class Director:
                 f"the demo did not end within {_LONGEST_S:.0f} s; its processes were stopped"
             )
         while events := await self._run.events.read(after=self._seen, limit=1_000):
-            self._seen = events[-1].position
+            self._seen = events[-1].number
             for event in events:
                 self._take_in(event.data)
         self._show()

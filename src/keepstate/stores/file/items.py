@@ -13,7 +13,7 @@ import msgspec
 
 from keepstate.errors import InvalidError, OutcomeUnknownError
 from keepstate.stores.protocol import Applied, Conflict, Entry, Outcome
-from keepstate.stores.space_state import Record
+from keepstate.stores.records import Record
 
 
 class Written(msgspec.Struct, array_like=True, frozen=True):
@@ -35,6 +35,7 @@ class Revision(msgspec.Struct, array_like=True, frozen=True, tag="revision"):
     deleted: Sequence[bytes]
     token: bytes | None = None
     dropped: bool = False
+    nonce: bytes = b""
 
     @classmethod
     def of(cls, space: str, record: Record) -> Revision:
@@ -47,6 +48,7 @@ class Revision(msgspec.Struct, array_like=True, frozen=True, tag="revision"):
             record.deleted,
             record.token,
             record.dropped,
+            record.nonce,
         )
 
     def record(self) -> Record:
@@ -54,7 +56,8 @@ class Revision(msgspec.Struct, array_like=True, frozen=True, tag="revision"):
         entries = [
             Entry(put.key, put.value, self.revision, put.created, put.expires_at_ms) for put in self.written
         ]
-        return Record(self.revision, self.now_ms, entries, list(self.deleted), self.token, self.dropped)
+        deleted = list(self.deleted)
+        return Record(self.revision, self.now_ms, entries, deleted, self.token, self.dropped, self.nonce)
 
 
 class Kept(msgspec.Struct, array_like=True, frozen=True, tag="kept"):
@@ -97,6 +100,7 @@ class SpaceHead(msgspec.Struct, array_like=True, frozen=True, tag="space"):
     revision: int
     floor: int
     now_ms: int
+    floor_nonce: bytes = b""
 
 
 class Entries(msgspec.Struct, array_like=True, frozen=True, tag="entries"):
@@ -119,6 +123,7 @@ class Logged(msgspec.Struct, array_like=True, frozen=True, tag="logged"):
     token: bytes | None = None
     expired: Sequence[int] = ()
     """The places in `written` of what was written over an expired entry."""
+    nonce: bytes = b""
 
 
 class SnapshotEnd(msgspec.Struct, array_like=True, frozen=True, tag="end"):

@@ -91,6 +91,7 @@ class _Revision(msgspec.Struct, omit_defaults=True, frozen=True, tag_field="is",
     delete: Sequence[Shown] = ()
     token: bytes | None = None
     dropped: bool = False
+    nonce: bytes = b""
 
 
 class _Kept(msgspec.Struct, omit_defaults=True, frozen=True, tag_field="is", tag="kept"):
@@ -108,6 +109,7 @@ class _SpaceHead(msgspec.Struct, frozen=True, tag_field="is", tag="space"):
     revision: int
     floor: int
     now_ms: int
+    floor_nonce: bytes = b""
 
 
 class _Entries(msgspec.Struct, frozen=True, tag_field="is", tag="entries"):
@@ -125,6 +127,7 @@ class _Logged(msgspec.Struct, omit_defaults=True, frozen=True, tag_field="is", t
     before: Sequence[Shown | None] = ()
     token: bytes | None = None
     expired: Sequence[int] = ()
+    nonce: bytes = b""
 
 
 class _SnapshotEnd(msgspec.Struct, frozen=True, tag_field="is", tag="end"):
@@ -149,7 +152,7 @@ def decode(payload: memoryview) -> list[items.Item]:
 
 def _shown(item: items.Item) -> _Item:
     match item:
-        case items.Revision(space, revision, now_ms, written, deleted, token, dropped):
+        case items.Revision(space, revision, now_ms, written, deleted, token, dropped, nonce):
             put = [
                 _Written(
                     Shown.key(one.key),
@@ -159,9 +162,8 @@ def _shown(item: items.Item) -> _Item:
                 )
                 for one in written
             ]
-            return _Revision(
-                space, revision, now_ms, put, [Shown.key(key) for key in deleted], token, dropped
-            )
+            removed = [Shown.key(key) for key in deleted]
+            return _Revision(space, revision, now_ms, put, removed, token, dropped, nonce)
         case items.Kept():
             return _Kept(*msgspec.structs.astuple(item))
         case items.SpaceHead():
@@ -170,7 +172,9 @@ def _shown(item: items.Item) -> _Item:
             return _Entries(
                 space, [(Shown.key(entry[0]), Shown.value(entry[1]), *entry[2:]) for entry in entries]
             )
-        case items.Logged(space, revision, now_ms, written, deleted, before, size_bytes, token, expired):
+        case items.Logged(
+            space, revision, now_ms, written, deleted, before, size_bytes, token, expired, nonce
+        ):
             return _Logged(
                 space,
                 revision,
@@ -181,6 +185,7 @@ def _shown(item: items.Item) -> _Item:
                 [None if old is None else Shown.value(old) for old in before],
                 token,
                 expired,
+                nonce,
             )
         case items.SnapshotEnd():
             return _SnapshotEnd()
@@ -188,21 +193,20 @@ def _shown(item: items.Item) -> _Item:
 
 def _hidden(item: _Item) -> items.Item:
     match item:
-        case _Revision(space, revision, now_ms, put, delete, token, dropped):
+        case _Revision(space, revision, now_ms, put, delete, token, dropped, nonce):
             written = [
                 items.Written(one.key.data(), one.value.data(), one.created or revision, one.expires_at_ms)
                 for one in put
             ]
-            return items.Revision(
-                space, revision, now_ms, written, [key.data() for key in delete], token, dropped
-            )
+            removed = [key.data() for key in delete]
+            return items.Revision(space, revision, now_ms, written, removed, token, dropped, nonce)
         case _Kept():
             return items.Kept(*msgspec.structs.astuple(item))
         case _SpaceHead():
             return items.SpaceHead(*msgspec.structs.astuple(item))
         case _Entries(space, entries):
             return items.Entries(space, [(entry[0].data(), entry[1].data(), *entry[2:]) for entry in entries])
-        case _Logged(space, revision, now_ms, size_bytes, put, delete, before, token, expired):
+        case _Logged(space, revision, now_ms, size_bytes, put, delete, before, token, expired, nonce):
             return items.Logged(
                 space,
                 revision,
@@ -213,6 +217,7 @@ def _hidden(item: _Item) -> items.Item:
                 size_bytes,
                 token,
                 expired,
+                nonce,
             )
         case _SnapshotEnd():
             return items.SnapshotEnd()

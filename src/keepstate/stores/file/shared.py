@@ -48,7 +48,7 @@ class SharedJournal:
     """
 
     def __init__(self, path: str, form: Format | None, files: Files, clock: Clock) -> None:
-        self.path, self.users = path, 0
+        self.path, self.users, self._clock = path, 0, clock
         self.lock, self._writing = threading.Lock(), threading.Lock()
         self.spaces = SpaceTable[JournaledState]()
         self._is_unsettled = False
@@ -203,7 +203,7 @@ class SharedJournal:
     def _draft(self, space: str, drafts: dict[str, Draft]) -> Draft:
         draft = drafts.get(space)
         if draft is None:
-            draft = drafts[space] = Draft(self.seen(space))
+            draft = drafts[space] = Draft(self.seen(space), self._clock)
         return draft
 
     def _write(self, drafts: dict[str, Draft]) -> None:

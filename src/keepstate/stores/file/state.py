@@ -9,10 +9,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate.errors import CorruptError
 from keepstate.stores.file.items import Entries, Item, Kept, Logged, Revision, SnapshotEnd, SpaceHead
-from keepstate.stores.protocol import Applied, Entry, Outcome
-from keepstate.stores.space_state import Record, SpaceState
+from keepstate.stores.protocol import NONCE_BYTES, Applied, Entry, Mark, Outcome
+from keepstate.stores.records import Record
+from keepstate.stores.space_state import SpaceState
 from keepstate.values.key import WITH_VALUES
 
 _CHUNK_ENTRIES = 256
@@ -40,6 +42,7 @@ class JournaledState(SpaceState):
                 self._retries[item.token] = item.outcome(), item.until_ms
             case SpaceHead():
                 self.revision, self.floor, self.clock_ms = item.revision, item.floor, item.now_ms
+                self._floor_mark = Mark(item.floor, item.floor_nonce)
             case Entries():
                 for entry in item.entries:
                     self._restore_entry(Entry(*entry))
@@ -64,7 +67,7 @@ class JournaledState(SpaceState):
             Entry(key, value, item.revision, item.revision if place in item.expired else 0)
             for place, (key, value) in enumerate(item.written)
         ]
-        record = Record(item.revision, item.now_ms, entries, list(item.deleted), item.token)
+        record = Record(item.revision, item.now_ms, entries, list(item.deleted), item.token, nonce=item.nonce)
         self._log.append((record, item.before, item.size_bytes))
         self._log_bytes += item.size_bytes
         if item.token is not None:
@@ -74,7 +77,7 @@ class JournaledState(SpaceState):
 
     def snapshot(self, space: str) -> Iterator[Item]:
         """Yields all that makes this state again."""
-        yield SpaceHead(space, self.revision, self.floor, self.clock_ms)
+        yield SpaceHead(space, self.revision, self.floor, self.clock_ms, self._floor_mark.nonce)
         chunk: list[tuple[bytes, bytes, int, int, int | None]] = []
         size = 0
         for key in self._index.upwards(b"", None):
@@ -102,6 +105,7 @@ class JournaledState(SpaceState):
                     for place, (entry, old) in enumerate(zip(record.entries, before, strict=False))
                     if old is not None and entry.created == record.revision
                 ],
+                record.nonce,
             )
         for token, (outcome, until_ms) in self._retries.items():
             if until_ms > self.clock_ms:
@@ -111,11 +115,11 @@ class JournaledState(SpaceState):
 class Draft(SpaceState):
     """A space as it will be once the records made here are published."""
 
-    __slots__ = ("_base", "records")
+    __slots__ = ("_base", "_clock", "records")
 
-    def __init__(self, base: JournaledState) -> None:
+    def __init__(self, base: JournaledState, clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__()
-        self._base = base
+        self._base, self._clock = base, clock
         self.revision, self.floor, self.clock_ms = base.revision, base.floor, base.clock_ms
         self.entries = _Overlay(base.entries)
         self._expiry = base._expiry  # a sweep takes from it; `take_back` restores what was not published
@@ -144,6 +148,9 @@ class Draft(SpaceState):
     def take_back(self) -> None:
         """Gives back what this took from the published state: the order in which entries expire."""
         self._base._expiry = self._base._expiring()
+
+    def _next_nonce(self) -> bytes:
+        return self._clock.random_bytes(NONCE_BYTES)
 
     def install(self, record: Record) -> None:
         """Drafts a record."""

@@ -29,6 +29,8 @@ LANGUAGE plpgsql STABLE AS $$
 BEGIN
     IF p_mark >= p_space.revision THEN
         RETURN p_mark > p_space.revision OR p_nonce <> p_space.nonce;
+    ELSIF p_mark = p_space.floor THEN
+        RETURN p_nonce <> p_space.floor_nonce;
     END IF;
     RETURN p_mark > p_space.floor AND NOT EXISTS (
         SELECT FROM {schema}.log l
@@ -96,7 +98,7 @@ $$;
 -- Cuts the oldest records, at most 1,000, until the log is within its limits; the newest record always stays.
 CREATE FUNCTION {schema}.trim_1(
     p_space_id bigint, p_revision bigint, p_bytes bigint, p_most_revisions bigint, p_most_bytes bigint,
-    OUT floor bigint, OUT cut_bytes bigint
+    OUT floor bigint, OUT cut_bytes bigint, OUT floor_nonce bytea
 ) LANGUAGE plpgsql AS $$
 BEGIN
     SELECT max(r.revision), sum(r.size_bytes) INTO floor, cut_bytes
@@ -107,6 +109,8 @@ BEGIN
         ORDER BY l.revision LIMIT 1000
     ) r
     WHERE r.revision <= p_revision - p_most_revisions OR p_bytes - r.before > p_most_bytes;
+    SELECT l.nonce INTO floor_nonce FROM {schema}.log l
+    WHERE l.space_id = p_space_id AND l.revision = trim_1.floor;
     DELETE FROM {schema}.log l WHERE l.space_id = p_space_id AND l.revision <= trim_1.floor;
 END $$;
 
@@ -361,15 +365,16 @@ BEGIN
         END IF;
         size := space.revision - space.floor;
         IF {schema}.is_long_1(size, space.log_bytes, p_log_revisions, p_log_bytes) THEN
-            SELECT coalesce(x.floor, space.floor), space.log_bytes - coalesce(x.cut_bytes, 0)
-            INTO space.floor, space.log_bytes
+            SELECT coalesce(x.floor, space.floor), space.log_bytes - coalesce(x.cut_bytes, 0),
+                coalesce(x.floor_nonce, space.floor_nonce)
+            INTO space.floor, space.log_bytes, space.floor_nonce
             FROM {schema}.trim_1(space.id, space.revision, space.log_bytes, p_log_revisions, p_log_bytes) x;
         END IF;
         IF space <> was THEN
             UPDATE {schema}.space x SET
                 revision = space.revision, floor = space.floor, clock_ms = now_ms, nonce = space.nonce,
                 log_bytes = space.log_bytes, next_expiry_ms = space.next_expiry_ms,
-                kept_until_ms = space.kept_until_ms
+                kept_until_ms = space.kept_until_ms, floor_nonce = space.floor_nonce
             WHERE x.id = space.id;
         END IF;
         revisions[s] := CASE WHEN is_lost THEN -1 ELSE space.revision END;
@@ -481,7 +486,7 @@ BEGIN
         nonce := p_nonce;
         UPDATE {schema}.space x SET
             revision = drop_1.revision, floor = drop_1.revision, clock_ms = {schema}.now_1(space.clock_ms),
-            log_bytes = 0, next_expiry_ms = DEFAULT, nonce = p_nonce
+            log_bytes = 0, next_expiry_ms = DEFAULT, nonce = p_nonce, floor_nonce = p_nonce
         WHERE x.id = space.id;
     END IF;
 END $$;

@@ -11,7 +11,7 @@ DECLARE
     none bytea := int8send(0);
 BEGIN
     SELECT int8send(s.revision) || int8send(s.floor) || CASE WHEN s.nonce = '' THEN none ELSE s.nonce END
-        || CASE WHEN p_mark < s.revision AND p_mark > s.floor
+        || CASE WHEN p_mark < s.revision AND p_mark >= s.floor AND p_mark > 0
             THEN coalesce({schema}.marked_1(s.id, p_mark), none) ELSE none END
         || int8send({schema}.now_1(s.clock_ms))
         || int8send(coalesce(e.version, 0)) || int8send(coalesce(e.created, 0))
@@ -26,11 +26,14 @@ BEGIN
 END $$;
 
 -- name: marked_1
--- The nonce in the log of one revision, null where the log has none.
+-- The nonce of one revision from the floor up to the newest, null where there is none.
 CREATE FUNCTION {schema}.marked_1(p_space_id bigint, p_mark bigint) RETURNS bytea
 LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    RETURN (SELECT l.nonce FROM {schema}.log l WHERE l.space_id = p_space_id AND l.revision = p_mark);
+    RETURN coalesce(
+        (SELECT l.nonce FROM {schema}.log l WHERE l.space_id = p_space_id AND l.revision = p_mark),
+        (SELECT s.floor_nonce FROM {schema}.space s WHERE s.id = p_space_id AND s.floor = p_mark)
+    );
 END $$;
 
 -- name: read_2
@@ -53,7 +56,7 @@ BEGIN
     FROM {schema}.space s WHERE s.name = p_name;
     now_ms := coalesce(now_ms, {schema}.now_1(0));
     judged_ms := coalesce(p_at_ms, now_ms);
-    IF p_mark < revision AND p_mark > floor THEN
+    IF p_mark < revision AND p_mark >= floor AND p_mark > 0 THEN
         marked := {schema}.marked_1(wanted_id, p_mark);
     END IF;
     SELECT coalesce(sum(length(e.value)), 0) INTO size_bytes
@@ -100,7 +103,7 @@ BEGIN
     FROM {schema}.space s WHERE s.name = p_name;
     now_ms := coalesce(now_ms, {schema}.now_1(0));
     judged_ms := coalesce(p_at_ms, now_ms);
-    IF p_mark < revision AND p_mark > floor THEN
+    IF p_mark < revision AND p_mark >= floor AND p_mark > 0 THEN
         marked := {schema}.marked_1(wanted_id, p_mark);
     END IF;
     keys := '{}';
@@ -144,23 +147,26 @@ BEGIN
 END $$;
 
 -- name: changes_1
--- Changes after a revision, one element of each array a change; ends with the revision that reaches a limit.
+-- Changes after a revision, one element of each array a change; ends with the revision that reaches a
+-- limit. `nonces` are those of `p_after`, of `upto`, and of the revision of each change.
 CREATE FUNCTION {schema}.changes_1(
     p_name bytea, p_after bigint, p_limit bigint, p_bytes bigint, p_mark bigint,
     OUT revision bigint, OUT floor bigint, OUT nonce bytea, OUT marked bytea, OUT upto bigint,
     OUT revisions bigint[], OUT keys bytea[], OUT deleted boolean[], OUT olds bytea[], OUT news bytea[],
-    OUT expired boolean[]
+    OUT expired boolean[],
+    OUT nonces bytea[]
 ) LANGUAGE plpgsql STABLE
 {settings} AS $$
 DECLARE
     wanted_id bigint;
     logged record;
+    last_nonce bytea;
     found_count bigint := 0;
     size bigint := 0;
 BEGIN
     SELECT s.id, s.revision, s.floor, s.nonce INTO wanted_id, revision, floor, nonce
     FROM {schema}.space s WHERE s.name = p_name;
-    IF p_mark < revision AND p_mark > floor THEN
+    IF p_mark < revision AND p_mark >= floor AND p_mark > 0 THEN
         marked := {schema}.marked_1(wanted_id, p_mark);
     END IF;
     upto := p_after;
@@ -170,7 +176,13 @@ BEGIN
     olds := '{}';
     news := '{}';
     expired := '{}';
-    IF p_after < floor OR p_after >= revision THEN
+    nonces := '{}';
+    IF p_after < floor OR p_after > revision THEN
+        RETURN;
+    END IF;
+    last_nonce := coalesce({schema}.marked_1(wanted_id, p_after), '');
+    nonces := ARRAY[last_nonce, last_nonce];
+    IF p_after = revision THEN
         RETURN;
     END IF;
     FOR logged IN
@@ -184,8 +196,10 @@ BEGIN
             olds := array_append(olds, logged.olds[i]);
             news := array_append(news, logged.news[i]);
             expired := array_append(expired, coalesce(logged.expired[i], false));
+            nonces := array_append(nonces, logged.nonce);
         END LOOP;
         upto := logged.revision;
+        nonces[2] := logged.nonce;
         found_count := found_count + cardinality(logged.keys);
         size := size + logged.size_bytes;
         EXIT WHEN found_count >= p_limit OR size >= p_bytes;

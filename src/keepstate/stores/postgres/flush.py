@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from keepstate.errors import InvalidError, OutcomeUnknownError
 from keepstate.stores.admission import replaces_too_much
-from keepstate.stores.marks import NONCE_BYTES, Mark, Marks
+from keepstate.stores.marks import Marks
 from keepstate.stores.postgres.wire import (
     byteas,
     from_array,
@@ -19,7 +19,7 @@ from keepstate.stores.postgres.wire import (
     int8_or_null,
     int8s,
 )
-from keepstate.stores.protocol import Applied, Batch, Conflict, Delete, Outcome, Put, Write
+from keepstate.stores.protocol import NONCE_BYTES, Applied, Batch, Conflict, Delete, Mark, Outcome, Put, Write
 from keepstate.values import limits
 from keepstate.values.key import STAMP_SIZE
 

@@ -27,7 +27,7 @@ SELECT {schema}.get_1($1, $2, $3)
 SELECT coalesce(
     (SELECT int8send(s.revision) || int8send(s.floor)
         || CASE WHEN s.nonce = '' THEN int8send(0) ELSE s.nonce END
-        || CASE WHEN $3::bigint < s.revision AND $3::bigint > s.floor
+        || CASE WHEN $3::bigint < s.revision AND $3::bigint >= s.floor AND $3::bigint > 0
             THEN coalesce({schema}.marked_1(s.id, $3::bigint), int8send(0)) ELSE int8send(0) END
         || int8send(greatest(s.clock_ms, (date_part('epoch', clock_timestamp()) * 1000)::bigint))
         || coalesce(

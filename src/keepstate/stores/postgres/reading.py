@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 
-from keepstate.errors import CompactedError, HistoryLostError
-from keepstate.stores.admission import admit_reading
-from keepstate.stores.marks import Mark
+from keepstate.stores.admission import admit_reading, refuse_gone
 from keepstate.stores.postgres.wire import from_array, from_byteas, from_expiries, from_int8, from_int8s
-from keepstate.stores.protocol import Change, Changes, Entry, Page, Reading
+from keepstate.stores.protocol import Change, Changes, Entry, Mark, Page, Reading
 from keepstate.values.key import successor
 
 Fields = Sequence[bytes | None]
@@ -18,10 +16,10 @@ _FOUND = Struct("!qq8s8sqqqq")
 
 
 def still_holds(mark: Mark, revision: int, floor: int, nonce: bytes | None, marked: bytes | None) -> bool:
-    """Whether a space has its mark still; `marked` is the nonce that its log has for the mark's revision."""
+    """Whether a space has its mark still; `marked` is the nonce that it has for the mark's revision."""
     if mark.revision == revision:
         return nonce == mark.nonce
-    return mark.revision < revision and (mark.revision <= floor or marked == mark.nonce)
+    return mark.revision < revision and (mark.revision < floor or marked == mark.nonce)
 
 
 State = tuple[int, int, bytes, bytes]
@@ -69,20 +67,7 @@ def changes(space: str, after: int, fields: Fields) -> Changes:
         HistoryLostError: The space ends below it.
     """
     revision, floor = from_int8(fields[0]), from_int8(fields[1])
-    if after < floor:
-        raise CompactedError(
-            f"changes of {space!r} after revision {after} are gone; the log starts after {floor}: "
-            "read the present state and follow from its revision",
-            space=space,
-            floor=floor,
-        )
-    if after > revision:
-        raise HistoryLostError(
-            f"space {space!r} is at revision {revision}, below {after}: "
-            "the revision is another space's, or the store lost it",
-            space=space,
-            revision=after,
-        )
+    refuse_gone(space, after, floor=floor, revision=revision)
     columns = zip(
         from_int8s(fields[5]), from_byteas(fields[6]), from_array(fields[7]), from_array(fields[8]),
         from_array(fields[9]), from_array(fields[10]), strict=True,
@@ -91,7 +76,11 @@ def changes(space: str, after: int, fields: Fields) -> Changes:
         Change(number, key, deleted == _TRUE, old, new, expired == _TRUE)
         for number, key, deleted, old, new, expired in columns
     ]
-    return Changes(items, from_int8(fields[4]), floor)
+    upto = from_int8(fields[4])
+    first, last, *told = from_byteas(fields[11])
+    nonces = {after: first, upto: last}
+    nonces |= {change.revision: nonce for change, nonce in zip(items, told, strict=True)}
+    return Changes(items, upto, floor, nonces)
 
 
 def scanned(prefix: bytes, after: bytes | None, *, reverse: bool) -> tuple[bytes, bytes]:

@@ -12,6 +12,7 @@ CREATE TABLE {schema}.space (
     next_expiry_ms bigint NOT NULL DEFAULT 9223372036854775807, -- no entry expires before
     kept_until_ms bigint NOT NULL DEFAULT 0, -- no retry is kept beyond
     nonce bytea NOT NULL DEFAULT '',
+    floor_nonce bytea NOT NULL DEFAULT '', -- of the revision that is the floor
     name bytea NOT NULL UNIQUE
 ) WITH (fillfactor = 50); -- rewritten by every flush: room on the page keeps its index as it is
 

@@ -10,7 +10,7 @@ from keepstate._runner import Runner
 from keepstate.errors import HistoryLostError, StoreUnavailableError, UnsupportedError
 from keepstate.stores.admission import admit_changes
 from keepstate.stores.base import RETRY_FOR_S, SWEPT_BY_FLUSH, StoreBase
-from keepstate.stores.marks import NONCE_BYTES, Mark, Marks, applied_beside
+from keepstate.stores.marks import Marks, applied_beside
 from keepstate.stores.postgres import reading
 from keepstate.stores.postgres.client import Client, Settings
 from keepstate.stores.postgres.flush import Flush
@@ -27,10 +27,12 @@ from keepstate.stores.postgres.wire import (
     int8_or_null,
 )
 from keepstate.stores.protocol import (
+    NONCE_BYTES,
     Batch,
     Capabilities,
     Changes,
     Durability,
+    Mark,
     Outcome,
     Page,
     Reading,

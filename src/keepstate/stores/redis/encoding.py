@@ -11,8 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from keepstate.errors import CorruptError
-from keepstate.stores.marks import NONCE_BYTES, Mark
-from keepstate.stores.protocol import Batch, Change, Check, Entry, Put, Write
+from keepstate.stores.protocol import NONCE_BYTES, Batch, Change, Check, Entry, Mark, Put, Write
 from keepstate.stores.redis.scripts import FORMAT
 from keepstate.values.key import successor
 
@@ -28,7 +27,7 @@ _CONDITIONS = struct.Struct(">BQQQHH")
 _MARK = struct.Struct(f">Q{NONCE_BYTES}s")
 _CHECK = struct.Struct(">cQ")
 _REVISION = struct.Struct(">Q")
-_STATE = struct.Struct(f">BQ{NONCE_BYTES}sQQQQQ")
+_STATE = struct.Struct(f">BQ{NONCE_BYTES}sQQQQQ{NONCE_BYTES}s")
 _HEAD = struct.Struct(">QQQI")
 _CHANGE = struct.Struct(">BH")
 _SIZE = struct.Struct(">I")
@@ -60,6 +59,7 @@ class State(NamedTuple):
     clock_ms: int
     due_ms: int
     """When the first entry expires, at the earliest; 0 for never."""
+    floor_nonce: bytes
 
     @property
     def exists(self) -> bool:
@@ -165,15 +165,15 @@ def lex_range(prefix: bytes, after: bytes | None, *, reverse: bool = False) -> t
 def decode_state(stored: bytes | None, space: str) -> State:
     """Returns a space's state; a new one where there is none."""
     if stored is None:
-        return State(0, b"", 0, 0, 0)
+        return State(0, b"", 0, 0, 0, b"")
     if stored[:1] != bytes((FORMAT,)) or len(stored) != _STATE.size:
         raise CorruptError(
             f"the state of space {space!r} has format {stored[0] if stored else None} and {len(stored)} "
             "bytes, which this release cannot read",
             space=space,
         )
-    _, revision, nonce, floor, clock_ms, due_ms, _, _ = _STATE.unpack(stored)
-    return State(revision, nonce, floor, clock_ms, due_ms)
+    _, revision, nonce, floor, clock_ms, due_ms, _, _, floor_nonce = _STATE.unpack(stored)
+    return State(revision, nonce, floor, clock_ms, due_ms, floor_nonce)
 
 
 def has_lost(state: State, mark: Mark, record: bytes | None) -> bool:
@@ -186,6 +186,8 @@ def has_lost(state: State, mark: Mark, record: bytes | None) -> bool:
     """
     if mark.revision >= state.revision:
         return mark != (state.revision, state.nonce)
+    if mark.revision == state.floor:
+        return mark.nonce != state.floor_nonce
     return mark.revision > state.floor and (record is None or record[:NONCE_BYTES] != mark.nonce)
 
 

@@ -17,22 +17,23 @@ from typing import ClassVar, cast
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Runner, Signal
 from keepstate.errors import (
-    CompactedError,
     HistoryLostError,
     OutcomeUnknownError,
     StorageError,
     StoreUnavailableError,
 )
-from keepstate.stores.admission import admit_changes, admit_reading
+from keepstate.stores.admission import admit_changes, admit_reading, refuse_gone
 from keepstate.stores.base import StoreBase
 from keepstate.stores.hints import HintListener
-from keepstate.stores.marks import NONCE_BYTES, Mark, Marks, applied_beside
+from keepstate.stores.marks import Marks, applied_beside
 from keepstate.stores.protocol import (
+    NONCE_BYTES,
     Batch,
     Capabilities,
     Change,
     Changes,
     Entry,
+    Mark,
     Outcome,
     Page,
     Reading,
@@ -329,26 +330,17 @@ class RedisStore(StoreBase):
             "changes", space, mark, (b"%d" % after, b"%d" % min(limit, limits.PAGE_BYTES))
         )
         state = self._seen_state(space, reply[1])
-        if after < state.floor:
-            raise CompactedError(
-                f"changes of {space!r} after revision {after} are gone; the log starts after {state.floor}: "
-                "read the present state and follow from its revision",
-                url=self.url,
-                space=space,
-                floor=state.floor,
-            )
-        if after > state.revision:
-            raise HistoryLostError(
-                f"space {space!r} is at revision {state.revision}, below {after}: "
-                "the revision is another space's, or the store lost it",
-                url=self.url,
-                space=space,
-                revision=after,
-            )
+        refuse_gone(space, after, floor=state.floor, revision=state.revision, url=self.url)
+        upto = cast("int", reply[2])
+        nonces = {after: cast("bytes", reply[3]), upto: cast("bytes", reply[4])}
+        if after == 0:
+            nonces[0] = b""
         items: list[Change] = []
-        for revision, body in zip(reply[3::2], reply[4::2], strict=True):
-            items += decode_changes(cast("int", revision), cast("bytes | None", body))
-        return Changes(items, cast("int", reply[2]), state.floor)
+        for told, nonce, body in zip(reply[5::3], reply[6::3], reply[7::3], strict=True):
+            revision = cast("int", told)
+            nonces[revision] = cast("bytes", nonce)
+            items += decode_changes(revision, cast("bytes | None", body))
+        return Changes(items, upto, state.floor, nonces)
 
     async def _ask(self, name: str, space: str, mark: Mark | None, arguments: Sequence[bytes]) -> list[Reply]:
         """Runs a script that changes nothing, and returns what it tells."""

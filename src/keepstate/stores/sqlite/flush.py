@@ -11,9 +11,10 @@ from collections.abc import Callable
 from itertools import accumulate
 from typing import Any
 
+from keepstate._clock import Clock
 from keepstate.errors import CorruptError, InvalidError, OutcomeUnknownError, StoreFullError
 from keepstate.stores.admission import REPLACING_WRITES, replaces_too_much
-from keepstate.stores.protocol import ABSENT, Applied, Batch, Conflict, Outcome, Put
+from keepstate.stores.protocol import ABSENT, NONCE_BYTES, Applied, Batch, Conflict, Outcome, Put
 from keepstate.stores.sqlite import garbage, retries, schema
 from keepstate.stores.sqlite.head import Head
 from keepstate.stores.sqlite.revision import Revision
@@ -28,14 +29,15 @@ class Flush:
     Args:
         execute: The writing connection's; a transaction is open.
         path: Names the file in errors.
-        clock_ms: The clock, read when the section began.
+        clock: The process's clock, read once, and the source of nonces.
         latest_ms: A space's latest now that this process knows of.
     """
 
     def __init__(
-        self, execute: Execute, path: str, clock_ms: int, latest_ms: Callable[[bytes, int], int]
+        self, execute: Execute, path: str, clock: Clock, latest_ms: Callable[[bytes, int], int]
     ) -> None:
-        self._execute, self._path, self._clock_ms, self._latest_ms = execute, path, clock_ms, latest_ms
+        self._execute, self._path, self._latest_ms = execute, path, latest_ms
+        self._clock, self._clock_ms = clock, clock.now_ms()
         self._heads: dict[str, Head] = {}
         self.changed: set[str] = set()
         """The spaces that took a revision."""
@@ -50,6 +52,9 @@ class Flush:
             head.now_ms = self._latest_ms(head.name, max(self._clock_ms, head.now_ms))
         return head
 
+    def _next_nonce(self) -> bytes:
+        return self._clock.random_bytes(NONCE_BYTES)
+
     # ---- batches
 
     def apply(self, batch: Batch) -> Outcome:
@@ -63,7 +68,7 @@ class Flush:
             return refusal
         if not batch.writes:
             return Applied(head.revision, head.now_ms)
-        revision = Revision(self._execute, self._path, head, batch.token)
+        revision = Revision(self._execute, self._path, head, batch.token, self._next_nonce())
         for index, write in enumerate(batch.writes):
             revision.look_up(write, index)
             if revision.replaced_bytes > limits.LOG_BYTES and len(batch.writes) > REPLACING_WRITES:
@@ -144,7 +149,7 @@ class Flush:
             return 0
         expired = self._expired(head, min(limit, limits.BATCH_WRITES))
         if expired:
-            revision = Revision(self._execute, self._path, head, None)
+            revision = Revision(self._execute, self._path, head, None, self._next_nonce())
             for key in expired:
                 revision.look_up_removal(key)
             revision.remove()
@@ -180,9 +185,10 @@ class Flush:
         self._execute("UPDATE spaces SET name = NULL WHERE id = ?", (old,))
         head.id = _new_number(self._execute, head.name)
         retries.move(self._execute, old, head.id, head.now_ms)
-        head.floor = head.revision + 1
+        nonce = self._next_nonce()
+        head.floor, head.floor_nonce = head.revision + 1, nonce
         head.kept_bytes, head.expiry_ms = 0, None
-        head.advance(self._execute, size_bytes=0, token=None, changes=b"")
+        head.advance(self._execute, size_bytes=0, token=None, nonce=nonce, changes=b"")
         self._changed(space)
 
     def collect(self, limit: int) -> int:

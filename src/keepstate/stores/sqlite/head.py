@@ -13,7 +13,7 @@ TRIM_AT_ONCE: Final = 16
 """How many revisions a log may have too many, so that its old end is not touched by every batch."""
 
 _NEWEST: Final = f"""
-    SELECT id, now_ms, floor, kept_bytes, expiry_ms FROM log
+    SELECT id, now_ms, floor, kept_bytes, expiry_ms, nonce, floor_nonce FROM log
     WHERE id BETWEEN (SELECT id << {schema.REVISION_BITS} FROM spaces WHERE name = ?1)
         AND (SELECT id << {schema.REVISION_BITS} | {schema.LAST_REVISION} FROM spaces WHERE name = ?1)
     ORDER BY id DESC LIMIT 1
@@ -26,14 +26,26 @@ class Head:
 
     `revision` and `now_ms` are of the last revision, `floor` the one below which the log is gone,
     `kept_bytes` the log's size, `expiry_ms` a time before which no entry expires, None if none ever does.
+    `nonce` and `floor_nonce` are those of `revision` and `floor`.
     """
 
-    __slots__ = ("expiry_ms", "floor", "id", "kept_bytes", "name", "now_ms", "revision")
+    __slots__ = (
+        "expiry_ms",
+        "floor",
+        "floor_nonce",
+        "id",
+        "kept_bytes",
+        "name",
+        "nonce",
+        "now_ms",
+        "revision",
+    )
 
     def __init__(self, name: bytes, number: int) -> None:
         self.name, self.id = name, number
         self.revision = self.now_ms = self.floor = self.kept_bytes = 0
         self.expiry_ms: int | None = None
+        self.nonce = self.floor_nonce = b""
 
     @classmethod
     def read(cls, execute: Execute, name: bytes) -> Head:
@@ -45,15 +57,19 @@ class Head:
                 place = f"the row of space {name!r} in the table of spaces"
                 raise CorruptError(f"{place} is damaged: its number is {number}", place=place)
             return cls(name, -1 if number is None else number)
-        row_id, now_ms, floor, kept_bytes, expiry_ms = row
+        row_id, now_ms, floor, kept_bytes, expiry_ms, nonce, floor_nonce = row
         head = cls(name, row_id >> schema.REVISION_BITS)
         head.revision = row_id & schema.LAST_REVISION
         head.now_ms, head.floor, head.kept_bytes, head.expiry_ms = now_ms, floor, kept_bytes, expiry_ms
+        head.nonce, head.floor_nonce = nonce, floor_nonce
         return head
 
-    def advance(self, execute: Execute, *, size_bytes: int, token: bytes | None, changes: bytes) -> None:
+    def advance(
+        self, execute: Execute, *, size_bytes: int, token: bytes | None, nonce: bytes, changes: bytes
+    ) -> None:
         """Writes the next revision's row of the log, and cuts the log's old end where it is too long."""
         self.revision += 1
+        self.nonce = nonce
         self.kept_bytes += size_bytes
         if (
             self.kept_bytes > limits.LOG_BYTES
@@ -62,11 +78,11 @@ class Head:
             self._trim(execute)
         row = self.id << schema.REVISION_BITS | self.revision
         execute(
-            "INSERT INTO log (id, now_ms, floor, kept_bytes, expiry_ms, size_bytes, token, seal, changes) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO log (id, now_ms, floor, kept_bytes, expiry_ms, size_bytes, token, nonce, "
+            "floor_nonce, seal, changes) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 row, self.now_ms, self.floor, self.kept_bytes, self.expiry_ms, size_bytes, token,
-                schema.log_seal(row, changes), changes,
+                nonce, self.floor_nonce, schema.log_seal(row, nonce, changes), changes,
             ),
         )  # fmt: skip
 
@@ -81,11 +97,12 @@ class Head:
     def _trim(self, execute: Execute) -> None:
         first, last = schema.log_range(self.id)
         oldest = execute(
-            "SELECT id, size_bytes FROM log WHERE id > ? AND id <= ? ORDER BY id", (first + self.floor, last)
+            "SELECT id, size_bytes, nonce FROM log WHERE id > ? AND id <= ? ORDER BY id",
+            (first + self.floor, last),
         )
-        for row, size_bytes in oldest:
+        for row, size_bytes, nonce in oldest:
             if self.revision - self.floor <= limits.LOG_REVISIONS and self.kept_bytes <= limits.LOG_BYTES:
                 break
-            self.floor = row - first
+            self.floor, self.floor_nonce = row - first, nonce
             self.kept_bytes -= size_bytes
         execute("DELETE FROM log WHERE id BETWEEN ? AND ?", (first, first + self.floor))

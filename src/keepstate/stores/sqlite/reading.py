@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from keepstate.errors import CompactedError, HistoryLostError
-from keepstate.stores.admission import admit_reading
+from keepstate.stores.admission import admit_reading, refuse_gone
 from keepstate.stores.protocol import Change, Changes, Entry, Page, Reading
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.changes import decode
@@ -117,36 +116,34 @@ def _rows(execute: Execute, number: int, prefix: bytes, after: bytes | None, *, 
 
 def changes(execute: Execute, head: Head, path: str, after: int, limit: int) -> Changes:
     """Returns whole logged revisions above `after`."""
-    space = head.name.decode()
-    if after < head.floor:
-        raise CompactedError(
-            f"changes of {space!r} after revision {after} are gone; the log starts after {head.floor}: "
-            "read the present state and follow from its revision",
-            space=space,
-            floor=head.floor,
-        )
-    if after > head.revision:
-        raise HistoryLostError(
-            f"space {space!r} is at revision {head.revision}, below {after}: "
-            "the revision is another space's, or the store lost it",
-            space=space,
-            revision=after,
-        )
+    refuse_gone(head.name.decode(), after, floor=head.floor, revision=head.revision)
+    first, last = schema.log_range(head.id)
+    nonces = {after: _nonce_of(execute, head, after)}
     items: list[Change] = []
     size, upto = 0, after
-    first, last = schema.log_range(head.id)
-    for row, size_bytes, seal, encoded in execute(
-        "SELECT id, size_bytes, seal, changes FROM log WHERE id > ? AND id <= ? ORDER BY id",
+    for row, size_bytes, nonce, seal, encoded in execute(
+        "SELECT id, size_bytes, nonce, seal, changes FROM log WHERE id > ? AND id <= ? ORDER BY id",
         (first + after, last),
     ):
-        if row != first + upto + 1 or seal != schema.log_seal(row, encoded):
+        if row != first + upto + 1 or seal != schema.log_seal(row, nonce, encoded):
             raise schema.damaged(f"revision {upto + 1}", path, head.name)
         upto += 1
+        nonces[upto] = nonce
         items += decode(encoded, upto)
         size += size_bytes
         if len(items) >= limit or size >= limits.PAGE_BYTES:
             break
-    return Changes(items, upto, head.floor)
+    return Changes(items, upto, head.floor, nonces)
+
+
+def _nonce_of(execute: Execute, head: Head, revision: int) -> bytes:
+    """Returns the nonce of a revision from the floor up to the newest."""
+    if revision in (head.floor, head.revision):
+        return head.floor_nonce if revision == head.floor else head.nonce
+    nonce: bytes | None = execute(
+        "SELECT nonce FROM log WHERE id = ?", (head.id << schema.REVISION_BITS | revision,)
+    ).get
+    return nonce or b""
 
 
 def spaces(execute: Execute, prefix: str, after: str | None, limit: int) -> list[str]:

@@ -90,5 +90,5 @@ def _entries_are_whole(execute: Execute) -> bool:
 
 
 def _log_is_whole(execute: Execute) -> bool:
-    rows = execute("SELECT id, changes, seal FROM log")
+    rows = execute("SELECT id, nonce, changes, seal FROM log")
     return all(schema.log_seal(*row) == seal for *row, seal in rows)

@@ -25,8 +25,9 @@ _UPSERT: Final = """
 class Revision:
     """The next revision of a space, in the making."""
 
-    def __init__(self, execute: Execute, path: str, head: Head, token: bytes | None) -> None:
-        self._execute, self._path, self._head, self._token = execute, path, head, token
+    def __init__(self, execute: Execute, path: str, head: Head, token: bytes | None, nonce: bytes) -> None:
+        self._execute, self._path, self._head = execute, path, head
+        self._token, self._nonce = token, nonce
         self.replaced_bytes = 0
         """Of values that the log is to keep because they are replaced or removed."""
         self._puts: list[tuple[bytes, Put]] = []
@@ -103,4 +104,10 @@ class Revision:
         logged = self._logged_puts + self._logged_removals
         for key, _, old, new in logged:
             size_bytes += len(key) + len(old or b"") + len(new or b"")
-        self._head.advance(self._execute, size_bytes=size_bytes, token=self._token, changes=encode(logged))
+        self._head.advance(
+            self._execute,
+            size_bytes=size_bytes,
+            token=self._token,
+            nonce=self._nonce,
+            changes=encode(logged),
+        )

@@ -237,9 +237,9 @@ class DatabaseRemains:
                     row,
                     (
                         None, int(now_ms), int(floor), int(), int() | None, int(), bytes() | None,
-                        int(seal), bytes(encoded),
+                        bytes(nonce), bytes(), int(seal), bytes(encoded),
                     ),
-                ) if seal == schema.log_seal(row, encoded):  # fmt: skip
+                ) if seal == schema.log_seal(row, nonce, encoded):  # fmt: skip
                     self._trees.vouch(record)
                     head = self._heads[row >> schema.REVISION_BITS]
                     revision = row & schema.LAST_REVISION

@@ -13,7 +13,7 @@ one is refused. Layout 1:
   with
   revision and clock it carries the log's floor and size, and a bound below which no entry expires. So a
   batch changes two pages, not three, and there is no counter that could disagree with the log. Rows up to
-  the floor are absent.
+  the floor are absent. `nonce` is random and the revision's own, `floor_nonce` that of the floor.
 * `retries` keeps what retries were answered, under their tokens, also over a drop.
 
 Every page ends with a checksum of eight bytes (see `pages`). `seal` is a CRC-32 of what a row holds, seeded
@@ -63,6 +63,8 @@ _TABLES = (
         expiry_ms INTEGER,
         size_bytes INTEGER NOT NULL,
         token BLOB,
+        nonce BLOB NOT NULL,
+        floor_nonce BLOB NOT NULL,
         seal INTEGER NOT NULL,
         changes BLOB NOT NULL
     ) STRICT
@@ -134,9 +136,9 @@ def entry_seal(key: bytes, value: bytes, version: int, expires_at_ms: int | None
     return crc32(value, crc32(key, (version ^ (expires_at_ms or 0)) & 0xFFFFFFFF))
 
 
-def log_seal(row: int, changes: bytes) -> int:
+def log_seal(row: int, nonce: bytes, changes: bytes) -> int:
     """Returns the checksum of a row of the log."""
-    return crc32(changes, row & 0xFFFFFFFF)
+    return crc32(changes, crc32(nonce, row & 0xFFFFFFFF))
 
 
 def damaged(what: str, path: str, space: bytes) -> CorruptError:

@@ -131,7 +131,7 @@ class Writer:
         execute, is_committing = self._execute, False
         try:
             execute("BEGIN IMMEDIATE")
-            flush = Flush(execute, self._path, clock.now_ms(), self.latest_ms)
+            flush = Flush(execute, self._path, clock, self.latest_ms)
             answer = work(flush)
             is_committing = flush.wrote
             execute("COMMIT" if is_committing else "ROLLBACK")

@@ -109,16 +109,18 @@ class StateManager(Manager[managers.StateManager]):
         """Returns a value with its version, as it is stored, or None if there is none."""
         return finish(self._inner.entry(key))
 
-    def compare_and_set(self, key: str, value: object, *, expected_version: int) -> int:
+    def compare_and_set(self, key: str, value: object, *, expected_version: str | int) -> int:
         """Writes a value at once if it is still at a version, and returns the new version.
 
         Args:
             key: Its name.
             value: The new value.
-            expected_version: The version that `entry` told; 0 if there must be none.
+            expected_version: The version that `entry` told, printed or within a handle as a number; 0 if
+                there must be none.
 
         Raises:
             ConflictError: It is at another version; `actual` says at which.
+            HistoryLostError: The store lost what a printed version was printed of.
         """
         return finish(self._inner.compare_and_set(key, value, expected_version=expected_version))
 

@@ -18,6 +18,11 @@ V = TypeVar("V")
 class StateWatch(Twin[typed.StateWatch[V]], Generic[V]):
     """An iterator over the changes of one key."""
 
+    @property
+    def position(self) -> str:
+        """An opaque text: `after=` it, a watch in any process goes on where this one stands."""
+        return self._inner.position
+
     def __iter__(self) -> Self:
         return self
 

@@ -234,15 +234,16 @@ class KeyedState(Twin[typed.KeyedState]):
 
     @entered_once
     def watch(
-        self, key: type[StateKey[V, Any]], *, timeout_s: float | None = None
+        self, key: type[StateKey[V, Any]], *, after: str | int | None = None, timeout_s: float | None = None
     ) -> Generator[StateWatch[V]]:
-        """Yields an iterator over a key's changes from now on, whoever makes them: in order, none missing.
+        """Yields an iterator over a key's changes, whoever makes them: in order, none missing.
 
         Args:
             key: A registered key that is persistent.
+            after: Starts behind a `position`; as for `Documents.watch`. Without it, now.
             timeout_s: Ends the iteration when nothing has changed for so long; without it, it never ends.
         """
-        with entered(self._inner.watch(key, timeout_s=timeout_s)) as inner:
+        with entered(self._inner.watch(key, after=after, timeout_s=timeout_s)) as inner:
             yield StateWatch(inner)
 
     def at(self, ref: Revision = "main") -> Snapshot:

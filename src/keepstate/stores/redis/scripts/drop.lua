@@ -8,7 +8,7 @@ if revision > floor then
   --> settled
   --> now
   clock, revision, nonce = now, revision + 1, ARGV[2]
-  floor, due, log_bytes = revision, 0, 0
+  floor, floor_nonce, due, log_bytes = revision, nonce, 0, 0
   for _, key in ipairs({ENTRIES, LOG, INDEX, EXPIRY}) do call('UNLINK', key) end
   --> save
   --> hint

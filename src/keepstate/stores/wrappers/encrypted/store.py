@@ -292,7 +292,7 @@ class EncryptedStore(StoreWrapper):
         refuse_record(space)
         changes = await self._store.changes(space, after, limit=limit)
         items = [change for change in map(self._told, [space] * len(changes.items), changes.items) if change]
-        return Changes(items, changes.upto, changes.floor)
+        return Changes(items, changes.upto, changes.floor, changes.nonces)
 
     def _told(self, space: str, change: Change) -> Change | None:
         old = None if change.old is None else self._sealer.open(space, change.key, change.old)

@@ -23,12 +23,12 @@ from keepstate._runner import Colour, Runner, runner_of
 from keepstate.errors import CompactedError, HistoryLostError, InvalidError
 from keepstate.stores import admission
 from keepstate.stores.base import StoreBase
-from keepstate.stores.marks import Mark
 from keepstate.stores.protocol import (
     Applied,
     Batch,
     Changes,
     Entry,
+    Mark,
     Outcome,
     Page,
     Reading,

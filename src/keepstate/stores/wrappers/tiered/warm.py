@@ -27,8 +27,7 @@ from keepstate._clock import Clock
 from keepstate._runner import Runner, runner_of
 from keepstate.errors import KeepstateError, StorageError
 from keepstate.stores.base import StoreBase
-from keepstate.stores.marks import Mark
-from keepstate.stores.protocol import Batch, Entry, Put, Write
+from keepstate.stores.protocol import Batch, Entry, Mark, Put, Write
 from keepstate.stores.wrappers.tiered.breaker import Breaker
 from keepstate.values import limits
 from keepstate.values.key import OBJECTS

@@ -32,14 +32,12 @@ class Recording(Workload):
             expected = Expected.NO_STREAM if last is None else last
         name = self.world.name("e")
         events = [f"{name}.{number}" for number in range(self.world.random.randint(1, 3))]
-        fate, position = await self.world.fate(
+        fate, number = await self.world.fate(
             actor,
             lambda: actor.space.events.append(*events, stream=stream, expected=expected),
             f"appends {name}",
         )
-        assert position is None or not isinstance(expected, int) or position > expected, (
-            f"{name} at {position}"
-        )
+        assert number is None or not isinstance(expected, int) or number > expected, f"{name} at {number}"
         for event in events:
             self.fates[event] = fate
 
@@ -52,7 +50,7 @@ class Recording(Workload):
         events, heard = self.world.processes[process].space.events, self._heard
         while True:
             try:
-                after = heard[-1].position if heard else None
+                after = heard[-1].number if heard else None
                 async for event in events.follow(stream=stream, after=after):
                     self._check_news(event)
                     heard.append(event)
@@ -60,23 +58,23 @@ class Recording(Workload):
                 await asyncio.sleep(0.1)
 
     def _check_news(self, event: Event) -> None:
-        assert event.position is not None
+        assert event.number is not None
         self.world.network.note(f"a follower hears {event.data}")
         if self.world.dials.is_prompt and self.world.dials.longest_delay_s < _PROMPT_S / 10:
-            applied_s = self.world.server.applied_at_s[MAIN, event.position >> 16]
+            applied_s = self.world.server.applied_at_s[MAIN, event.number >> 16]
             late_s = self.world.loop.time() - applied_s
             assert late_s < _PROMPT_S, f"{event} came after {late_s:.3f} s in a world without loss"
 
     async def finish(self) -> None:
         """Waits until the follower has heard of everything."""
         name = f"the end of {_FOLLOWED}"
-        position = await self.judge.space.events.append(name, stream=_FOLLOWED)
+        number = await self.judge.space.events.append(name, stream=_FOLLOWED)
         self.fates[name] = Fate.APPLIED
         for _ in range(60):
-            if self._heard and self._heard[-1].position == position:
+            if self._heard and self._heard[-1].number == number:
                 return
             await asyncio.sleep(0.5)
-        raise AssertionError(f"a follower heard {self._heard[-1:]} and not {position} after 30 s")
+        raise AssertionError(f"a follower heard {self._heard[-1:]} and not {number} after 30 s")
 
     async def verify(self) -> None:
         """Compares what is read, what was heard and what was told."""
@@ -84,7 +82,7 @@ class Recording(Workload):
         for stream in _STREAMS:
             read = await self.judge.space.events.read(stream=stream, limit=100_000)
             names += [event.data for event in read]
-            positions = [event.position or 0 for event in read]
+            positions = [event.number or 0 for event in read]
             assert positions == sorted(set(positions)), f"{stream} is out of order: {positions}"
             heard = self._heard if stream == _FOLLOWED else read
             assert read == heard, f"a follower of {stream} heard {heard} of {read}"

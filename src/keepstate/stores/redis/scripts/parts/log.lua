@@ -17,7 +17,8 @@ do
       cut[#cut + 1], cut[#cut + 2] = names[n], 'b' .. sub(names[n], 2)
       floor = floor + 1
       if old_head then
-        local _, _, size = unpack_struct(RECORD, old_head)
+        local old_nonce, _, size = unpack_struct(RECORD, old_head)
+        floor_nonce = old_nonce
         if #old_head > RECORD_BYTES then tokens[#tokens + 1] = 't' .. sub(old_head, RECORD_BYTES + 1) end
         log_bytes = log_bytes - size
       end

@@ -1,2 +1,2 @@
 -- Writes the state.
-call('HSET', ENTRIES, 'm', pack(STATE, FORMAT, revision, nonce, floor, clock, due, retries, log_bytes))
+call('HSET', ENTRIES, 'm', pack(STATE, FORMAT, revision, nonce, floor, clock, due, retries, log_bytes, floor_nonce))

@@ -2,11 +2,12 @@
 if stored then
   local format = byte(stored)
   if format ~= FORMAT then return {'format', format} end
-  format, revision, nonce, floor, clock, due, retries, log_bytes = unpack_struct(STATE, stored)
+  format, revision, nonce, floor, clock, due, retries, log_bytes, floor_nonce = unpack_struct(STATE, stored)
 end
 if mark ~= '' then
   local seen, seen_nonce = unpack_struct('>I8c8', mark)
   if seen > revision or (seen == revision and seen_nonce ~= nonce) then return {'lost'} end
+  if seen == floor and seen_nonce ~= floor_nonce then return {'lost'} end
   if seen < revision and seen > floor then
     local head = call('HGET', LOG, 'n' .. sub(mark, 1, 8))
     if not head or sub(head, 1, 8) ~= seen_nonce then return {'lost'} end

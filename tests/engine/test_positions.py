@@ -1,0 +1,291 @@
+"""Positions that outlive a process: they go on where they stand, or tell that their history is gone."""
+
+from __future__ import annotations
+
+import json
+import pickle
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import keepstate
+from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space import Space
+from keepstate.errors import CompactedError, ConflictError, HistoryLostError, InvalidError, PrunedError
+from keepstate.stores.urls import StoreUrl
+from keepstate.stores.wrappers.encrypted import KeyRing
+from keepstate.values import limits
+
+HERE = Path(__file__).parent
+KINDS = ("file", "sqlite", "redis", "valkey", "postgres")
+Back = Callable[[], None]
+KEPT, LOST, STRANGERS = 3, 4, 9
+
+
+def process(url: str, command: str, **arguments: Any) -> Any:
+    """Returns what a process of its own answers."""
+    words = [sys.executable, str(HERE / "positioning.py"), url, command, json.dumps(arguments)]
+    ended = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return json.loads(ended.stdout)
+
+
+# ---- backups of each kind of store
+
+
+def copied(url: str) -> Back:
+    """Copies a file that nobody has open; what is returned puts the copy back."""
+    path = Path("/" + StoreUrl.parse(url).path.lstrip("/"))
+    copy = path.with_name("backup")
+    shutil.copy(path, copy)
+
+    def put_back() -> None:
+        for beside in path.parent.glob(f"{path.name}*"):
+            beside.unlink()
+        shutil.copy(copy, path)
+
+    return put_back
+
+
+def dumped(url: str) -> Back:
+    """Dumps all keys of a Redis server."""
+    redis = pytest.importorskip("redis")
+    with redis.Redis.from_url(url.replace("valkey", "redis")) as server:
+        keys = {key: server.dump(key) for key in server.scan_iter()}
+
+    def put_back() -> None:
+        with redis.Redis.from_url(url.replace("valkey", "redis")) as server:
+            server.flushdb()
+            for key, value in keys.items():
+                server.restore(key, 0, value)
+
+    return put_back
+
+
+def tables(url: str) -> Back:
+    """Copies all tables of a PostgreSQL schema into another one."""
+    psycopg = pytest.importorskip("psycopg")
+    names = ("space", "entry", "log", "retry")
+    with psycopg.connect(url, autocommit=True) as server:
+        server.execute("CREATE SCHEMA backup")
+        for name in names:
+            server.execute(f"CREATE TABLE backup.{name} AS TABLE keepstate.{name}")
+
+    def put_back() -> None:
+        with psycopg.connect(url) as server:
+            for name in names:
+                server.execute(f"DELETE FROM keepstate.{name}")
+                server.execute(
+                    f"INSERT INTO keepstate.{name} OVERRIDING SYSTEM VALUE SELECT * FROM backup.{name}"
+                )
+
+    return put_back
+
+
+def backup(url: str) -> Back:
+    if url.startswith("redis"):
+        return dumped(url)
+    return tables(url) if url.startswith("postgres") else copied(url)
+
+
+@pytest.fixture(params=KINDS)
+def kept_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of an empty store that outlives processes."""
+    if request.param == "file":
+        return f"file:///{tmp_path}/store.journal"
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/store.db"
+    url: str = request.getfixturevalue(f"{request.param}_url")
+    return url
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("strangers", [0, LOST, STRANGERS])
+def test_a_position_tells_another_process_that_its_history_is_gone(kept_url: str, strangers: int) -> None:
+    process(kept_url, "write", first=0, count=KEPT, author="kept")
+    put_back = backup(kept_url)
+    process(kept_url, "write", first=0, count=LOST, author="lost")
+    keeping = process(kept_url, "keep")
+
+    put_back()
+    process(kept_url, "write", first=0, count=strangers, author="strangers")
+
+    told = process(kept_url, "go_on", **keeping)
+    theirs = [f"strangers/{number}" for number in range(strangers)]
+    kept = [["kept/1", "kept/2", *theirs], ["kept/2", *theirs], theirs]
+    assert told["told"] == [*([each, each] for each in kept), *[["history_lost", "history_lost"]] * LOST]
+    assert told["put"] == ("history_lost" if strangers == LOST else "conflict")
+
+
+async def test_a_position_in_memory_is_of_one_life(tmp_path: Path) -> None:
+    told: list[tuple[str, str | None]] = []
+    for _ in range(2):
+        async with keepstate.open("memory://") as ks:
+            space = ks.space("run")
+            await space.documents.put("a", 1)
+            await space.events.append({"n": 1}, id="e")
+            async with space.documents.watch(after=0, timeout_s=0) as changes:
+                told.append(((await anext(changes)).position, (await space.events.read())[0].position))
+            if len(told) == 2:
+                with pytest.raises(HistoryLostError):
+                    await keys_after(space, told[0][0])
+
+
+async def test_a_printed_version_is_of_one_value(ks: Keepstate) -> None:
+    space, other = ks.space("a"), ks.space("b")
+    for each in (space, other):
+        for key in ("d", "e"):
+            await each.documents.put(key, 1)
+    entry = await space.documents.entry("d")
+    assert entry is not None and entry.printed_version is not None
+    printed: str = pickle.loads(pickle.dumps(entry)).printed_version
+
+    for place, key in ((space, "e"), (other, "d")):
+        with pytest.raises(InvalidError, match="not of this place"):
+            await place.documents.put(key, 2, expected_version=printed)
+    with pytest.raises(InvalidError, match="is not a position; give a printed version"):
+        await space.documents.put("d", 2, expected_version="1")
+
+    version = await space.documents.put("d", 2, expected_version=printed)
+
+    with pytest.raises(ConflictError) as conflict:
+        await space.documents.put("d", 3, expected_version=printed)
+    assert conflict.value.actual == version
+    async with space.transaction() as tx:
+        await tx.documents.put("d", 4)
+        own = await tx.documents.entry("d")
+        assert own is not None and own.printed_version is None
+
+
+# ---- within one history
+
+
+async def keys_after(space: Space, after: str | int) -> list[str]:
+    async with space.documents.watch(after=after, timeout_s=0) as changes:
+        return [change.key async for change in changes]
+
+
+async def test_a_watch_goes_on_behind_each_change_and_behind_itself(space: Space) -> None:
+    for name in "abcd":
+        await space.documents.put(name, 1)
+
+    async with space.documents.watch(after=0, timeout_s=0) as changes:
+        first = changes.position
+        positions = [change.position async for change in changes]
+
+    assert await keys_after(space, first) == list("abcd")
+    assert [await keys_after(space, position) for position in positions] == [
+        ["b", "c", "d"],
+        ["c", "d"],
+        ["d"],
+        [],
+    ]
+    assert changes.position == positions[-1]
+
+
+async def test_documents_changed_together_come_again_until_all_were_given(space: Space) -> None:
+    async with space.transaction() as tx:
+        for name in "abc":
+            await tx.documents.put(name, 1)
+    await space.documents.put("d", 1)
+
+    async with space.documents.watch(after=0, timeout_s=0) as changes:
+        positions = [change.position async for change in changes]
+
+    told = [await keys_after(space, position) for position in positions]
+    assert told == [["a", "b", "c", "d"], ["a", "b", "c", "d"], ["d"], []]
+
+
+async def test_a_watch_that_starts_now_has_a_position_before_anything_has_changed(space: Space) -> None:
+    await space.documents.put("a", 1)
+    async with space.documents.watch(timeout_s=0) as changes:
+        position = changes.position
+
+    await space.documents.put("b", 1)
+
+    assert await keys_after(space, position) == ["b"]
+
+
+async def test_events_go_on_behind_a_position_also_where_the_stream_is_truncated(space: Space) -> None:
+    stream = space.events.stream("s")
+    for number in range(5):
+        await stream.append({"n": number})
+    events = await stream.read()
+    await stream.truncate(events[2].number or 0)
+
+    rest = await stream.read(after=events[2].position)
+
+    assert [event.data["n"] for event in rest] == [3, 4]
+    assert [event.position for event in rest] == [event.position for event in events[3:]]
+    assert await stream.read(after=events[4].position) == []
+    with pytest.raises(PrunedError):
+        await stream.read(after=events[1].position)
+
+
+async def test_a_position_below_the_log_is_compacted(space: Space) -> None:
+    await space.documents.put("a", 1)
+    async with space.documents.watch(after=0, timeout_s=0) as changes:
+        position = (await anext(changes)).position
+    for start in range(0, limits.LOG_REVISIONS + 1_000, 500):
+        await write_objects(space, start, 500)
+
+    with pytest.raises(CompactedError):
+        await keys_after(space, position)
+
+
+async def write_objects(space: Space, start: int, count: int) -> None:
+    from keepstate.stores.protocol import Batch, Put
+
+    scope = space._scope  # pyright: ignore[reportPrivateUsage]
+    store = await scope.store()
+    for first in range(start, start + count, 100):
+        keys = (b"\x01n%d" % number for number in range(first, first + 100))
+        await store.apply([Batch(scope.stored_name, [Put(key, b"")]) for key in keys])
+
+
+async def test_texts_that_are_not_this_places_are_refused(ks: Keepstate) -> None:
+    space, other = ks.space("a"), ks.space("b")
+    for each in (space, other):
+        await each.documents.put("d", 1)
+        await each.events.append({"n": 1}, stream="s")
+    async with space.documents.watch(after=0, timeout_s=0) as changes:
+        watch = (await anext(changes)).position
+    event = (await space.events.read(stream="s"))[0].position or ""
+
+    for wrong in ("", "1", "é", watch[:-1], watch[:-1] + "_", "A" + watch, event[:20], watch.upper()):
+        with pytest.raises(InvalidError, match="is not a position; give a position of a watch"):
+            await keys_after(space, wrong)
+        with pytest.raises(InvalidError, match="is not a position; give the position of an event"):
+            await space.events.read(stream="s", after=wrong)
+    with pytest.raises(InvalidError, match="is the position of an event; give a position of a watch"):
+        await keys_after(space, event)
+    with pytest.raises(InvalidError, match="is a position of a watch; give the position of an event"):
+        await space.events.read(stream="s", after=watch)
+    with pytest.raises(InvalidError, match="not of this place in space 'b'"):
+        await keys_after(other, watch)
+    for place, stream in ((other, "s"), (space, "t")):
+        with pytest.raises(InvalidError, match="not of this place"):
+            await place.events.read(stream=stream, after=event)
+
+
+async def test_positions_of_an_encrypted_store_are_keyed(tmp_path: Path) -> None:
+    """Two stores with the same content, under one key, tell different digests of it."""
+    told: list[str] = []
+    for name in ("one", "two"):
+        url = f"sqlite:///{tmp_path}/{name}.db"
+        async with keepstate.open(url, encryption=KeyRing(bytes(32))) as ks:
+            space = ks.space("run")
+            await space.events.append({"n": 1}, id="e")
+            (event,) = await space.events.read()
+            told.append(event.position or "")
+            assert await space.events.read(after=event.position) == []
+
+    assert told[0] != told[1]
+    async with keepstate.open(f"sqlite:///{tmp_path}/two.db", encryption=KeyRing(bytes(32))) as ks:
+        with pytest.raises(InvalidError, match="not of this place"):
+            await ks.space("run").events.read(after=told[0])
