@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import sys
 from collections.abc import AsyncIterator, Iterator
 from typing import Any
@@ -258,7 +259,7 @@ def test_functions_and_imports_of_a_step_serve_the_next() -> None:
     def work() -> int: ...  # type: ignore[empty-body]
 
     assert work(state=state) == 4
-    assert dict(state) == {}
+    assert dict(state) == {"math": math}
 
 
 def test_inputs_are_no_variables_until_a_step_makes_them_so() -> None:

@@ -279,21 +279,6 @@ class Cart:
     __hash__ = None  # type: ignore[assignment]
 
 
-@pytest.mark.parametrize("store", [None, "memory://carts"])
-def test_in_memory_any_object_that_pickles_is_kept(store: str | None) -> None:
-    with Versioned(store) as state:
-        state["cart"] = Cart(["tea"])
-        first = state.commit()
-        assert state.commit().id == first.id
-        state["cart"].items.append("milk")
-        state.commit()
-
-        assert state.checkout(first)["cart"] == Cart(["tea"])
-        assert state.checkout("main")["cart"] == Cart(["tea", "milk"])
-        with Versioned(store) as other:
-            assert other.get("cart") == (None if store is None else Cart(["tea", "milk"]))
-
-
 @pytest.mark.parametrize("place", ["memory", "disk"])
 def test_an_object_of_no_registered_class_is_there_after_tasks_and_discard(
     place: str, tmp_path: Path
@@ -306,7 +291,7 @@ def test_an_object_of_no_registered_class_is_there_after_tasks_and_discard(
         state["cart"].items.append(item)
         return len(state["cart"].items)
 
-    with Versioned(store, pickle=SignedPickle(b"k" * 32, allow=[Cart]) if store else None) as state:
+    with Versioned(store, pickle=SignedPickle(b"k" * 32, allow=[Cart])) as state:
         state["cart"] = Cart(["tea"])
         state.commit()
         counts = [fill(item, state=state) for item in ("milk", "salt")]
@@ -330,11 +315,15 @@ def test_a_closed_state_takes_nothing_more(place: Place) -> None:
     assert place()["a"] == 1
 
 
-def test_on_disk_pickles_are_asked_for(tmp_path: Path) -> None:
-    with Versioned(Disk(tmp_path)) as state:
-        state["cart"] = Cart(["tea"])
-        with pytest.raises(InvalidError, match=r"cart.*pickle=SignedPickle"):
-            state.commit()
+def test_pickles_are_asked_for_wherever_variables_are_kept(place: Place) -> None:
+    state = place()
+    state["cart"] = Cart(["tea"])
+
+    with pytest.raises(InvalidError, match=r"cart.*pickle=SignedPickle"):
+        state.commit()
+
+
+def test_signed_pickles_are_kept_on_disk(tmp_path: Path) -> None:
     trust = SignedPickle(b"k" * 32, allow=[Cart])
     with Versioned(Disk(tmp_path), pickle=trust) as state:
         state["cart"] = Cart(["tea"])

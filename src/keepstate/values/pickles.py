@@ -122,7 +122,7 @@ class SignedPickle:
 
     def _dump(self, value: object) -> bytes | None:
         """Returns what stands for an object, or None if its class is not allowed."""
-        if not self._may_be_pickled(type(value)):
+        if type(value) not in self._allowed:
             return None
         name = f"{type(value).__module__}.{type(value).__qualname__}"
         try:
@@ -132,9 +132,6 @@ class SignedPickle:
         if type(self._loaded(name, dumped)) is not type(value):
             raise InvalidError(f"{name} does not come back as one from its pickle")
         return pickled(name, dumped)
-
-    def _may_be_pickled(self, kind: type) -> bool:
-        return kind in self._allowed
 
     def _load(self, data: bytes) -> object:
         return self._loaded(*pickled_parts(data))
@@ -155,15 +152,12 @@ class SignedPickle:
 
     def _loaded(self, name: str, dumped: bytes) -> object:
         try:
-            return self._unpickled(name, dumped)
+            _check_steps(name, dumped)
+            return _Unpickler(dumped, self._classes).load()
         except KeepstateError:
             raise
         except Exception as error:
             raise InvalidError(f"a pickle of {name} cannot be read: {error!r}") from error
-
-    def _unpickled(self, name: str, dumped: bytes) -> object:
-        _check_steps(name, dumped)
-        return _Unpickler(dumped, self._classes).load()
 
 
 class _StatePickles(codec.Codec):
@@ -189,26 +183,6 @@ class _StatePickles(codec.Codec):
     def _reader(self, resolve: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
         leaves = {**self._leaves, TAG: resolve}
         return ObjectReader(CLASSES, Reader(leaves), leaves=leaves).read
-
-
-class ProcessPickle(SignedPickle):
-    """Pickles objects of any class, for a store in memory: only this process can have written what is there.
-
-    Args:
-        key: Random bytes that leave the process nowhere.
-    """
-
-    def __init__(self, key: bytes) -> None:
-        super().__init__(key, allow=())
-
-    def __repr__(self) -> str:
-        return "<ProcessPickle of anything>"
-
-    def _may_be_pickled(self, kind: type) -> bool:
-        return True
-
-    def _unpickled(self, name: str, dumped: bytes) -> object:
-        return pickle.loads(dumped)
 
 
 class _Unpickler(pickle.Unpickler):

@@ -8,6 +8,10 @@ To add one: a kind of event in `happenings`, told in `viewing`; a place to keep 
 """
 
 from keepstate.workspace.cache import Cache as Cache
+from keepstate.workspace.definitions import Definition as Definition
+from keepstate.workspace.definitions import Import as Import
+from keepstate.workspace.definitions import Instance as Instance
+from keepstate.workspace.definitions import Reference as Reference
 from keepstate.workspace.disk import Disk as Disk
 from keepstate.workspace.happenings import ActionEvent as ActionEvent
 from keepstate.workspace.happenings import ErrorEvent as ErrorEvent
@@ -31,14 +35,18 @@ __all__ = [
     "Agent",
     "AgentTask",
     "Cache",
+    "Definition",
     "Disk",
     "ErrorEvent",
     "FailEvent",
+    "Import",
+    "Instance",
     "KVStore",
     "Live",
     "Memory",
     "OutputEvent",
     "PastState",
+    "Reference",
     "SuccessEvent",
     "TaskEvent",
     "TaskStartEvent",

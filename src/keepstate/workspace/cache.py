@@ -81,11 +81,6 @@ class Cache(KVStore):
         """Returns the keys that start with a prefix, as the store has them now."""
         return self.store.keys(prefix)
 
-    @property
-    def is_in_process(self) -> bool:
-        """Whether nobody but this process can have written what is in the store."""
-        return self.store.is_in_process
-
     def _keep(self, values: Mapping[str, bytes]) -> None:
         with self._lock:
             for key, value in values.items():

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import cache
 from os import PathLike
 
-from keepstate._clock import SYSTEM_CLOCK
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.scope import SpaceScope
 from keepstate.errors import ClosedError, InvalidError
 from keepstate.opening import OpenStore, PassedStore, source_of, source_over
 from keepstate.stores.protocol import Store
-from keepstate.values.pickles import ProcessPickle, SignedPickle
+from keepstate.values.pickles import SignedPickle
 from keepstate.workspace.closing import close, close_dropped, close_with
 from keepstate.workspace.kv import KVStore
 
@@ -38,14 +36,10 @@ class Home:
         close_dropped()
         if isinstance(store, KVStore):
             source: OpenStore | PassedStore = source_over(store)
-            is_in_process = store.is_in_process
         elif isinstance(store, type):
             raise InvalidError(f"{store!r} is a class; give an object of it, such as {store.__name__}(…)")
         else:
             source = source_of(store, "blocking")
-            is_in_process = source.url.startswith("memory:")
-        if pickle is None and is_in_process:
-            pickle = _process_pickle()
         handle = Keepstate(source, author=author, pickle=pickle)
         self.scope = SpaceScope(handle, handle.space(space).name, author)
         self.url = source.url
@@ -62,8 +56,3 @@ class Home:
         """Raises `ClosedError` once it is closed: what is written by then could never be committed."""
         if self.is_closed:
             raise ClosedError(f"the state in {self.url} is closed; open it again, with the same store")
-
-
-@cache
-def _process_pickle() -> ProcessPickle:
-    return ProcessPickle(SYSTEM_CLOCK.random_bytes(32))

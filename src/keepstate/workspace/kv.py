@@ -48,8 +48,3 @@ class KVStore(ABC):
 
     def __contains__(self, key: object) -> bool:
         return isinstance(key, str) and self.get(key) is not None
-
-    @property
-    def is_in_process(self) -> bool:
-        """Whether nobody but this process can have written what is in it."""
-        return False

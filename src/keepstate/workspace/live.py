@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, MutableMapping, Sequence
+from collections.abc import Generator, Iterator, MutableMapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from keepstate.errors import InvalidError
@@ -10,7 +11,7 @@ from keepstate.workspace.happenings import TaskEvent
 
 
 class Live(MutableMapping[str, Any]):
-    """Remembers variables between tasks, in memory; what cannot be stored anywhere is welcome too.
+    """Remembers variables between tasks, in memory; objects that no store can keep too.
 
     A value is kept as it is, so whoever changes it changes what is remembered. It is not for several threads
     at once.
@@ -19,6 +20,8 @@ class Live(MutableMapping[str, Any]):
     def __init__(self) -> None:
         self._variables: dict[str, Any] = {}
         self._happened: list[TaskEvent] = []
+        self._names: dict[str, Any] = {}
+        self._is_lent = False
 
     def __getitem__(self, name: str) -> Any:
         return self._variables[name]
@@ -39,6 +42,21 @@ class Live(MutableMapping[str, Any]):
 
     def __repr__(self) -> str:
         return f"<Live with {len(self._variables)} variables>"
+
+    @contextmanager
+    def names(self) -> Generator[dict[str, Any]]:
+        """Lends a dict for the names of a task's steps: the same to one task after the other.
+
+        So a function that an earlier task defined looks its names up where later steps bind them.
+        """
+        if self._is_lent:
+            yield {}
+            return
+        self._is_lent = True
+        try:
+            yield self._names
+        finally:
+            self._is_lent = False
 
     @property
     def happened(self) -> list[TaskEvent]:

@@ -50,8 +50,3 @@ class Memory(KVStore):
         """Returns the keys that start with a prefix."""
         with self._lock:
             return [key for key in self._values if key.startswith(prefix)]
-
-    @property
-    def is_in_process(self) -> bool:
-        """Whether nobody but this process can have written what is in it: always."""
-        return True

@@ -1,21 +1,26 @@
 """Runs the steps that a policy writes: Python source in a namespace made of the inputs and the variables.
 
-Whoever runs such source runs code, with all that this process may do. An executor of the caller's own may run
-it elsewhere, or refuse it.
+To run such source is to run code, with all that this process may do; so is to run the definitions that a
+state keeps of earlier steps. Both go through the executor: one of the caller's own may run them elsewhere, or
+refuse them.
 """
 
 from __future__ import annotations
 
 import builtins
 import traceback
-from collections.abc import Callable, Mapping, MutableMapping
-from types import ModuleType
-from typing import Any, Final, NoReturn, TypeAlias
+from collections.abc import Mapping, MutableMapping
+from typing import Any, Final, NoReturn
 
-Executor: TypeAlias = Callable[[str, dict[str, Any]], object]
-"""Runs source in a namespace, as `exec` does."""
+from keepstate.errors import InvalidError
+from keepstate.values.codec import Codec
+from keepstate.workspace.bindings import Bindings, Executor, Modules, importing
 
 _SOURCE: Final = "<step>"
+_OF_MODULES: Final = frozenset({
+    "__annotations__", "__annotate__", "__conditional_annotations__", "__doc__", "__warningregistry__",
+})  # fmt: skip
+"""What the interpreter itself binds in a module."""
 
 
 class TaskSucceeded(BaseException):
@@ -36,7 +41,7 @@ class TaskGaveUp(BaseException):
 
 def execute(source: str, namespace: dict[str, Any]) -> None:
     """Runs source in this process."""
-    exec(compile(source, _SOURCE, "exec"), namespace)
+    exec(compile(source, _SOURCE, "exec", dont_inherit=True), namespace)
 
 
 class Namespace:
@@ -45,11 +50,30 @@ class Namespace:
     Args:
         inputs: The task's arguments by name.
         state: The variables.
+        names: The dict.
+        executor: Runs the steps.
+        codec: What encodes the variables; None where they are kept as they are.
+        modules: What variables may be imported from.
+
+    Attributes:
+        printed: What the last step printed.
+        refused: Why variables of the last step cannot be stored, by name.
+        missing: Why variables could not be bound to their names, by name.
     """
 
-    def __init__(self, inputs: Mapping[str, Any], state: MutableMapping[str, Any]) -> None:
+    def __init__(
+        self,
+        inputs: Mapping[str, Any],
+        state: MutableMapping[str, Any],
+        names: dict[str, Any],
+        executor: Executor,
+        codec: Codec | None,
+        modules: Modules,
+    ) -> None:
         self.printed: list[str] = []
-        self._state = state
+        self.refused: dict[str, InvalidError] = {}
+        self.missing: dict[str, str] = {}
+        self._state, self._executor = state, executor
         self._given = {
             # The interpreter's own exit() closes standard input of the whole process first.
             "__builtins__": {**vars(builtins), "print": self._print, "exit": _leave, "quit": _leave},
@@ -57,39 +81,59 @@ class Namespace:
             "task_fail": _give_up,
             **inputs,
         }
-        self._names = dict(self._given)
+        names.clear()
+        names.update(self._given)
+        self._names = names
         self._held: set[str] = set()
-        self.take()
+        self._bindings = None if codec is None else Bindings(names, codec, modules)
 
-    def take(self) -> None:
-        """Takes the variables as they are now; inputs stand before them."""
-        now = dict(self._state)
+    def take(self, now: Mapping[str, Any]) -> dict[str, str]:
+        """Takes the variables as they are now, and returns why some are missing since; inputs go first."""
         for name in self._held - now.keys():
             self._names.pop(name, None)
-        for name, value in now.items():
-            if not self._is_given(name):
-                self._names[name] = value
+            self.missing.pop(name, None)
+        forms = {name: value for name, value in now.items() if not self._is_given(name)}
         self._held = set(now)
+        if self._bindings is None:
+            self._names.update(forms)
+            return {}
+        missing = self._bindings.bind(forms, self._execute_definition)
+        self.printed.clear()
+        fresh = {name: reason for name, reason in missing.items() if self.missing.get(name) != reason}
+        self.missing = missing
+        return fresh
 
-    def run(self, source: str, executor: Executor) -> None:
+    def run(self, source: str) -> None:
         """Runs one step, and keeps what it did to the variables, whether it ends well or not."""
         self.printed.clear()
+        self.refused = {}
         try:
-            executor(source, self._names)
+            with importing():
+                self._executor(source, self._names)
         finally:
-            self._keep()
+            self._keep(source)
 
-    def _keep(self) -> None:
-        kept = {name: value for name, value in [*self._names.items()] if self._is_variable(name, value)}
-        for name in [name for name in self._held if name not in kept and name not in self._given]:
+    def _execute_definition(self, source: str, names: dict[str, Any]) -> None:
+        try:
+            self._executor(source, names)
+        except (TaskSucceeded, TaskGaveUp) as end:
+            raise InvalidError("its definition ends the task") from end
+
+    def _keep(self, source: str) -> None:
+        kept = {name: value for name, value in [*self._names.items()] if self._is_variable(name)}
+        for name in kept:
+            self.missing.pop(name, None)
+        if self._bindings is not None:
+            kept, self.refused = self._bindings.forms(source, kept)
+        absent = self._held - kept.keys() - self._given.keys() - self.missing.keys()
+        for name in absent:
             del self._state[name]
         for name, value in kept.items():
             self._state[name] = value
         self._held = set(self._state)
 
-    def _is_variable(self, name: str, value: object) -> bool:
-        # What is imported can be imported again.
-        return not self._is_given(name) and not isinstance(value, ModuleType)
+    def _is_variable(self, name: str) -> bool:
+        return name not in _OF_MODULES and not self._is_given(name)
 
     def _is_given(self, name: str) -> bool:
         """Whether a name stands for what the task was given, and not for a variable."""

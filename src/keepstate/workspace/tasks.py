@@ -11,9 +11,10 @@ import dis
 import functools
 import inspect
 import typing
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Any, Final, ParamSpec, TypeAlias, TypeVar
 
 from keepstate._clock import SYSTEM_CLOCK
@@ -22,6 +23,7 @@ from keepstate._runner import Runner, runner_of
 from keepstate.errors import InvalidError, KeepstateError, TaskFailedError
 from keepstate.values import limits
 from keepstate.values.fitting import fit
+from keepstate.workspace.bindings import Executor, Modules
 from keepstate.workspace.happenings import (
     ActionEvent,
     ErrorEvent,
@@ -32,7 +34,7 @@ from keepstate.workspace.happenings import (
     TaskStartEvent,
 )
 from keepstate.workspace.live import Live
-from keepstate.workspace.steps import Executor, Namespace, TaskGaveUp, TaskSucceeded, execute, told
+from keepstate.workspace.steps import Namespace, TaskGaveUp, TaskSucceeded, execute, told
 from keepstate.workspace.versioned import Versioned
 from keepstate.workspace.viewing import view
 
@@ -156,20 +158,43 @@ class _Run:
 
     async def carry_out(self, agent: Agent, inputs: dict[str, Any]) -> Any:
         """Asks the policy for step after step."""
-        namespace = await self._beside(lambda: Namespace(inputs, self._state))
+        state = self._state
+        if isinstance(state, Live):
+            with state.names() as names:
+                namespace = Namespace(inputs, state, names, agent.executor, None, agent.modules)
+                return await self._carry_out(agent, inputs, namespace)
+        namespace = Namespace(inputs, state, {}, agent.executor, state.codec, agent.modules)
+        return await self._carry_out(agent, inputs, namespace)
+
+    async def _carry_out(self, agent: Agent, inputs: dict[str, Any], namespace: Namespace) -> Any:
+        await self._take(namespace)
         for number in range(1, agent.max_steps + 1):
             action = await self._asked(agent, inputs)
             happened, end = self._step(agent, namespace, action)
-            await self._keep_storable(happened, end, number)
+            await self._keep_storable(happened, end, number, namespace.refused)
             for event in end:
                 if isinstance(event, SuccessEvent):
                     return event.result
                 if isinstance(event, FailEvent):
                     raise self._failure(event.message)
-            await self._beside(namespace.take)
+            await self._take(namespace)
         message = f"no end after {agent.max_steps} steps"
         await self.keep(self.event(FailEvent, message=message))
         raise self._failure(message)
+
+    async def _take(self, namespace: Namespace) -> None:
+        """Binds the variables to their names, and tells of those that could not be."""
+        now = await self._beside(lambda: dict(self._state))
+        missing = [
+            self.event(
+                ErrorEvent,
+                error=f"{name} cannot be made again from what is stored: {reason}; define or import it again",
+                recoverable=True,
+            )
+            for name, reason in namespace.take(now).items()
+        ]
+        if missing:
+            await self.keep(*missing)
 
     async def _asked(self, agent: Agent, inputs: dict[str, Any]) -> tuple[str, str]:
         """Returns the source of the next step, and what the policy thought."""
@@ -197,7 +222,7 @@ class _Run:
         happened = [self.event(ActionEvent, code=source, thinking=thinking)]
         end: list[TaskEvent] = []
         try:
-            namespace.run(source, agent.executor)
+            namespace.run(source)
         except TaskSucceeded as success:
             end = [self._result(success.result)]
         except TaskGaveUp as failure:
@@ -208,12 +233,18 @@ class _Run:
             happened.append(self.event(OutputEvent, parts=list(namespace.printed)))
         return happened, end
 
-    async def _keep_storable(self, happened: list[TaskEvent], end: list[TaskEvent], number: int) -> None:
+    async def _keep_storable(
+        self,
+        happened: list[TaskEvent],
+        end: list[TaskEvent],
+        number: int,
+        reasons: Mapping[str, InvalidError],
+    ) -> None:
         """Keeps a step; of variables that cannot be stored, what they had before it."""
         try:
             await self.keep(*happened, *end, step=number)
         except InvalidError:
-            if not (refused := self._without_refused()):
+            if not (refused := self._without_refused(reasons)):
                 raise
             await self.keep(*happened, *refused, *end, step=number)
 
@@ -223,9 +254,9 @@ class _Run:
         except InvalidError as error:
             return self.event(ErrorEvent, error=f"the result does not fit: {error}", recoverable=True)
 
-    def _without_refused(self) -> list[TaskEvent]:
+    def _without_refused(self, reasons: Mapping[str, InvalidError] = MappingProxyType({})) -> list[TaskEvent]:
         """Takes back variables that cannot be stored, and tells of each."""
-        refused = self._state.refused()
+        refused = {name: reasons.get(name, error) for name, error in self._state.refused().items()}
         self._state.restore([*refused])
         return [
             self.event(ErrorEvent, error=f"{name} is not kept after this step: {error}", recoverable=True)
@@ -242,7 +273,10 @@ class Agent:
     Args:
         name: Stands in the events.
         policy: Carries out tasks whose body is empty.
-        executor: Runs the policy's source; by default in this process, with all that this process may do.
+        executor: Runs the policy's source, and the definitions that a state keeps of earlier steps. By
+            default in this process, with all that this process may do.
+        imports: Modules, with all below them, that variables may be imported from again. By default the
+            standard library, installed packages, and what the process had imported before any step did.
         max_steps: How many steps a policy may take for one task.
     """
 
@@ -252,11 +286,13 @@ class Agent:
         *,
         policy: Policy | None = None,
         executor: Executor | None = None,
+        imports: Collection[str] | None = None,
         max_steps: int = 100,
     ) -> None:
         limits.admit_count("max_steps", max_steps)
         self.name, self.policy, self.max_steps = name, policy, max_steps
         self.executor: Executor = executor or execute
+        self.modules = Modules(imports)
 
     def __repr__(self) -> str:
         return f"<Agent {self.name!r}>"

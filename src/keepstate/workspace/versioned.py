@@ -24,6 +24,7 @@ from keepstate.engine.transaction import Transaction, gathering
 from keepstate.engine.unit import Unit
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.stores.protocol import Store
+from keepstate.values.codec import Codec
 from keepstate.values.pickles import SignedPickle
 from keepstate.workspace.closing import close_dropped
 from keepstate.workspace.happenings import TaskEvent, storable
@@ -52,8 +53,7 @@ class Versioned(MutableMapping[str, Any]):
             or merge.
         rules: How to merge then, by path; see `History.merge`. `ours` is what the branch has by then, and
             `theirs` what is being committed onto it.
-        pickle: What stores objects of classes that nobody registered. What only this process can have written
-            needs none.
+        pickle: What stores objects of classes that are not registered.
     """
 
     def __init__(
@@ -352,6 +352,11 @@ class Versioned(MutableMapping[str, Any]):
         return finish(self._history.prune(keep_last=keep_last, older_than=older_than))
 
     # ---- what tasks ask of it
+
+    @property
+    def codec(self) -> Codec:
+        """Returns what encodes the variables."""
+        return self._home.scope.home.states
 
     @property
     def happened(self) -> list[TaskEvent]:
