@@ -369,7 +369,7 @@ def test_a_full_disk_refuses_and_loses_nothing(tmp_path: Path) -> None:
     ("wrong", "told"),
     [
         (lambda: Versioned(Plain), "give an object of it"),  # type: ignore[arg-type]
-        (lambda: Versioned(3), "no store"),  # type: ignore[arg-type]
+        (lambda: Versioned(3), "the store is given as"),  # type: ignore[arg-type]
         (lambda: Versioned("nowhere://"), "nowhere"),
         (lambda: Versioned(branch=""), "branch"),
         (lambda: Versioned(branch="a~b"), "branch"),
