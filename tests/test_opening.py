@@ -86,9 +86,9 @@ def test_opening_asks_once_whether_the_store_is_encrypted(
     asked: list[str] = []
 
     def counting(read: Any) -> Any:
-        def counted(store: StoreBase, space: str, keys: Any) -> Any:
+        def counted(store: StoreBase, space: str, *args: Any, **options: Any) -> Any:
             asked.append(space)
-            return read(store, space, keys)
+            return read(store, space, *args, **options)
 
         return counted
 

@@ -185,9 +185,10 @@ class ClosedError(KeepstateError):
 
 
 class UnsupportedError(KeepstateError):
-    """This store or platform cannot do it."""
+    """This store or platform cannot do it. `key` is the document that cannot be read here, if it is one."""
 
     code = "unsupported"
+    key: str | None = None
 
 
 class MissingExtraError(KeepstateError, ImportError):
@@ -258,10 +259,14 @@ class StoreFullError(StorageError):
 
 
 class CorruptError(StorageError):
-    """Stored bytes are not what was written. `place` is the file, row or key that is damaged."""
+    """Stored bytes are not what was written. `place` is the file, row or key that is damaged.
+
+    `key` is the document that cannot be read, if it is one.
+    """
 
     code = "corrupt"
     place: str | None = None
+    key: str | None = None
 
 
 class HistoryLostError(StorageError):

@@ -40,6 +40,16 @@ with sync.open("{1}") as ks:
     ks.space("{2}").documents.put("trip", {0}.Trip(7))
 """
 
+PINNED = """
+from keepstate import downcast, register_write_version
+
+@downcast("cli/trip", 2)
+def in_dollars(fields):
+    return {"price": fields["cents"] / 100}
+
+register_write_version("cli/trip", 1)
+"""
+
 PUT_MANY = """
 import old_trips
 from keepstate import sync
@@ -79,10 +89,41 @@ def test_older_versions_are_told_of_and_then_written_anew(shell: Keepstate, url:
 
     assert (dry.code, dry.out) == (0, "run/1: 1 document, cli/trip@1 in 1; 0 written\n")
     assert done.lines() == [
-        {"space": "run/1", "documents": 1, "older": {"cli/trip@1": 1}, "written": 1, "left": {}}
-    ]
+        {
+            "space": "run/1", "documents": 1, "older": {"cli/trip@1": 1}, "written": 1, "left": {},
+            "newer": {}, "unknown": {},
+        }
+    ]  # fmt: skip
     assert (again.code, again.out) == (0, "2 documents, all of the newest versions\n")
     assert shell("get", "run/1", "trip", "--app", "new_trips").json() == {"@type": "cli/trip@2", "cents": 700}
+
+
+def test_nothing_is_called_newest_that_the_application_writes_otherwise_or_does_not_know(
+    shell: Keepstate, url: str, modules: Path
+) -> None:
+    (modules / "pinned_trips.py").write_text(NEW + PINNED)
+    (modules / "other_trips.py").write_text("")
+    put("new_trips", url, modules, "run/1")
+
+    assert shell("migrate", "--app", "pinned_trips").out.splitlines() == [
+        "run/1: cli/trip@2 in 1, above the version that the application writes; they stay as they are",
+        "1 document; nothing is older than what the application writes",
+    ]
+    assert shell("migrate", "--app", "other_trips").out.splitlines() == [
+        "run/1: cli/trip@2 in 1, for which nothing is registered",
+        "1 document; nothing is older than what the application writes",
+    ]
+
+
+def test_documents_of_all_tenants_are_written_anew(shell: Keepstate, url: str, modules: Path) -> None:
+    put("old_trips", url, modules, "run/1")
+    run(PUT.format("old_trips", f'{url}", tenant="acme', "run/1"), modules)
+
+    done = shell("migrate", "--app", "new_trips", "--json").lines()
+
+    assert [(each["space"], each["written"]) for each in done] == [
+        ("run/1", 1), ("run/1 of tenant 'acme'", 1)
+    ]  # fmt: skip
 
 
 def test_a_newer_version_is_refused_before_anything_is_written(

@@ -6,7 +6,7 @@ import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 from keepstate import (
+    CorruptError,
     InvalidError,
     Space,
     UnsupportedError,
@@ -25,6 +26,7 @@ from keepstate import (
 from keepstate.engine import layout
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.migrating import migrate
+from keepstate.stores.protocol import Batch, Put
 from keepstate.values.schema import CLASSES
 from tests.engine.trips import NAME, Trip, know_trips
 
@@ -234,3 +236,39 @@ def test_two_processes_of_old_and_new_code_work_on_one_store(tmp_path: Path) -> 
     with sync.open(url) as ks:
         counted = ks.space("run/1").documents.get("counter")
     assert counted == Trip("NYC", 120)
+
+
+async def test_a_listing_goes_on_behind_documents_that_cannot_be_read(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["a", "b", "b" * 400 + "é", "c", "d"]
+    for name in names:
+        await space.documents.put(name, {"a": 1} if name in "ac" else Trip("NYC", 100))
+    monkeypatch.setattr(CLASSES, "_by_name", {NAME: replace(CLASSES._by_name[NAME], version=2, older=())})
+
+    found, refused, after = dict[str, Any](), list[str](), None
+    for _ in names:
+        try:
+            async for name, value in space.documents.items(after=after):
+                found[name] = value
+            break
+        except UnsupportedError as error:
+            after = error.key or "no key is told"
+            refused.append(after)
+
+    assert (list(found), refused) == (["a", "c"], ["b", "b" * 400 + "é", "d"])
+
+
+async def test_a_damaged_document_is_named_by_the_error_of_a_listing(ks: Keepstate) -> None:
+    space = ks.space("s")
+    await space.documents.put("a", 1)
+    place = layout.named_key(layout.DOCUMENTS, "a")
+    store = await ks.opened()
+    await store.apply([Batch(space._alone.stored_name, [Put(place, b"\xff\xff")])])
+    await space.documents.put("b", 2)
+
+    with pytest.raises(CorruptError) as caught:
+        _ = [item async for item in space.documents.items()]
+
+    assert caught.value.key == "a"
+    assert [item async for item in space.documents.items(after=caught.value.key)] == [("b", 2)]

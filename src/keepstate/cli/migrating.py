@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Annotated
 
 from cyclopts import Parameter
@@ -12,6 +12,7 @@ from keepstate.cli.session import Session, plain, refuse_nothing, said, shown, w
 from keepstate.cli.showing import counted
 from keepstate.engine.migrating import Migration
 from keepstate.engine.migrating import migrate as migrated
+from keepstate.engine.space import Space
 from keepstate.errors import InvalidError
 
 _PLAIN = Session()
@@ -36,23 +37,26 @@ async def migrate(
     async with session.opened() as ks:
         if space is not None:
             await refuse_nothing(ks, space)
-        names = [name async for name in ks.spaces(space or "") if space in (None, name)]
+        if space is None:
+            spaces = {_shown(tenant, one): one async for tenant, one in ks.everywhere()}
+        else:
+            spaces = {space: ks.space(space)}
         found = {
-            name: await migrated(ks.space(name), dry_run=True, tell=_progress(f"{name}: looked at"))
-            for name in names
+            name: await migrated(one, dry_run=True, tell=_progress(f"{name}: looked at"))
+            for name, one in spaces.items()
         }
         todo = [name for name, one in found.items() if one.older]
         for place, name in enumerate(todo, 1):
             if not dry_run:
                 began = f"{place} of {len(todo)}  {name}: written"
                 tell = _progress(began, found[name].due)
-                found[name] = await migrated(ks.space(name), tell=tell)
+                found[name] = await migrated(spaces[name], tell=tell)
                 tell(found[name])
-    for name in todo:
-        _tell(name, found[name], session)
+    for name, one in found.items():
+        if one.older or one.newer or one.unknown:
+            _tell(name, one, session)
     if not todo and not session.json:
-        looked = sum(one.documents for one in found.values())
-        shown().print(plain(f"{counted(looked, 'document')}, all of the newest versions"))
+        _tell_nothing(list(found.values()))
     return exits.FAILED if any(one.left for one in found.values()) else exits.OK
 
 
@@ -67,12 +71,35 @@ def _progress(began: str, of: int | None = None) -> Callable[[Migration], None]:
     return tell
 
 
+def _shown(tenant: str | None, space: Space) -> str:
+    return space.name if tenant is None else f"{space.name} of tenant {tenant!r}"
+
+
+def _tell_nothing(found: list[Migration]) -> None:
+    looked = counted(sum(one.documents for one in found), "document")
+    if any(one.newer or one.unknown for one in found):
+        shown().print(plain(f"{looked}; nothing is older than what the application writes"))
+    else:
+        shown().print(plain(f"{looked}, all of the newest versions"))
+
+
 def _tell(name: str, done: Migration, session: Session) -> None:
     if session.json:
         told = {"documents": done.documents, "older": dict(done.older), "written": done.written}
-        write_json({"space": name, **told, "left": done.left})
+        told |= {"left": done.left, "newer": dict(done.newer), "unknown": dict(done.unknown)}
+        write_json({"space": name, **told})
         return
-    older = ", ".join(f"{each} in {count}" for each, count in sorted(done.older.items()))
-    shown().print(plain(f"{name}: {counted(done.documents, 'document')}, {older}; {done.written:,} written"))
+    if done.older:
+        older = f", {_counts(done.older)}; {done.written:,} written"
+        shown().print(plain(f"{name}: {counted(done.documents, 'document')}{older}"))
+    if done.newer:
+        above = "above the version that the application writes; they stay as they are"
+        shown().print(plain(f"{name}: {_counts(done.newer)}, {above}"))
+    if done.unknown:
+        shown().print(plain(f"{name}: {_counts(done.unknown)}, for which nothing is registered"))
     for document, reason in done.left.items():
         shown().print(plain(f"  left {document}: {reason}"))
+
+
+def _counts(versions: Mapping[str, int]) -> str:
+    return ", ".join(f"{each} in {count}" for each, count in sorted(versions.items()))

@@ -9,7 +9,7 @@ from keepstate.engine import layout
 from keepstate.engine.describing import describe
 from keepstate.engine.stored import damaged, text
 from keepstate.engine.unit import Unit
-from keepstate.errors import CorruptError, InvalidError
+from keepstate.errors import CorruptError, InvalidError, UnsupportedError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
 
@@ -70,16 +70,19 @@ async def read_record(scope: Scope, unit: Unit, entry: Entry, type: Any = None) 
         InvalidError: The value is no `type`.
     """
     name, encoded = name_and_value(entry.key, await unit.value(entry))
-    return DocumentRecord(name, decoded(scope, entry.key, encoded, type))
+    return DocumentRecord(name, decoded(scope, entry.key, encoded, type, name=name))
 
 
-def decoded(scope: Scope, place: bytes, encoded: bytes, type: Any = None) -> Any:
-    """Returns a decoded value; damage is told with the name of what it is in."""
+def decoded(scope: Scope, place: bytes, encoded: bytes, type: Any = None, *, name: str | None = None) -> Any:
+    """Returns a decoded value; an error names what the value is in, and has a document's `name` as `key`."""
     try:
         return scope.decode(encoded, place, type)
     except CorruptError as error:
         what = f"{describe(place)} of {scope.name!r}"
-        raise CorruptError(f"{what} is damaged: {error}", space=scope.name, place=what) from error
+        raise CorruptError(f"{what} is damaged: {error}", space=scope.name, place=what, key=name) from error
+    except UnsupportedError as error:
+        what = f"{describe(place)} of {scope.name!r}"
+        raise UnsupportedError(f"{what}: {error}", key=name) from error
     except InvalidError as error:
         what = f"{describe(place)} of {scope.name!r}"
         raise InvalidError(f"{what} cannot be read as asked: {error}", path=error.path) from error

@@ -300,6 +300,12 @@ class Documents:
         """Yields names and values that fit a pattern, in the order of their names; see `keys`.
 
         Each value is one that its document really had; only inside a transaction are they all of one moment.
+        A document that cannot be read ends the iteration. The error's `key` names it, and `items(after=key)`
+        goes on behind it.
+
+        Raises:
+            UnsupportedError: A document was stored by a newer version of a class than this process knows.
+            CorruptError: A document is damaged.
         """
         async for record in self._matching(pattern, after, values=True):
             yield record.name, record.value

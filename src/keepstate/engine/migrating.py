@@ -40,6 +40,8 @@ class Migration:
         due: How many of them are to be written anew, and can be.
         written: How many were.
         left: Documents to be written that cannot be, with the reason.
+        newer: In how many of them objects stand of a version above the one that this process writes.
+        unknown: In how many of them objects stand for whose name and version nothing is registered.
     """
 
     documents: int = 0
@@ -47,6 +49,8 @@ class Migration:
     due: int = 0
     written: int = 0
     left: dict[str, str] = field(default_factory=dict[str, str])
+    newer: Counter[str] = field(default_factory=Counter[str])
+    unknown: Counter[str] = field(default_factory=Counter[str])
 
 
 async def migrate(
@@ -65,11 +69,15 @@ async def migrate(
     scope, done = space._alone, Migration()  # pyright: ignore[reportPrivateUsage]
     waiting, size_bytes = list[bytes](), 0
     async for entry in _documents(scope):
-        name, found_bytes, older, reason = await _looked_at(scope, entry)
+        name, found_bytes, classes = await _looked_at(scope, entry)
+        older = {each for each in classes if CLASSES.is_older(*_named(each))}
+        unknown = {each for each in classes if not CLASSES.knows(*_named(each))}
         done.documents += 1
         done.older.update(older)
-        if reason:
-            done.left[name] = reason
+        done.newer.update(each for each in classes if CLASSES.is_above_written(*_named(each)))
+        done.unknown.update(unknown)
+        if older and unknown:
+            done.left[name] = f"nothing is registered for {', '.join(sorted(unknown))}"
         elif older:
             done.due += 1
             if not dry_run:
@@ -90,8 +98,8 @@ async def _documents(scope: Scope) -> AsyncIterator[Entry]:
         yield entry
 
 
-async def _looked_at(scope: Scope, entry: Entry) -> tuple[str, int, set[str], str]:
-    """Returns a document's name and bytes, the older versions in it, and why it cannot be written anew."""
+async def _looked_at(scope: Scope, entry: Entry) -> tuple[str, int, set[str]]:
+    """Return a document's name and bytes, and the classes of objects in it by `name@version`."""
 
     async def look(unit: Unit) -> tuple[str, bytes]:
         try:
@@ -103,12 +111,11 @@ async def _looked_at(scope: Scope, entry: Entry) -> tuple[str, int, set[str], st
     (name, encoded), _ = await scope.run(look)
     try:
         classes = _classes(encoded)
-        older = {each for each in classes if CLASSES.is_older(*_named(each))}
+        for each in classes:
+            CLASSES.is_older(*_named(each))
     except UnsupportedError as error:
         raise UnsupportedError(f"document {name!r} of {scope.name!r}: {error}") from error
-    unknown = sorted(each for each in classes if not CLASSES.knows(*_named(each)))
-    reason = f"nothing is registered for {', '.join(unknown)}" if older and unknown else ""
-    return name, len(encoded), older, reason
+    return name, len(encoded), classes
 
 
 def _classes(encoded: bytes) -> set[str]:

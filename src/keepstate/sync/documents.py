@@ -130,6 +130,12 @@ class Documents(Twin[engine.Documents]):
         """Yields names and values that fit a pattern, in the order of their names; see `keys`.
 
         Each value is one that its document really had; only inside a transaction are they all of one moment.
+        A document that cannot be read ends the iteration. The error's `key` names it, and `items(after=key)`
+        goes on behind it.
+
+        Raises:
+            UnsupportedError: A document was stored by a newer version of a class than this process knows.
+            CorruptError: A document is damaged.
         """
         return finish_each(self._inner.items(pattern, after=after))
 

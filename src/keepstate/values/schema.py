@@ -230,6 +230,10 @@ class Registry:
         """
         return name in self._by_name and self.named(name, version).written > version
 
+    def is_above_written(self, name: str, version: int) -> bool:
+        """Return whether this process writes a version of the class that is older than this one."""
+        return name in self._by_name and self.named(name, version).written < version
+
     def knows(self, name: str, version: int) -> bool:
         """Returns whether objects stored as `name@version` can be made here."""
         known = self._by_name.get(name)
