@@ -10,13 +10,16 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
+from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
 from zlib import crc32
 
+import msgspec
 import pytest
 
 from keepstate import CorruptError, EncryptedStore, InvalidError, KeepstateError, KeyRing, sync
@@ -31,6 +34,7 @@ from keepstate.stores.wrappers.encrypted.sealing import Sealer
 from keepstate.testing.clocks import ManualClock
 from keepstate.values import codec, limits
 from keepstate.values.codec import COMPRESSED, PLAIN, Codec
+from keepstate.values.crowding import is_crowded
 from keepstate.values.key import unpack
 from tests.crashes.hostile import LARGE, Row, bent, every_use, hostile_rows, store_of, used_space
 from tests.formats.format_1 import KEYS, REGISTRY, STORED, VALUES
@@ -136,20 +140,79 @@ def test_keys_of_one_hash_are_refused_before_they_are_compared(tag: int) -> None
 
     began_s = time.process_time()
     for read in (codec.decode, codec.to_builtin):
-        with pytest.raises(CorruptError, match="have one hash"):
+        with pytest.raises(CorruptError, match="hashes of its keys were chosen to meet"):
             read(crowd)
     assert time.process_time() - began_s < LONGEST_S
 
 
 def test_as_many_keys_of_one_hash_as_are_allowed_come_back() -> None:
-    crowd = {(number + 1) * ((1 << 61) - 1) for number in range(limits.EQUAL_HASHES)}
+    crowd = {(number + 1) * ((1 << 61) - 1) for number in range(limits.UNCHECKED_KEYS)}
 
     assert codec.decode(codec.encode(crowd)) == crowd
     assert codec.decode(codec.encode(dict.fromkeys(crowd, 1))) == dict.fromkeys(crowd, 1)
-    crowd.add(0)
+    crowd |= {(number + 1) * ((1 << 61) - 1) for number in range(3 * limits.UNCHECKED_KEYS)}
     for value in (crowd, frozenset(crowd), dict.fromkeys(crowd), [{"deep": crowd}]):
-        with pytest.raises(InvalidError, match="have one hash"):
+        with pytest.raises(InvalidError, match="hashes of its keys meet"):
             codec.encode(value)
+
+
+def in_one_chain(count: int, size: int) -> list[int]:
+    """Returns ints of different hashes, half of which walk past hundreds of others in a dict of this size."""
+    taken, keys, random = bytearray(size), dict[int, None](), Random(0)
+
+    def steps(number: int) -> Iterator[int]:
+        slot = number % size
+        while True:
+            yield slot
+            number >>= 5
+            slot = (slot * 5 + number + 1) % size
+
+    for slot in islice(steps(0), count // 2):
+        keys[slot], taken[slot] = None, 1
+    while len(keys) < count:
+        number = random.getrandbits(20)
+        met, slot = next((met, slot) for met, slot in enumerate(steps(number)) if not taken[slot])
+        if met > 400 and number not in keys:
+            keys[number], taken[slot] = None, 1
+    return [*keys]
+
+
+def test_keys_of_one_chain_are_refused_before_they_are_looked_up() -> None:
+    """46,000 of them in 546 KB took a dict 21 s. The guard stops at its bound, whatever the keys are."""
+    keys, seen = in_one_chain(4_000, size=8_192), 0
+    chain = tagged(35, [msgspec.msgpack.encode(key) for key in keys for _ in range(2)])
+
+    def count(frame: object, event: str, argument: object) -> Any:
+        nonlocal seen
+        seen += event == "line"
+        return count
+
+    for read in (codec.decode, codec.to_builtin):
+        with pytest.raises(CorruptError, match="hashes of its keys were chosen to meet"):
+            read(chain)
+    with pytest.raises(InvalidError, match="hashes of its keys meet"):
+        codec.encode(dict.fromkeys(keys))
+    sys.settrace(count)
+    try:
+        assert is_crowded(keys)
+    finally:
+        sys.settrace(None)
+    assert seen < 5 * limits.STEPS_PER_KEY * len(keys)
+
+
+@pytest.mark.parametrize(
+    "keys",
+    [
+        range(50_000),
+        [number << 37 for number in range(50_000)],
+        [number / 1024 for number in range(50_000)],
+        [(number % 300, number // 300) for number in range(50_000)],
+        [timedelta(seconds=number) for number in range(50_000)],
+    ],
+    ids=["counted", "shifted", "fractions", "pairs", "spans"],
+)
+def test_keys_that_nobody_chose_are_taken(keys: Sequence[Any]) -> None:
+    assert not is_crowded(keys) and not is_crowded(keys, as_set=True)
 
 
 def test_objects_in_a_set_have_hashes_of_their_own_in_builtin_form() -> None:

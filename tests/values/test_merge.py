@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping
 from decimal import Decimal
+from time import process_time
 from typing import Any
 
 import pytest
@@ -135,6 +136,17 @@ def test_a_rule_decides(rule: Rule, base: object, ours: object, theirs: object, 
 
     assert merged == {"deep": {"n": expected}}
     assert type(merged["deep"]["n"]) is type(expected)
+
+
+def test_a_union_of_long_lists_takes_time_by_their_length() -> None:
+    """Each of 20,000 items was compared with each of 20,000 others: 11 s of the processor's time."""
+    ours, theirs = [f"ours {n}" for n in range(20_000)], [f"theirs {n}" for n in range(20_000)]
+
+    began_s = process_time()
+    merged = both({"l": []}, {"l": ours}, {"l": [*ours[:5], *theirs]}, {(): "union"})
+
+    assert merged == {"l": [*ours, *theirs]}
+    assert process_time() - began_s < 5
 
 
 def test_two_new_counters_are_added() -> None:

@@ -1,27 +1,99 @@
-"""Keys whose hashes were made equal: a dict or set of many takes time by the square of their number.
+"""Guards against hash flooding: keys chosen so that building a dict or set takes quadratic time.
 
-Text, bytes and moments hash by a secret of the process. Numbers, UUIDs, tuples and frozensets of
-them do not, so that whoever writes bytes can choose their hashes. Keys that differ in hash and still meet in
-one table again and again can be made too; they cost a constant more, and are let through.
+Text and bytes hash by a secret of the process. Numbers, UUIDs, spans of time, and tuples, sets and objects
+of them do not, so that the author of stored bytes can choose their hashes: equal ones, or different ones that
+meet in the same slots. The guard goes through CPython's own tables with the hashes alone and counts the steps
+that each key takes; above the bound it stops. Its time is linear in the number of keys, whatever they are.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Collection
-from decimal import Decimal
-from fractions import Fraction
+from collections.abc import Collection, Iterable, Sequence
+from datetime import date
+from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
 from typing import Any, Final
-from uuid import UUID
 
 from keepstate.values import limits
 
-_CHOSEN: Final = frozenset({int, float, complex, Decimal, Fraction, UUID, range, tuple, frozenset})
+_SECRET: Final = frozenset({
+    str, bytes, bool, type(None), date, PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
+})  # fmt: skip
+"""Types whose hashes nobody chooses, or that have too few values."""
+_WORD: Final = (1 << 64) - 1
+_SHIFT: Final = 5
+"""By so many bits CPython shifts the part of the hash that perturbs the walk from slot to slot."""
+_RUN: Final = 10
+"""So many neighbours a set looks at before it walks on."""
+_RUN_STEPS: Final = 4
+"""Of a dict, which take about as long."""
 
 
-def is_crowded(keys: Collection[Any]) -> bool:
-    """Returns whether more than `limits.EQUAL_HASHES` of the keys have one hash that can be chosen."""
-    if len(keys) <= limits.EQUAL_HASHES:
+def is_crowded(keys: Collection[Any], *, as_set: bool = False) -> bool:
+    """Return whether the keys of a dict or set take more than `limits.STEPS_PER_KEY` steps on average.
+
+    Up to `limits.UNCHECKED_KEYS` keys are never crowded: they cost little, whatever they are.
+    """
+    if len(keys) <= limits.UNCHECKED_KEYS or _SECRET.issuperset(map(type, keys)):
         return False
-    hashes = Counter(hash(key) for key in keys if type(key) in _CHOSEN)
-    return max(hashes.values(), default=0) > limits.EQUAL_HASHES
+    hashes = [hash(key) & _WORD for key in keys]
+    stages, fills = (_set_stages, _fills_set) if as_set else (_dict_stages, _fills_dict)
+    return not all(fills(hashes[:count], size) for size, count in stages(len(keys)))
+
+
+def _dict_stages(count: int) -> Iterable[tuple[int, int]]:
+    """Yields each size of table that a growing dict has, and how many keys it then holds at the end."""
+    size = 8
+    while True:
+        room = size * 2 // 3
+        if size > limits.UNCHECKED_KEYS:
+            yield size, min(room, count)
+        if room >= count:
+            return
+        size = 1 << (room * 3 - 1).bit_length()
+
+
+def _set_stages(count: int) -> Iterable[tuple[int, int]]:
+    """Yields the same of a growing set."""
+    size = 8
+    while True:
+        room = -(-(size - 1) * 3 // 5)
+        if size > limits.UNCHECKED_KEYS:
+            yield size, min(room, count)
+        if room > count:
+            return
+        size = 1 << (room * (2 if room > 50_000 else 4)).bit_length()
+
+
+def _fills_dict(hashes: Sequence[int], size: int) -> bool:
+    """Returns whether the keys fit into a dict's table of this size in the steps that they may take."""
+    taken, mask, met = bytearray(size), size - 1, 0
+    for place, first in enumerate(hashes):
+        slot = first & mask
+        if taken[slot]:
+            perturbed = first
+            while taken[slot]:
+                met += 1
+                perturbed >>= _SHIFT
+                slot = (slot * 5 + perturbed + 1) & mask
+            if met > limits.STEPS_PER_KEY * (place + limits.UNCHECKED_KEYS):
+                return False
+        taken[slot] = 1
+    return True
+
+
+def _fills_set(hashes: Sequence[int], size: int) -> bool:
+    """Returns the same for a set, which looks at the neighbours of a slot in each step."""
+    taken, mask, met = bytearray(size), size - 1, 0
+    for place, first in enumerate(hashes):
+        slot = first & mask
+        if taken[slot]:
+            perturbed = first
+            while (free := taken.find(0, slot, slot + (_RUN if slot + _RUN <= size else 1))) < 0:
+                met += _RUN_STEPS
+                perturbed >>= _SHIFT
+                slot = (slot * 5 + perturbed + 1) & mask
+            if met > limits.STEPS_PER_KEY * (place + limits.UNCHECKED_KEYS):
+                return False
+            slot = free
+        taken[slot] = 1
+    return True

@@ -49,8 +49,10 @@ TAG_DEPTH: Final = 64
 """How deep tuples, sets and objects may stand in one another."""
 INNER_DEPTH: Final = 128
 """How deep one of them that is inside another may be, its lists and dicts counted too."""
-EQUAL_HASHES: Final = 1_000
-"""Of how many keys of one dict, or members of one set, the hashes may be the same."""
+UNCHECKED_KEYS: Final = 1_000
+"""Of one dict or set, whose hashes may be any; those of more are checked."""
+STEPS_PER_KEY: Final = 128
+"""That a key of a checked dict or set may take to a free slot, on average; honest keys take up to 80."""
 TYPE_NAME_BYTES: Final = 200
 """Of the name that a class is registered under, as UTF-8."""
 PATTERN_LENGTH: Final = 4096

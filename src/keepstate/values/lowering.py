@@ -112,7 +112,7 @@ class Lowering:
         return lowered
 
     def _lower_map(self, group: dict[object, object]) -> ormsgpack.Ext:
-        self._refuse_crowd(group)
+        self._refuse_crowd(group, as_set=False)
         outer = self._enter_tag()
         return self._tag(types.MAP, self._lower_pairs(group), outer)
 
@@ -162,7 +162,7 @@ class Lowering:
         return self._tag(tag, lowered, outer)
 
     def _lower_set(self, tag: int, members: Any) -> ormsgpack.Ext:
-        self._refuse_crowd(members)
+        self._refuse_crowd(members, as_set=True)
         outer = self._enter_tag()
         written: list[bytes] = []
         for member in members:
@@ -188,7 +188,7 @@ class Lowering:
             tag, fixed, items, pairs = standard.parts_of(value)
         except InvalidError as error:
             raise self._refusal(str(error)) from None
-        self._refuse_crowd(pairs)
+        self._refuse_crowd(pairs, as_set=False)
         outer = self._enter_tag()
         lowered: list[object] = []
         for name, part in fixed.items():
@@ -200,11 +200,10 @@ class Lowering:
         self._open.discard(id(value))
         return self._tag(tag, lowered, outer)
 
-    def _refuse_crowd(self, keys: Any) -> None:
-        if is_crowded(keys):
+    def _refuse_crowd(self, keys: Any, *, as_set: bool) -> None:
+        if is_crowded(keys, as_set=as_set):
             raise self._refusal(
-                f"over {limits.EQUAL_HASHES} keys have one hash, and reading them would take very long; "
-                "store a list"
+                "the hashes of its keys meet, and reading them would take very long; store a list"
             )
 
     def _enter(self, group: object) -> None:

@@ -174,7 +174,8 @@ class _Merging:
         if side == "theirs":
             _replace(edits, begin, len(mine), others)
         elif side is None and not olds and rule in ("append", "union"):
-            new = others if rule == "append" else [other for other in others if other not in mine]
+            known = frozenset[bytes]() if rule == "append" else frozenset(mine)
+            new = [other for other in others if other not in known]
             _replace(edits, begin + len(mine), 0, new)
         elif side is None:
             self.conflicts.append(

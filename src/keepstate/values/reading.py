@@ -89,8 +89,8 @@ class Reader:
         if tag in types.STANDARD:
             return standard.made_of(tag, items)
         keys = items[::2] if tag == types.MAP else items
-        if is_crowded(keys):
-            raise CorruptError(f"a stored value is damaged: over {limits.EQUAL_HASHES} keys have one hash")
+        if is_crowded(keys, as_set=tag != types.MAP):
+            raise CorruptError("a stored value is damaged: the hashes of its keys were chosen to meet")
         if tag == types.SET:
             return set(items)
         if tag == types.FROZENSET:

@@ -137,7 +137,7 @@ def _default(parts: list[Any]) -> defaultdict[Any, Any]:
 
 def _pairs(parts: list[Any]) -> dict[Any, Any]:
     if is_crowded(parts[::2]):
-        raise ValueError(f"over {limits.EQUAL_HASHES} keys have one hash")
+        raise ValueError("the hashes of its keys were chosen to meet")
     return dict(zip(parts[::2], parts[1::2], strict=True))
 
 

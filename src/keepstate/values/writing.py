@@ -141,8 +141,8 @@ class Writer:
             tag, body = types.TUPLE, inner.write([*items])
         elif kind is set or kind is frozenset:
             items = value
-            if is_crowded(items):
-                raise InvalidError("too many members have one hash")
+            if is_crowded(items, as_set=True):
+                raise InvalidError("the hashes of the members meet")
             members = sorted(map(inner.write, items))
             tag, body = (
                 types.SET if kind is set else types.FROZENSET,
@@ -153,7 +153,7 @@ class Writer:
         elif standard.is_standard(kind):
             parts = standard.parts_of(value)
             if is_crowded(parts.pairs):
-                raise InvalidError("too many keys have one hash")
+                raise InvalidError("the hashes of the keys meet")
             tag, body = parts.tag, inner.write(parts.listed())
         elif (array := types.leaf(value)) is not None:
             return ormsgpack.Ext(*array)
