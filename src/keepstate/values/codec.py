@@ -14,6 +14,7 @@ from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import limits, merkle
 from keepstate.values.builtin import FORM_READERS
 from keepstate.values.compression import compress, decompress
+from keepstate.values.expansion import Expansion
 from keepstate.values.fitting import fit, fit_fields
 from keepstate.values.merkle import Planted
 from keepstate.values.reading import ObjectReader, Reader
@@ -116,7 +117,9 @@ class Codec:
         """
         return merkle.plant(value, self._write)
 
-    def assemble(self, encoding: bytes, objects: Mapping[bytes, bytes]) -> Any:
+    def assemble(
+        self, encoding: bytes, objects: Mapping[bytes, bytes], expansion: Expansion | None = None
+    ) -> Any:
         """Returns the value whose encoding `plant` gave, from objects by name.
 
         Raises:
@@ -124,7 +127,7 @@ class Codec:
             InvalidError: As `decode`.
             UnsupportedError: As `decode`.
         """
-        return merkle.assemble(encoding, objects, self._reader)
+        return merkle.assemble(encoding, objects, self._reader, expansion=expansion)
 
     def _reader(self, resolve: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
         if self._reads_forms:

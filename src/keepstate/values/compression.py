@@ -7,6 +7,7 @@ from typing import Final, cast
 
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import limits
+from keepstate.values.expansion import is_within, most_inflated
 
 if sys.version_info >= (3, 14):
     from compression import zstd
@@ -22,7 +23,7 @@ _idle: Final[list[zstd.ZstdCompressor]] = []
 
 
 def compress(data: bytes) -> bytes | None:
-    """Returns the bytes compressed, or None if that does not save a tenth of them.
+    """Returns the bytes compressed, or None if that does not save a tenth, or more than is read again.
 
     Raises:
         InvalidError: There are more than `limits.DECODED_BYTES`, which nobody would inflate again.
@@ -32,7 +33,7 @@ def compress(data: bytes) -> bytes | None:
             f"a value of {len(data)} bytes; at most {limits.DECODED_BYTES} fit: store it in parts"
         )
     packed = _compressed(data) if len(data) <= _SMALL_BYTES else zstd.compress(data, _LEVEL)
-    return packed if len(packed) <= len(data) * 9 // 10 else None
+    return packed if len(packed) <= len(data) * 9 // 10 and is_within(data, len(packed)) else None
 
 
 def _compressed(data: bytes) -> bytes:
@@ -46,11 +47,12 @@ def _compressed(data: bytes) -> bytes:
 
 
 def decompress(packed: bytes, *, at_most: int = limits.DECODED_BYTES) -> bytes:
-    """Returns what was compressed; memory is bounded by `at_most`, whatever the bytes claim.
+    """Returns what was compressed; memory is bounded by the number of bytes, whatever they claim.
 
     Raises:
-        CorruptError: The bytes are no single whole frame, or inflate to more than `at_most`.
+        CorruptError: The bytes are no single whole frame, or become more than so many may.
     """
+    at_most = min(at_most, most_inflated(len(packed)))
     try:
         claimed = cast("int | None", zstd.get_frame_info(packed).decompressed_size)
         if claimed is not None and claimed > at_most:
@@ -61,4 +63,8 @@ def decompress(packed: bytes, *, at_most: int = limits.DECODED_BYTES) -> bytes:
         raise CorruptError(f"a compressed value cannot be inflated: {error}") from error
     if not inflater.eof or inflater.unused_data or len(data) > at_most:
         raise CorruptError("a compressed value is cut off, followed by something, or larger than it may be")
+    if not is_within(data, len(packed)):
+        raise CorruptError(
+            f"a compressed value of {len(packed)} bytes holds more lists and dicts than so few may"
+        )
     return data

@@ -41,6 +41,12 @@ CHANGE_BYTES: Final = 64
 
 DECODED_BYTES: Final = 256 << 20
 """Of one value's encoding before compression; what claims to inflate to more is refused unread."""
+INFLATED_BYTES: Final = 64 << 20
+"""Of memory that a compressed value may take, beside `EXPANSION` for each of its stored bytes."""
+SHARED_BYTES: Final = 256 << 20
+"""Of memory that the repeated parts of a state may take, beside `EXPANSION` for each stored byte."""
+EXPANSION: Final = 256
+"""Bytes of memory that each stored byte may become."""
 COMPRESSED_FROM_BYTES: Final = 4 << 10
 """Encodings above it are compressed."""
 PLAIN_DEPTH: Final = 255

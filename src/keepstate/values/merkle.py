@@ -17,8 +17,9 @@ from typing import Any, Final
 import msgspec
 import ormsgpack
 
-from keepstate.errors import CorruptError
+from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import mapping, sequence, types
+from keepstate.values.expansion import Expansion, is_repeated
 from keepstate.values.lowering import array_head, map_head
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Style, item, read_children, refs_in
 from keepstate.values.refs import TAG, Fetching, Kind, Ref, name_of, unpack
@@ -54,7 +55,10 @@ def plant(value: object, write: Write) -> Planted:
         InvalidError: The value would not come back equal and of the same type; names the path.
     """
     objects: dict[bytes, bytes] = {}
-    encoding, _ = _plant(value, write(value), write, objects)
+    whole = write(value)
+    encoding, _ = _plant(value, whole, write, objects)
+    if is_repeated(whole, len(encoding) + sum(map(len, objects.values()))):
+        raise InvalidError(f"the value repeats its parts until it has {len(whole):,} bytes; store them once")
     return Planted(encoding, objects)
 
 
@@ -218,6 +222,7 @@ def assemble(
     objects: Mapping[bytes, bytes],
     reader: Callable[[Read], Read],
     read_leaves: ReadLeaves | None = None,
+    expansion: Expansion | None = None,
 ) -> Any:
     """Returns the value of an encoding, a new one each time.
 
@@ -226,17 +231,19 @@ def assemble(
         objects: What `gather` returned, or more.
         reader: Returns what decodes, with a function that it calls for the bytes of each reference.
         read_leaves: Makes the items of lists that are trees; without it all leaves are decoded together.
+        expansion: Counts what is read of several values together.
 
     Raises:
-        CorruptError: An object is missing or damaged.
+        CorruptError: An object is missing or damaged, or objects are repeated until they are too many.
     """
+    counted = Expansion(objects) if expansion is None else expansion
 
     def resolve(data: bytes) -> Any:
         ref = unpack(data)
         try:
             if ref.kind is Kind.BLOB:
-                return read(objects[ref.name])
-            pairs, leaves = STYLES[ref.kind].has_keys, _leaves(ref, objects)
+                return read(counted.spend(objects[ref.name]))
+            pairs, leaves = STYLES[ref.kind].has_keys, _leaves(ref, objects, counted)
             if pairs or read_leaves is None:
                 items = read(array_head(ref.count * (1 + pairs)) + b"".join(map(_body, leaves)))
             else:
@@ -255,17 +262,19 @@ def _admit_count(ref: Ref, items: Sequence[Any]) -> None:
         raise CorruptError(f"list {ref.name.hex()} is damaged: it has {len(items)} items, not {ref.count}")
 
 
-def _leaves(ref: Ref, objects: Mapping[bytes, bytes]) -> list[bytes]:
+def _leaves(ref: Ref, objects: Mapping[bytes, bytes], counted: Expansion) -> list[bytes]:
     """Returns the encodings of the leaves of a tree, the unsealed tail at the end; each is an array."""
     style = STYLES[ref.kind]
-    items, tails = split_root(objects[ref.name])
+    items, tails = split_root(counted.spend(objects[ref.name]))
     names: list[bytes] = []
     for height in range(len(tails), 0, -1):
         level = [entry.name for entry in read_children(style, tails[height - 1])]
         for _ in range(height - 1):
-            level = [entry.name for name in level for entry in read_children(style, objects[name])]
+            level = [
+                entry.name for name in level for entry in read_children(style, counted.spend(objects[name]))
+            ]
         names += level
-    return [*(objects[name] for name in names), items]
+    return [*(counted.spend(objects[name]) for name in names), items]
 
 
 def _body(items: bytes) -> bytes:

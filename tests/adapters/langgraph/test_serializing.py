@@ -7,6 +7,7 @@ import os
 import re
 import subprocess
 import sys
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -70,6 +71,21 @@ def test_a_name_in_stored_bytes_is_never_imported_nor_called(
         Values(Classes()).load(stored, "here")
 
     assert not os.listdir(tmp_path)
+
+
+def test_a_bytearray_is_made_of_bytes_alone() -> None:
+    """Of a number, 28 bytes made two billion zeros."""
+    bomb = stored_object("bytearray", {"bytes": 2_000_000_000})
+    assert len(bomb) < 40
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(CorruptError, match="bytearray is damaged: it holds a int"):
+            Values(Classes()).load(bomb, "here")
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert peak < 10 << 20
 
 
 def test_a_constructor_envelope_stays_the_dict_that_it_is() -> None:

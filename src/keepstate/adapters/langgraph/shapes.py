@@ -21,7 +21,7 @@ from langgraph.store.base import GetOp, Item
 from langgraph.types import Command, Interrupt, Overwrite, PregelTask, Send, StateSnapshot
 from pydantic import SecretBytes, SecretStr
 
-from keepstate.errors import InvalidError
+from keepstate.errors import CorruptError, InvalidError
 from keepstate.values.schema import Registration
 from keepstate.values.shapes import ExceptionShape, Shape, shape_of
 
@@ -164,7 +164,7 @@ def framework() -> tuple[Registration, ...]:
         "regex": (re.Pattern, PlainShape(lambda it: {"pattern": it.pattern, "flags": it.flags}, _regex)),
         "bytearray": (
             bytearray,
-            PlainShape(lambda it: {"bytes": bytes(it)}, lambda f: bytearray(f["bytes"])),
+            PlainShape(lambda it: {"bytes": bytes(it)}, _bytearray),
         ),
         "secret": (SecretStr, _secret(SecretStr)),
         "secret bytes": (SecretBytes, _secret(SecretBytes)),
@@ -194,6 +194,13 @@ def _dataclass(kind: Any) -> PlainShape:
 
 def _deque(fields: Mapping[str, Any]) -> deque[Any]:
     return deque(fields["items"], fields["most"])
+
+
+def _bytearray(fields: Mapping[str, Any]) -> bytearray:
+    held = fields["bytes"]
+    if type(held) is not bytes:  # of a number it would make so many zeros
+        raise CorruptError(f"a stored bytearray is damaged: it holds a {type(held).__name__}")
+    return bytearray(held)
 
 
 def _regex(fields: Mapping[str, Any]) -> re.Pattern[Any]:

@@ -31,6 +31,8 @@ from keepstate.engine.history.heads import Head, admit_ref_name
 from keepstate.engine.history.objects import packed, unpacked
 from keepstate.engine.history.record import CommitRecord, id_of, read_record
 from keepstate.errors import CorruptError, InvalidError, UnsupportedError
+from keepstate.values import limits
+from keepstate.values.codec import PLAIN
 from keepstate.values.merkle import reach
 from keepstate.values.refs import Kind, Ref, name_of
 
@@ -179,9 +181,15 @@ def _lines(bundle: Bundle) -> Iterator[bytes]:
     for id, graft in bundle.grafts.items():
         yield _line("G", id, graft)
     for record in bundle.commits.values():
-        yield _line("C", packed(record))
+        yield _line("C", _packed(record))
     for kind, data in bundle.objects.values():
-        yield _line("O", int(kind), packed(data))
+        yield _line("O", int(kind), _packed(data))
+
+
+def _packed(data: bytes) -> bytes:
+    """Returns the stored form, which keeps to the budget of what is read, whatever compression would save."""
+    small = packed(data)
+    return small if len(data) <= limits.EXPANSION * len(small) else PLAIN + data
 
 
 def _line(*parts: object) -> bytes:
@@ -223,19 +231,22 @@ def _read(data: bytes) -> Bundle:
     if end < len(_MAGIC) or sha256(data[:end]).digest() != data[end:]:
         raise CorruptError("its digest is another's; it is cut off or was changed")
     bundle = Bundle()
-    place = len(_MAGIC)
+    place, left = len(_MAGIC), limits.EXPANSION * len(data)
     while place < end:
         begin = place + _LENGTH_BYTES
         place = begin + int.from_bytes(data[place:begin])
         try:
             kind, *parts = msgspec.msgpack.decode(data[begin:place], type=list[Any])
-            _take(bundle, kind, *parts)
+            left -= _take(bundle, kind, *parts)
         except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
             raise CorruptError(f"a line of it is none: {error}") from error
+        if left < 0:
+            raise CorruptError(f"its parts inflate to over {limits.EXPANSION} times its size")
     return bundle
 
 
-def _take(bundle: Bundle, kind: str, first: Any, second: Any = None) -> None:
+def _take(bundle: Bundle, kind: str, first: Any, second: Any = None) -> int:
+    """Takes what a line holds, and returns how many bytes of commits and objects that is."""
     match kind:
         case "B":
             bundle.branches[admit_ref_name("branch", first)] = msgspec.convert(second, Head)
@@ -246,8 +257,11 @@ def _take(bundle: Bundle, kind: str, first: Any, second: Any = None) -> None:
         case "C":
             record = unpacked(first, "a commit")
             bundle.commits[id_of(record)] = record
+            return len(record)
         case "O":
             encoding = unpacked(second, "an object")
             bundle.objects[name_of(Kind(first), encoding)] = Kind(first), encoding
+            return len(encoding)
         case _:
             raise CorruptError(f"it has a line of kind {kind!r}; it is of a newer keepstate")
+    return 0

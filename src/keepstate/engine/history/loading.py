@@ -15,6 +15,7 @@ from keepstate.engine.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, NotFoundError, NotLoadedError
 from keepstate.values.codec import canonical
 from keepstate.values.contents import open_contents, whole
+from keepstate.values.expansion import Expansion
 from keepstate.values.merkle import gather
 from keepstate.values.nodes import Entry
 from keepstate.values.refs import Fetching, together
@@ -92,8 +93,9 @@ class State:
         fresh = [(key, entry) for key, entry in entries if key not in self.values and key not in self.gone]
         encodings = await ledger.serve(whole([entry for _, entry in fresh]))
         objects = await ledger.serve(gather(encodings))
+        expansion = Expansion(objects)
         loaded = {
-            key: ledger.states.assemble(encoding, objects)
+            key: ledger.states.assemble(encoding, objects, expansion)
             for (key, _), encoding in zip(fresh, encodings, strict=True)
         }
         if self._is_shared:
