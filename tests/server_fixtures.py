@@ -30,7 +30,10 @@ SERVER_FIXTURES = frozenset(
 SERVER_PARAMETER = re.compile(r"(?<![a-z])(redis|valkey|cluster|postgres|postgresql|rediss)(?![a-z])")
 SERVER_FOLDERS = tuple(
     Path(__file__).parent / folder
-    for folder in ("bench", "crashes", "stores/postgres", "stores/redis", "testing/chaos", "testing/servers")
+    for folder in (
+        *("architecture", "bench", "crashes", "docs", "tools"),
+        *("stores/postgres", "stores/redis", "testing/chaos", "testing/servers"),
+    )
 )
 """Folders that start servers of their own, or whose tests last long and say little about a Python."""
 

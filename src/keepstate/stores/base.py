@@ -31,6 +31,7 @@ from keepstate.errors import (
 )
 from keepstate.stores import admission
 from keepstate.stores.combiner import FLUSH_BATCHES, FLUSH_BYTES, Combiner
+from keepstate.stores.fairness import Turn
 from keepstate.stores.hints import HintBoard, HintListener
 from keepstate.stores.outage import Outage
 from keepstate.stores.patience import Patience, is_retryable, is_unanswered, is_verdict
@@ -94,6 +95,7 @@ class StoreBase(ABC):
         self._runner = runner_of(runner) if isinstance(runner, str) else runner
         self._clock, self._retry_for_s = clock, retry_for_s
         self._outage = Outage(url, retry_for_s, clock)
+        self._turn = Turn(self._runner, clock)
         self._combiner = Combiner(self._runner, self._flush)
         self._board = HintBoard(self._runner)
         self._capabilities: Capabilities | None = None
@@ -318,12 +320,12 @@ class StoreBase(ABC):
         """Returns at most 1,000 entries and 8 MiB of values, all of one revision."""
         self._check_open()
         admission.admit_read(space, keys, at_ms)
-        if self.retries:
-            reading = await self._repeated(self._read, space, keys, at_ms)
-        else:
-            reading = await self._read(space, keys, at_ms)
-        if self.retries:
-            self._revisions.saw(space, reading.revision)
+        if not self.retries:
+            if self._turn.is_over():
+                await self._turn.pass_on()
+            return await self._read(space, keys, at_ms)
+        reading = await self._repeated(self._read, space, keys, at_ms)
+        self._revisions.saw(space, reading.revision)
         return reading
 
     async def scan(
@@ -369,6 +371,8 @@ class StoreBase(ABC):
     async def _repeated(self, call: Callable[[*Ts], Awaitable[T]], *arguments: *Ts, twice: bool = True) -> T:
         """Asks again while the store is away; what may not be done `twice` only if it surely was not done."""
         if not self.retries:
+            if self._turn.is_over():
+                await self._turn.pass_on()
             return await call(*arguments)
         patience, since_s = None, self._clock.monotonic_s()
         while True:

@@ -136,10 +136,12 @@ class MemoryStore(StoreBase):
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Applies at once: there is no flush whose cost several batches could share."""
         self.admit(batches)
-        return self._apply_now(batches)
+        return await self.apply_admitted(batches, ())
 
     async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
         """Applies what was admitted."""
+        if self._turn.is_over():
+            await self._turn.pass_on()
         return self._apply_now(batches)
 
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
@@ -176,6 +178,8 @@ class MemoryStore(StoreBase):
         """Returns at most 1,000 entries and 8 MiB of values, all of one revision."""
         self._check_open()
         admit_read(space, keys, at_ms)
+        if self._turn.is_over():
+            await self._turn.pass_on()
         with self._heap.lock:
             return self._heap.seen(space).read(space, keys, self._clock.now_ms(), at_ms)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tarfile
@@ -10,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from tools.bootstrap import as_pip_fetches
 
 
 def unpacked(package: str, folder: Path) -> Path:
@@ -22,6 +25,7 @@ def unpacked(package: str, folder: Path) -> Path:
         capture_output=True,
         text=True,
         check=False,
+        env={**os.environ, **as_pip_fetches()},
     )
     if fetched.returncode:
         pytest.skip(f"{name} cannot be fetched: {fetched.stderr.strip()[-500:]}")
@@ -38,7 +42,11 @@ def installed(folder: Path, *packages: str) -> Path:
     """Returns a folder for the path, with plugins that only those tests need; skips if they cannot be had."""
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--python", sys.executable]
     done = subprocess.run(
-        [*uv, "--target", str(folder), *packages], capture_output=True, text=True, check=False
+        [*uv, "--target", str(folder), *packages],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, **as_pip_fetches()},
     )
     if done.returncode:
         pytest.skip(f"{', '.join(packages)} cannot be fetched: {done.stderr.strip()[-500:]}")

@@ -17,6 +17,7 @@ def work(url: str, file: str) -> None:
                 history.commit({"n": n, "text": ["word"] * 2000})
                 n += 1
             history.archive(file, keep_last=2)
+            print("archived", flush=True)
 
 
 if __name__ == "__main__":

@@ -23,6 +23,7 @@ from keepstate._runner import Colour, Runner, runner_of
 from keepstate.errors import CompactedError, HistoryLostError, InvalidError
 from keepstate.stores import admission
 from keepstate.stores.base import StoreBase
+from keepstate.stores.fairness import Turn
 from keepstate.stores.protocol import (
     Applied,
     Batch,
@@ -105,6 +106,7 @@ class TieredStore(StoreWrapper):
         if type(max_staleness_s) not in (int, float) or not 0 <= max_staleness_s < float("inf"):
             raise InvalidError(f"`max_staleness_s` is {max_staleness_s!r}; it is a number of seconds, or 0")
         self._hot_bytes, self._within_s, self._clock = hot_bytes, float(max_staleness_s), clock
+        self._turn = Turn(runner_of(store.colour), clock)
         self._told = Told()
         self._hot = HotTier(hot_bytes, self._told, clock)
         self._warm: WarmTier | None = None
@@ -227,6 +229,8 @@ class TieredStore(StoreWrapper):
         """Reads entries by key, from the nearest tier that is right."""
         self._store.admit(())  # a closed handle, or one of another process, remembers nothing
         admission.admit_read(space, keys, at_ms)
+        if self._turn.is_over():
+            await self._turn.pass_on()
         if self._within_s and keys:
             reading = self._hot.fresh(space, keys, self._within_s, at_ms)
             if reading is not None:

@@ -128,9 +128,10 @@ class Counting(Workload):
         self.compare(names, "the counted documents")
         log = self.world.oracle.model(MAIN).log
         whole = [
-            (change.revision, layout.name_of(layout.DOCUMENTS, change.key), change.deleted)
+            (change.revision, layout.name_of(layout.DOCUMENTS, change.key), deleted)
             for change in log
             if change.key.startswith(layout.DOCUMENTS)
+            for deleted in ((True, False) if change.expired else (change.deleted,))
         ]
         for seen, pattern in zip(self._seen, ("", "count/"), strict=True):
             told = [(change.revision, change.key, change.kind == "deleted") for change in seen]
