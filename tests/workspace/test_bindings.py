@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from keepstate import InvalidError, Live, MergeConflictError, events, view
+from keepstate import Disk, InvalidError, Live, MergeConflictError, Versioned, events, view
 from keepstate.workspace import (
     Agent,
     AgentTask,
@@ -436,3 +437,28 @@ def test_module_names_of_the_interpreter_are_not_variables(reopened: Any) -> Non
 def test_a_wrong_list_of_modules_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidError, match="`imports` is"):
         Agent(imports=wrong)
+
+
+_CHILD = """
+import subprocess
+import sys
+from keepstate import Disk, Versioned
+from tests.workspace.test_bindings import KEPT, errors, run
+
+for number, (kind, (_, check)) in enumerate(KEPT.items()):
+    with Versioned(Disk(f"{sys.argv[1]}/{number}")) as state:
+        if run(state, f"task_success({check})") is not True or errors(state):
+            print(kind)
+"""
+
+
+def test_another_process_uses_what_a_task_made(tmp_path: Path) -> None:
+    for number, (make, _) in enumerate(KEPT.values()):
+        with Versioned(Disk(tmp_path / str(number))) as state:
+            run(state, make, "task_success()")
+
+    child = subprocess.run(
+        [sys.executable, "-c", _CHILD, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+
+    assert (child.returncode, child.stdout) == (0, ""), child.stderr
