@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from keepstate.engine.event_record import ANY, EXISTS, NO_STREAM, Event
     from keepstate.engine.events import Events
     from keepstate.engine.folding import FoldEntry
+    from keepstate.engine.history.archive_file import confirm_archives
     from keepstate.engine.history.checkout import Checkout
     from keepstate.engine.history.commits import (
         Blame,
@@ -164,6 +165,7 @@ _HOMES = {
     "engine.event_record": ("ANY", "EXISTS", "NO_STREAM", "Event"),
     "engine.events": ("Events",),
     "engine.folding": ("FoldEntry",),
+    "engine.history.archive_file": ("confirm_archives",),
     "engine.history.checkout": ("Checkout",),
     "engine.history.commits": (
         "Blame",
@@ -455,6 +457,7 @@ __all__ = [
     "WorkflowState",
     "WorkflowStateManager",
     "WorkflowStatus",
+    "confirm_archives",
     "downcast",
     "estimate_tokens",
     "events",

@@ -20,6 +20,7 @@ from rich.highlighter import JSONHighlighter
 from rich.text import Text
 
 from keepstate._runner import runner_of
+from keepstate.engine.history.archive_file import confirm_archives
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.opening import DEFAULT_URL, source_of
@@ -46,6 +47,9 @@ class Session:
     json: Annotated[bool, Parameter(negative="", help="Print JSON, one document or one a line.")] = False
     tenant: Annotated[str | None, Parameter(help="The tenant whose spaces are meant, if any.")] = None
     app: Annotated[str | None, Parameter(help="Import this module first; it registers classes.")] = None
+    archives: Annotated[
+        Path | None, Parameter(help="Read archives in this folder, if a space names one.")
+    ] = None
 
     def chosen_url(self) -> str:
         """Returns the URL from the option, the environment, or the default."""
@@ -60,6 +64,8 @@ class Session:
                 Otherwise a slip of the pen in a URL would look like an empty store.
         """
         self.load()
+        if self.archives is not None:
+            confirm_archives(self.archives)
         url = self.chosen_url()
         parsed = checked(url)
         if makes:

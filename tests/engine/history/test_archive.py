@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,14 +15,18 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 
+import msgspec
 import pytest
 
 import keepstate
 from keepstate import AlreadyExistsError, InvalidError, NotFoundError, PrunedError, Space, sync
+from keepstate.engine import layout
+from keepstate.engine.history import archive
 from keepstate.engine.history.archive import Before
 from keepstate.engine.history.bundle import Bundle
 from keepstate.engine.history.history import History
 from keepstate.engine.keepstate import Keepstate
+from keepstate.stores.protocol import Applied, Batch, Put
 from tests.engine.history.conftest import history_of
 
 WORKER = Path(__file__).with_name("archiving.py")
@@ -277,6 +282,7 @@ async def test_a_kill_while_archiving_loses_nothing(tmp_path: Path, kills: int) 
         worker.wait()
         worker.stdout.close()
 
+    keepstate.confirm_archives(tmp_path)
     async with keepstate.open(url) as ks:
         history = history_of(ks.space("run/1"))
         states = [dict(await history.checkout(id)) async for id in newest_first(history)]
@@ -288,3 +294,97 @@ async def test_a_kill_while_archiving_loses_nothing(tmp_path: Path, kills: int) 
 async def newest_first(history: History) -> AsyncIterator[str]:
     async for commit in history.log():
         yield commit.id
+
+
+# ---- a row that names another file
+
+
+async def naming(space: Space, path: Path) -> History:
+    """Archives a history, and returns it with another file in the row that names its archive."""
+    history, ids = await filled(space)
+    await history.archive(path.parent / "own.archive", keep_last=3)
+    store, name = await history._scope.store(), history._scope.stored_name
+    put = Put(layout.ARCHIVE, msgspec.msgpack.encode(str(path)))
+    (outcome,) = await store.apply([Batch(name, [put])])
+    assert isinstance(outcome, Applied)
+    assert len(ids) == 12
+    return history
+
+
+@pytest.mark.parametrize("path", ["/dev/zero", "/dev/stdin", "/etc/passwd", "/proc/self/environ"])
+async def test_a_file_that_no_caller_has_named_is_not_opened(
+    path: str, space: Space, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    history = await naming(space, tmp_path / "any")
+    opened: list[str] = []
+    monkeypatch.setattr(archive, "read_archive", opened.append)
+    store, name = await history._scope.store(), history._scope.stored_name
+    await store.apply([Batch(name, [Put(layout.ARCHIVE, msgspec.msgpack.encode(path))])])
+
+    with pytest.raises(PrunedError, match="confirm_archives"):
+        await history.checkout("main~9")
+    with pytest.raises(PrunedError, match="confirm_archives"):
+        await history.archive(tmp_path / "new.archive", keep_last=1)
+
+    assert opened == []
+    assert len(await logged(history)) == 3
+
+
+async def test_a_bundle_outside_of_what_was_confirmed_is_not_opened(space: Space, tmp_path: Path) -> None:
+    (tmp_path / "ours").mkdir()
+    (tmp_path / "ours2").mkdir()
+    history = await naming(space, tmp_path / "ours2" / "old.archive")
+    shutil.copyfile(tmp_path / "ours2" / "own.archive", tmp_path / "ours2" / "old.archive")
+    keepstate.confirm_archives(tmp_path / "ours")
+
+    with pytest.raises(PrunedError, match="confirm_archives"):
+        await history.checkout("main~9")
+    keepstate.confirm_archives(tmp_path / "ours2")
+
+    assert (await history.checkout("main~9"))["n"] == 2
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link", "link out", "another file", "folder"])
+async def test_in_a_confirmed_folder_only_a_regular_bundle_is_read(
+    kind: str, space: Space, tmp_path: Path
+) -> None:
+    (tmp_path / "ours").mkdir()
+    path = tmp_path / "ours" / "old.archive"
+    history = await naming(space, path)
+    keepstate.confirm_archives(tmp_path / "ours")
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(tmp_path / "ours" / "own.archive")
+    elif kind == "link out":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    else:
+        with path.open("wb") as file:
+            file.truncate(1 << 40)  # of which nothing but the beginning is read
+
+    with pytest.raises((PrunedError, InvalidError)):
+        await history.checkout("main~9")
+
+
+def test_what_is_not_a_folder_is_not_confirmed(tmp_path: Path) -> None:
+    with pytest.raises(InvalidError, match="not a folder"):
+        keepstate.confirm_archives(tmp_path / "typo")
+
+
+async def test_a_command_reads_an_archive_in_the_folder_that_it_is_given(tmp_path: Path) -> None:
+    url = f"sqlite:///{tmp_path}/keepstate.db"
+    async with keepstate.open(url) as ks:
+        history, _ = await filled(ks.space("run/1"))
+        await history.archive(tmp_path / "old.archive", keep_last=3)
+    command = [sys.executable, "-m", "keepstate", "show", "run/1", "main~9", "--url", url]
+
+    alone, given = (
+        subprocess.run([*command, *words], capture_output=True, text=True, timeout=60, check=False)
+        for words in ([], ["--archives", str(tmp_path)])
+    )
+
+    assert alone.returncode != 0
+    assert "--archives" in alone.stderr
+    assert given.returncode == 0, given.stderr

@@ -14,8 +14,15 @@ from typing import Final
 import msgspec
 
 from keepstate.engine import layout
-from keepstate.engine.history.archive_file import Stamp, add_to, both, stamp_of
-from keepstate.engine.history.bundle import Bundle, read_bundle
+from keepstate.engine.history.archive_file import (
+    Stamp,
+    add_to,
+    both,
+    is_confirmed,
+    read_archive,
+    stamp_of,
+)
+from keepstate.engine.history.bundle import Bundle
 from keepstate.engine.history.grafts import Graft
 from keepstate.engine.history.record import CommitRecord, read_record
 from keepstate.engine.scope import Scope
@@ -65,16 +72,21 @@ class Archive:
         path = await self.path(unit)
         if path is None:
             return None, _NOTHING
+        if not is_confirmed(path):
+            raise PrunedError(
+                f"what was asked for of {unit.name!r} was archived in {path}, and no caller in this process "
+                "has named that file: call keepstate.confirm_archives() with its folder, or give --archives"
+            )
         try:
             stamp = stamp_of(path)
+            read = self._read
+            if read[0] != (path, stamp):
+                self._read = read = (path, stamp), await self._scope.runner.call(read_archive, path)
         except OSError as error:
             raise PrunedError(
                 f"what was asked for of {unit.name!r} was archived in {path}, which cannot be read here "
                 f"({error.strerror}); put the file there, or read where it is"
             ) from error
-        read = self._read
-        if read[0] != (path, stamp):
-            self._read = read = (path, stamp), await self._scope.runner.call(read_bundle, path)
         return stamp, read[1]
 
     async def path(self, unit: Unit) -> str | None:
@@ -131,7 +143,7 @@ class Archive:
             return Before(bundle, version, None)
         # A move that was ended before the space named the file has left it.
         stamp = stamp_of(path)
-        other = await self._scope.runner.call(read_bundle, path)
+        other = await self._scope.runner.call(read_archive, path)
         if other.commits.keys().isdisjoint((*now.commits, *bundle.commits)):
             raise AlreadyExistsError(f"{path} holds another history than {unit.name!r}; name another file")
         return Before(both(other, bundle), version, stamp)

@@ -7,15 +7,20 @@ from __future__ import annotations
 
 import fcntl
 import os
+import stat
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from keepstate._files import open_beside
-from keepstate.engine.history.bundle import Bundle, admit_target, read_bundle, write_bundle
+from keepstate.engine.history.bundle import Bundle, admit_target, bundle_of, is_bundle, write_bundle
 from keepstate.engine.history.record import read_record
 from keepstate.errors import AlreadyExistsError, InvalidError, UnsupportedError
+
+_BEGIN_BYTES: Final = 64
+_confirmed: set[str] = set()
+"""Files, and folders with a separator at their end, that callers of this process have named."""
 
 Stamp: TypeAlias = tuple[int, int, int]
 """Tells one state of a file from the others."""
@@ -29,6 +34,54 @@ def stamp_of(path: str) -> Stamp:
     """
     found = os.stat(path)
     return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def confirm_archives(folder: str | os.PathLike[str]) -> None:
+    """Let this process read the archives in a folder, and in those below it, that spaces name.
+
+    A space names its archive by a path, and a row of a store may have been changed. So a path is opened only
+    if this process has archived into that very file, or has confirmed a folder around it.
+
+    Args:
+        folder: The folder; links in its path are resolved now.
+
+    Raises:
+        InvalidError: It is not a folder.
+    """
+    place = os.path.realpath(folder)
+    if not os.path.isdir(place):
+        raise InvalidError(f"{folder} is not a folder; give the one that the archives are in")
+    _confirmed.add(os.path.join(place, ""))
+
+
+def confirm_file(path: str) -> None:
+    """Let this process read one archive, because it was named by a caller."""
+    _confirmed.add(os.path.realpath(path))
+
+
+def is_confirmed(path: str) -> bool:
+    """Whether a caller has named the file, or a folder around it."""
+    place = os.path.realpath(path)
+    return any(place == one or (one.endswith(os.sep) and place.startswith(one)) for one in _confirmed)
+
+
+def read_archive(path: str) -> Bundle:
+    """Read a file that a space names: a regular one that begins as a bundle, as long as it was when opened.
+
+    Raises:
+        OSError: It cannot be opened, or is a link.
+        InvalidError: It is not a bundle.
+        CorruptError: It is damaged, or lacks something.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NONBLOCK)
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(descriptor)
+        raise InvalidError(f"{path} cannot be read: it is not a regular file; name the archive of a history")
+    with open(descriptor, "rb") as file:
+        begin = file.read(_BEGIN_BYTES)
+        rest = file.read(max(found.st_size - len(begin), 0)) if is_bundle(begin) else b""
+    return bundle_of(begin + rest, path)
 
 
 def add_to(path: str, bundle: Bundle, joined: Stamp | None) -> Bundle:
@@ -47,7 +100,7 @@ def add_to(path: str, bundle: Bundle, joined: Stamp | None) -> Bundle:
     target = admit_target(path)
     with _alone(target.with_name(f".{target.name}.lock")):
         if target.exists() and stamp_of(path) != joined:
-            there = read_bundle(path)
+            there = read_archive(path)
             if bundle.commits.keys().isdisjoint(there.commits):
                 raise AlreadyExistsError(f"{path} holds another history; name another file")
             bundle = both(bundle, there)

@@ -214,6 +214,11 @@ def read_bundle(path: str) -> Bundle:
         data = Path(path).read_bytes()
     except OSError as error:
         raise InvalidError(f"{path} cannot be read: {error.strerror}") from error
+    return bundle_of(data, path)
+
+
+def bundle_of(data: bytes, path: str) -> Bundle:
+    """Returns the history in the content of a file, verified; raises what `read_bundle` does."""
     if is_bundle(data) and not data.startswith(_MAGIC):
         raise UnsupportedError(f"{path} is a bundle of a later format; read it with a newer keepstate")
     if not data.startswith(_MAGIC):

@@ -12,6 +12,7 @@ import msgspec
 
 from keepstate.engine.admission import admit_flag, admit_instance, admit_path
 from keepstate.engine.history.archive import Archive, put_path
+from keepstate.engine.history.archive_file import confirm_file
 from keepstate.engine.history.bundle import Bundle, read_bundle, write_bundle
 from keepstate.engine.history.collecting import collect_history
 from keepstate.engine.history.commits import (
@@ -160,6 +161,7 @@ class Upkeep:
         self._scope.refuse_inside("archiving a history")
         keeping = await self._keeping(keep_last, older_than, keep_tagged)
         file = os.path.abspath(admit_path("path", path))
+        confirm_file(file)
 
         for _ in range(ATTEMPTS):
             commits = await self._moved_into(file, keeping)
