@@ -21,8 +21,6 @@ from keepstate.engine.unit import Unit
 from keepstate.engine.watch import Watch
 from keepstate.stores.base import StoreBase
 from keepstate.stores.combiner import Combiner
-from keepstate.stores.file import frames, store
-from keepstate.stores.file.frames import Head
 from keepstate.stores.file.journal import Journal
 from keepstate.stores.file.shared import SharedJournal
 from keepstate.stores.hints import HintListener
@@ -32,7 +30,6 @@ from keepstate.stores.protocol import Applied, Batch, Check, Durability, Outcome
 from keepstate.stores.records import Record
 from keepstate.stores.space_state import SpaceState
 from keepstate.stores.sqlite import connection, pages, writer
-from keepstate.stores.sqlite.files import Files
 from keepstate.stores.sqlite.revision import Revision
 from keepstate.stores.wrappers.encrypted.sealing import Sealer
 
@@ -457,63 +454,6 @@ def read_before_durable() -> Planted:
             self._journal.append(items)
 
     with patch.object(SharedJournal, "_write", write):
-        yield
-
-
-@contextmanager
-def length_trusted() -> Planted:
-    """Believes what a frame says of its length, whether its checksum holds or not."""
-
-    def length(self: Head, frame_head: bytes, at: int) -> int | None:
-        found = frames._FRAME_HEAD.match(frame_head)
-        return None if found is None else int(found[1], 16)
-
-    with patch.object(Head, "_length", length):
-        yield
-
-
-@contextmanager
-def failed_sync_tried_again() -> Planted:
-    """Asks a disk once more after a failed sync, which the system then answers with a lie."""
-
-    def sync(self: Journal) -> None:
-        try:
-            self._files.sync(self._descriptor)
-        except OSError:
-            self._files.sync(self._descriptor)
-
-    with patch.object(Journal, "_sync", sync):
-        yield
-
-
-@contextmanager
-def journal_length_unread() -> Planted:
-    """Acknowledges what was written behind the end of a journal that was cut off."""
-    with patch.object(Journal, "_refuse_cut_off", lambda self, size_bytes: None):
-        yield
-
-
-@contextmanager
-def log_read_too_late() -> Planted:
-    """Looks at a write-ahead log only after the write that filled its gap."""
-    with patch.object(Files, "begin", lambda self: None):
-        yield
-
-
-@contextmanager
-def log_end_unread() -> Planted:
-    """Compares lengths only, which are right again after a write behind the end of a log."""
-    with patch.object(Files, "_last_frame", lambda self, index: b""):
-        yield
-
-
-@contextmanager
-def second_name_opened() -> Planted:
-    """Opens a file under each of its names, with a lock each, and whatever its length has become."""
-    with (
-        patch.object(store, "refuse_second_name", lambda path: None),
-        patch.object(Journal, "_refuse_cut_off", lambda self, size_bytes: None),
-    ):
         yield
 
 

@@ -16,7 +16,7 @@ from keepstate.testing.simulation.workloads.dropping import Dropping
 from keepstate.testing.simulation.workloads.keeping import Keeping
 from keepstate.testing.simulation.workloads.limiting import Limiting
 from keepstate.testing.simulation.workloads.playing import Playing
-from tests.crashes import seeded_bugs, seeded_history_bugs
+from tests.crashes import seeded_bugs, seeded_file_bugs, seeded_history_bugs
 from tests.crashes.instruments import (
     COLLECTORS,
     CUT_JOURNAL,
@@ -83,14 +83,14 @@ BUGS: list[tuple[Bug, Instrument, str]] = [
     (seeded_bugs.file_not_synced, FILE, r"\d+ steps acknowledged, \d+ found"),
     (seeded_bugs.folder_not_synced, FILE, r"\d+ steps acknowledged, \d+ found"),
     (seeded_bugs.read_before_durable, READ_DURING_SYNCS, "seen before it was durable"),
-    (seeded_bugs.length_trusted, FLIPPED_BITS, "took data with it, and nobody was told"),
+    (seeded_file_bugs.length_trusted, FLIPPED_BITS, "took data with it, and nobody was told"),
     (seeded_bugs.database_not_synced, FULL, r"\d+ steps acknowledged, \d+ found"),
     (seeded_bugs.half_a_batch_committed, FULL, "a state that never was"),
-    (seeded_bugs.failed_sync_tried_again, FAILING_SYNCS, r"Applied\(.*Applied\("),
-    (seeded_bugs.journal_length_unread, CUT_JOURNAL, "acknowledged into a gap"),
-    (seeded_bugs.log_read_too_late, CUT_LOG, "acknowledged into a gap"),
-    (seeded_bugs.log_end_unread, CUT_LOG, "acknowledged into a gap"),
-    (seeded_bugs.second_name_opened, SECOND_NAME, "acknowledged keys are left"),
+    (seeded_file_bugs.failed_sync_tried_again, FAILING_SYNCS, r"Applied\(.*Applied\("),
+    (seeded_file_bugs.journal_length_unread, CUT_JOURNAL, "acknowledged into a gap"),
+    (seeded_file_bugs.log_read_too_late, CUT_LOG, "acknowledged into a gap"),
+    (seeded_file_bugs.log_end_unread, CUT_LOG, "acknowledged into a gap"),
+    (seeded_file_bugs.second_name_opened, SECOND_NAME, "acknowledged keys are left"),
     (seeded_bugs.pages_not_checked, FLIPPED_TABLES, r"rows of page \d+ went, nobody was told"),
     (seeded_bugs.sealed_for_any_place, MOVED_VALUES, "was opened at"),
     (seeded_bugs.mark_not_verified, LOST_HISTORY, "another history was read"),
