@@ -80,7 +80,7 @@ def test_a_bytearray_is_made_of_bytes_alone() -> None:
 
     tracemalloc.start()
     try:
-        with pytest.raises(CorruptError, match="bytearray is damaged: it holds a int"):
+        with pytest.raises(InvalidError, match="a stored bytearray holds bytes, not a int"):
             Values(Classes()).load(bomb, "here")
         _, peak = tracemalloc.get_traced_memory()
     finally:

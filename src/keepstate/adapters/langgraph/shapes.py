@@ -21,7 +21,7 @@ from langgraph.store.base import GetOp, Item
 from langgraph.types import Command, Interrupt, Overwrite, PregelTask, Send, StateSnapshot
 from pydantic import SecretBytes, SecretStr
 
-from keepstate.errors import CorruptError, InvalidError
+from keepstate.errors import InvalidError
 from keepstate.values.schema import Registration
 from keepstate.values.shapes import ExceptionShape, Shape, shape_of
 
@@ -199,7 +199,7 @@ def _deque(fields: Mapping[str, Any]) -> deque[Any]:
 def _bytearray(fields: Mapping[str, Any]) -> bytearray:
     held = fields["bytes"]
     if type(held) is not bytes:  # of a number it would make so many zeros
-        raise CorruptError(f"a stored bytearray is damaged: it holds a {type(held).__name__}")
+        raise TypeError(f"a stored bytearray holds bytes, not a {type(held).__name__}")
     return bytearray(held)
 
 
