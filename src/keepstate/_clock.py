@@ -25,6 +25,10 @@ class Clock(Protocol):
         """Returns seconds that never go back and run on while the machine sleeps."""
         ...
 
+    def touched_ms(self, descriptor: int) -> int:
+        """Touches an open file, and returns the time that the file system gave it, in ms since 1970."""
+        ...
+
     def random_bytes(self, size: int) -> bytes:
         """Returns bytes for names and nonces."""
         ...
@@ -48,6 +52,11 @@ class SystemClock:
     def awake_or_asleep_s(self) -> float:
         """Returns seconds that never go back and run on while the machine sleeps."""
         return time.clock_gettime(_SUSPEND_CLOCK)
+
+    def touched_ms(self, descriptor: int) -> int:
+        """Touches an open file, and returns the time that the file system gave it, in ms since 1970."""
+        os.utime(descriptor)
+        return os.fstat(descriptor).st_mtime_ns // 1_000_000
 
     def random_bytes(self, size: int) -> bytes:
         """Returns bytes for names and nonces."""

@@ -24,6 +24,7 @@ KeepstateError
     ├── StoreUnavailableError   not reached, nothing written: later
     │   └── OutcomeUnknownError    applied or not is not known: ask by its token
     ├── StoreFullError          no room left
+    ├── ClockError              a clock is wrong by more than an hour: set it
     ├── CorruptError            stored bytes are damaged: stop
     ├── HistoryLostError        the store forgot what it had acknowledged
     └── CompactedError          the log no longer reaches back that far
@@ -256,6 +257,17 @@ class StoreFullError(StorageError):
     """There is no room for the write; nothing of it was applied."""
 
     code = "full"
+
+
+class ClockError(StorageError):
+    """Two clocks differ by more than an hour, and the space's time would leap; nothing was written.
+
+    `clock_ms` is the time that the space would have taken, `second_ms` that of the clock to confirm it.
+    """
+
+    code = "clock"
+    clock_ms: int | None = None
+    second_ms: int | None = None
 
 
 class CorruptError(StorageError):

@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 from keepstate.stores.combiner import Combiner
+from keepstate.stores.leaps import SecondClock
 from keepstate.stores.sqlite import retries
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.head import Head
@@ -65,4 +66,11 @@ def row_subtracted_twice() -> Planted:
         self.kept_bytes -= before - self.kept_bytes
 
     with patch.object(Head, "_trim", trim):
+        yield
+
+
+@contextmanager
+def leap_unconfirmed() -> Planted:
+    """Takes the clock of the process as it is, however far ahead of the stored time it stands."""
+    with patch.object(SecondClock, "confirm", lambda self, clock, space, clock_ms, stored_ms: None):
         yield

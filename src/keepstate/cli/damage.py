@@ -29,6 +29,7 @@ from keepstate.engine.verifying import Problem, Source, Verifier, log_problems
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.opening import open as open_store
 from keepstate.stores.base import StoreBase
+from keepstate.stores.leaps import LEAP_MS
 from keepstate.stores.protocol import ENCRYPTION_SPACE, Batch, Outcome, Put, Store
 from keepstate.stores.salvage import Damage, Remains, SpaceRemains
 from keepstate.stores.urls import StoreUrl
@@ -169,8 +170,10 @@ async def _restore(remains: Remains, space: SpaceRemains, store: Store, report: 
         return
     report.spaces += 1
     verifier = Verifier(FileSource(remains), space.name, is_encrypted=report.is_encrypted)
-    now_ms = max(space.now_ms, SYSTEM_CLOCK.now_ms())
-    restoring = Restoring(SpaceRecords(remains, space.name), verifier, now_ms=now_ms)
+    clock_ms = SYSTEM_CLOCK.now_ms()
+    ahead_ms = space.now_ms - clock_ms
+    times = {"now_ms": max(space.now_ms, clock_ms), "shift_ms": ahead_ms if ahead_ms > LEAP_MS else 0}
+    restoring = Restoring(SpaceRecords(remains, space.name), verifier, **times)
     with _progress(f"looking at {names.shown(space.name)}") as (bar, task):
         await restoring.choose(lambda: bar.update(task, advance=1))
     with _progress(f"writing {names.shown(space.name)}") as (bar, task):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import timedelta
 from importlib.metadata import PackageNotFoundError, version
 from typing import Annotated
 
@@ -12,8 +13,12 @@ import msgspec
 from cyclopts import Parameter
 from rich.text import Text
 
+from keepstate import names
+from keepstate._clock import Clock
 from keepstate.cli import damage, exits
 from keepstate.cli.session import Session, checked, plain, shown, write_json
+from keepstate.errors import ClockError
+from keepstate.stores.leaps import LEAP_MS
 from keepstate.stores.protocol import Capabilities, Durability, Inspected, Setting, Store
 from keepstate.stores.urls import StoreUrl
 
@@ -71,6 +76,7 @@ async def doctor(
     shown_url = checked(session.chosen_url())
     async with replace(session, url=_opened_in_any_case(session.chosen_url())).opened() as ks:
         findings = [*_of_machine(), *await _of_store(shown_url, ks.store)]
+        findings.append(await _of_time(ks.store, ks.clock))
     well = all(finding.well for finding in findings)
     if session.json:
         write_json({"well": well, "findings": msgspec.to_builtins(findings)})
@@ -119,6 +125,31 @@ async def _of_store(url: StoreUrl, store: Store) -> list[Finding]:
     if scheme == "sqlite":
         found += _of_sqlite()
     return found
+
+
+async def _of_time(store: Store, clock: Clock) -> Finding:
+    """Compares the time of each space with the clock of this process; costs a read for each space."""
+    ahead: dict[str, int] = {}
+    after: str | None = None
+    try:
+        while page := await store.spaces(after=after):
+            for name in page:
+                ahead_ms = (await store.read(name, [])).now_ms - clock.now_ms()
+                if ahead_ms > LEAP_MS:
+                    ahead[name] = ahead_ms
+            after = page[-1]
+    except ClockError as error:
+        return Finding("time", False, str(error))
+    if not ahead:
+        return Finding("time", True, "no space is ahead of the clock of this process")
+    furthest = max(ahead, key=lambda name: ahead[name])
+    return Finding(
+        "time",
+        False,
+        f"{len(ahead)} spaces are over an hour ahead of the clock of this process, {names.shown(furthest)!r} "
+        f"by {timedelta(milliseconds=ahead[furthest])}: what is written there expires late, or seems expired",
+        mend='see docs/how-to/operate.md, "When a clock was wrong"',
+    )
 
 
 def _of_durability(offers: Capabilities, scheme: str) -> Finding:

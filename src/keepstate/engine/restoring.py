@@ -58,14 +58,21 @@ class Records(Protocol):
 class Restoring:
     """What is to be written of one space, chosen from what is left of it.
 
+    Args:
+        records: What is left.
+        verifier: Says what is wrong with a record.
+        now_ms: The time that the space had come to, or the present if that is later.
+        shift_ms: How far the space is ahead of the clock, if it is to come back to it.
+
     Attributes:
         problems: What is left out, or is incomplete.
         kept: How many records are written.
         expired: How many are left out because their time is over.
     """
 
-    def __init__(self, records: Records, verifier: Verifier, *, now_ms: int) -> None:
-        self._records, self._verifier, self._now_ms = records, verifier, now_ms
+    def __init__(self, records: Records, verifier: Verifier, *, now_ms: int, shift_ms: int = 0) -> None:
+        self._records, self._verifier = records, verifier
+        self._now_ms, self._shift_ms = now_ms, shift_ms
         self.problems: list[Problem] = []
         self.kept = self.expired = 0
         self._places: dict[bytes, Place] = {}
@@ -79,7 +86,7 @@ class Restoring:
             progressed()
             if entry.key.startswith(layout.LEASES):
                 continue
-            if entry.expires_at_ms is not None and entry.expires_at_ms <= self._now_ms:
+            if entry.expires_at_ms is not None and self._left_ms(entry.expires_at_ms) <= 0:
                 self.expired += 1
                 continue
             found = await self._verifier.problems(entry)
@@ -93,6 +100,14 @@ class Restoring:
         if not self._verifier.is_encrypted:
             self._tie_tasks()
         self.kept = len(self._places)
+
+    def _left_ms(self, at_ms: int) -> int:
+        """Returns how far ahead a time is that was stored.
+
+        Where the space is ahead of the clock, what is ahead of the space's time was stored since its leap,
+        and what is only ahead of the clock before it.
+        """
+        return at_ms - (self._now_ms if at_ms > self._now_ms else self._now_ms - self._shift_ms)
 
     def _mend(self, entry: Entry) -> None:
         """Makes anew what can be told from a record that is whole, and leaves out what is of no use."""
@@ -122,11 +137,24 @@ class Restoring:
             if record.state != "done" and not has_payload:
                 self._forget_task(record, entry.key, index)
                 continue
+            moved = self._moved(record)
+            if moved is not record:
+                self._places.pop(index, None)
+                record, index = moved, tasks.place_of(moved, entry.version)
+                self._values[key] = tasks.encoded(record)
             if record.has_result and tasks.result_key(record.id) not in self._places:
                 self._values[key] = tasks.encoded(msgspec.structs.replace(record, has_result=False))
             if index not in self._places:
                 self._places[index] = Place(index, entry.version, entry.version, entry.expires_at_ms)
                 self._values[index] = record.id.encode("utf-8", "surrogatepass")
+
+    def _moved(self, record: TaskRecord) -> TaskRecord:
+        """Returns a task as it is due by the clock, where the space is a leap ahead of it."""
+        clock_ms = self._now_ms - self._shift_ms
+        if not self._shift_ms or record.due_at_ms <= clock_ms:
+            return record
+        due_at_ms = max(record.due_at_ms - self._shift_ms, clock_ms)
+        return msgspec.structs.replace(record, due_at_ms=due_at_ms)
 
     def _forget_task(self, record: TaskRecord, key: bytes, index: bytes) -> None:
         self._places.pop(key, None)
@@ -179,7 +207,7 @@ class Restoring:
     def _timed(self, place: Place) -> Put:
         assert place.expires_at_ms is not None
         put = self._put(place.key)
-        return msgspec.structs.replace(put, ttl_ms=max(place.expires_at_ms - self._now_ms, 1))
+        return msgspec.structs.replace(put, ttl_ms=max(self._left_ms(place.expires_at_ms), 1))
 
 
 async def skip(store: Store, space: str, revision: int, progressed: Callable[[int], None]) -> None:

@@ -12,11 +12,17 @@ class ManualClock:
     Args:
         now_ms: The time it starts at.
         seed: Where its randomness starts.
+
+    Attributes:
+        second_ms: The time that files get when they are touched; None for the clock's own.
+        touches: How often a file was touched.
     """
 
     def __init__(self, now_ms: int = 1_700_000_000_000, *, seed: int = 0) -> None:
         self._now_ms = now_ms
         self._running_s = 0.0
+        self.second_ms: int | None = None
+        self.touches = 0
         self._random = random.Random(seed)
         self._lock = threading.Lock()
 
@@ -42,6 +48,11 @@ class ManualClock:
     def awake_or_asleep_s(self) -> float:
         """Returns seconds that never go back."""
         return self._running_s
+
+    def touched_ms(self, descriptor: int) -> int:
+        """Returns the time of the second clock."""
+        self.touches += 1
+        return self._now_ms if self.second_ms is None else self.second_ms
 
     def random_bytes(self, size: int) -> bytes:
         """Returns bytes that the seed decides."""

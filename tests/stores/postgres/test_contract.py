@@ -7,15 +7,23 @@ from pathlib import Path
 
 import pytest
 
+from keepstate._clock import Clock
 from keepstate.stores.base import StoreBase
 from keepstate.stores.postgres import PostgresStore
+from keepstate.stores.postgres.options import read_options
 from keepstate.stores.urls import StoreUrl
 from keepstate.testing.faults import CutReply, CutRequest, Proxy, having
 from keepstate.testing.servers import Postgres
-from keepstate.testing.store_contract import LosesReplies, Persists, SharedAcrossProcesses, StoreContract
+from keepstate.testing.store_contract import (
+    ConfirmsServersClock,
+    LosesReplies,
+    Persists,
+    SharedAcrossProcesses,
+    StoreContract,
+)
 
 
-class TestPostgres(Persists, SharedAcrossProcesses, StoreContract):
+class TestPostgres(ConfirmsServersClock, Persists, SharedAcrossProcesses, StoreContract):
     _url: str
 
     @pytest.fixture(autouse=True)
@@ -24,6 +32,10 @@ class TestPostgres(Persists, SharedAcrossProcesses, StoreContract):
 
     def make_store(self, tmp_path: Path) -> PostgresStore:
         return PostgresStore.from_url(StoreUrl.parse(self._url), runner=self.runner())
+
+    def make_store_by(self, clock: Clock) -> PostgresStore:
+        url = StoreUrl.parse(self._url)
+        return PostgresStore(url, read_options(url), runner=self.runner(), clock=clock)
 
 
 class TestPostgresOverALossyLine(LosesReplies):

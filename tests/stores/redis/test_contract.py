@@ -6,19 +6,29 @@ from pathlib import Path
 
 import pytest
 
+from keepstate._clock import Clock
 from keepstate.stores.base import StoreBase
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.urls import StoreUrl
 from keepstate.testing.faults import CutReply, CutRequest, Proxy, having
 from keepstate.testing.servers import Redis
-from keepstate.testing.store_contract import LosesReplies, Persists, SharedAcrossProcesses, StoreContract
+from keepstate.testing.store_contract import (
+    ConfirmsServersClock,
+    LosesReplies,
+    Persists,
+    SharedAcrossProcesses,
+    StoreContract,
+)
 
 
-class RedisContract(Persists, SharedAcrossProcesses, StoreContract):
+class RedisContract(ConfirmsServersClock, Persists, SharedAcrossProcesses, StoreContract):
     url: str
 
     def make_store(self, tmp_path: Path) -> RedisStore:
         return RedisStore(StoreUrl.parse(self.url), runner=self.runner())
+
+    def make_store_by(self, clock: Clock) -> RedisStore:
+        return RedisStore(StoreUrl.parse(self.url), runner=self.runner(), clock=clock)
 
 
 class TestRedis(RedisContract):

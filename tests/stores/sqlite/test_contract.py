@@ -5,15 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 from keepstate.stores.sqlite import SqliteStore
-from keepstate.testing.store_contract import Clocked, KeepsTime, SharedAcrossProcesses, StoreContract
+from keepstate.testing.store_contract import (
+    Clocked,
+    ConfirmsLeaps,
+    KeepsTime,
+    SharedAcrossProcesses,
+    StoreContract,
+)
 
 
-class TestSqliteFull(Clocked, KeepsTime, SharedAcrossProcesses, StoreContract):
+class TestSqliteFull(Clocked, ConfirmsLeaps, KeepsTime, SharedAcrossProcesses, StoreContract):
     def make_store(self, tmp_path: Path) -> SqliteStore:
         return SqliteStore(tmp_path / "keepstate.db", runner=self.runner(), clock=self.clock)
 
 
-class TestSqliteNormal(Clocked, KeepsTime, SharedAcrossProcesses, StoreContract):
+class TestSqliteNormal(Clocked, ConfirmsLeaps, KeepsTime, SharedAcrossProcesses, StoreContract):
     def make_store(self, tmp_path: Path) -> SqliteStore:
         return SqliteStore(
             tmp_path / "keepstate.db", durability="normal", runner=self.runner(), clock=self.clock

@@ -15,7 +15,7 @@ from functools import partial
 from typing import TypeVar
 
 from keepstate._clock import Clock
-from keepstate.errors import InvalidError, StorageError, StoreUnavailableError
+from keepstate.errors import ClockError, InvalidError, StorageError, StoreUnavailableError
 from keepstate.stores.base import SWEPT_BY_FLUSH
 from keepstate.stores.file.frames import Format
 from keepstate.stores.file.io import Files
@@ -24,6 +24,7 @@ from keepstate.stores.file.journal import Journal
 from keepstate.stores.file.lock import ProcessLock
 from keepstate.stores.file.noted import Note
 from keepstate.stores.file.state import Draft, JournaledState
+from keepstate.stores.leaps import SecondClock
 from keepstate.stores.places import is_forbidden
 from keepstate.stores.protocol import Batch, Outcome
 from keepstate.stores.space_table import SpaceTable
@@ -63,6 +64,9 @@ class SharedJournal:
                 "file in a folder that you may write to"
             ) from error
         try:
+            descriptor = self._process_lock.descriptor
+            assert descriptor is not None, "it was just taken"
+            self._second_clock = SecondClock(descriptor, f"{path}.lock")
             self._journal = Journal(path, files, clock, Note(self._process_lock, path))
             self._journal.open(partial(_replay, self.spaces), form or "msgpack")
             if form is not None and form != self._journal.format:
@@ -130,15 +134,22 @@ class SharedJournal:
         """Returns the published space; asking for one does not make it. The caller holds `lock`."""
         return self.spaces.get(space) or JournaledState()
 
-    def reading_ms(self, clock: Clock) -> int:
-        """Returns the time to read at. The caller holds `lock`.
+    def reading_ms(self, space: str, clock: Clock) -> int:
+        """Returns the time to read a space at. The caller holds `lock`.
 
         While a write is made durable it is the time at which that write was judged: otherwise a reader would
         see an entry expired, without the write that was still allowed to rely on it.
+
+        Raises:
+            ClockError: The clock is a leap ahead of the space's time, and wrong.
         """
         now_ms, judged_ms = clock.now_ms(), self._judged_ms
+        self._confirm(space, clock, now_ms)
         # After an interrupt the time of a past write may be left; no writer is at work then.
         return now_ms if judged_ms is None or not self._writing.locked() else min(now_ms, judged_ms)
+
+    def _confirm(self, space: str, clock: Clock, clock_ms: int) -> None:
+        self._second_clock.confirm(clock, space, clock_ms, self.seen(space).clock_ms)
 
     # ---- writing
 
@@ -146,7 +157,14 @@ class SharedJournal:
         """Applies batches as one frame, and returns when they are durable and published."""
 
         def apply_all(drafts: dict[str, Draft], clock_ms: int) -> list[Outcome]:
-            outcomes = [self._draft(batch.space, drafts).apply(batch, clock_ms)[0] for batch in batches]
+            outcomes: list[Outcome] = []
+            for batch in batches:
+                try:
+                    self._confirm(batch.space, clock, clock_ms)
+                except ClockError as error:
+                    outcomes.append(error)
+                else:
+                    outcomes.append(self._draft(batch.space, drafts).apply(batch, clock_ms)[0])
             for draft in drafts.values():
                 if draft.records:
                     draft.sweep(clock_ms, SWEPT_BY_FLUSH)
@@ -161,6 +179,8 @@ class SharedJournal:
             removed = 0
             due = [name for name, state in self.spaces.items() if state.expires and name.startswith(prefix)]
             for name in due:
+                self._confirm(name, clock, clock_ms)
+            for name in due:
                 if removed < limit and (record := self._draft(name, drafts).sweep(clock_ms, limit - removed)):
                     removed += len(record.deleted)
             return removed
@@ -172,6 +192,7 @@ class SharedJournal:
 
         def drop_it(drafts: dict[str, Draft], clock_ms: int) -> None:
             if self.seen(space).exists:
+                self._confirm(space, clock, clock_ms)
                 self._draft(space, drafts).drop(clock_ms)
 
         self._written(drop_it, clock)

@@ -190,7 +190,7 @@ class FileStore(StoreBase):
     async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
         self._shared.settle()
         with self._shared.lock:
-            clock_ms = self._shared.reading_ms(self._clock)
+            clock_ms = self._shared.reading_ms(space, self._clock)
             return self._shared.seen(space).read(space, keys, clock_ms, at_ms)
 
     async def _scan(
@@ -198,7 +198,7 @@ class FileStore(StoreBase):
     ) -> Page:
         self._shared.settle()
         with self._shared.lock:
-            clock_ms = self._shared.reading_ms(self._clock)
+            clock_ms = self._shared.reading_ms(space, self._clock)
             return self._shared.seen(space).scan(prefix, after, limit, reverse, clock_ms, at_ms)
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:

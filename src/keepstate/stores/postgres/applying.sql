@@ -6,12 +6,20 @@
 -- indexes in their order.
 --
 -- A batch's verdict: 1 applied, 2 conflict, 3 the log no longer tells whether the first attempt applied,
--- 4 a stamped key equals another key of the batch, 5 the space lost the caller's mark.
+-- 4 a stamped key equals another key of the batch, 5 the space lost the caller's mark, 8 the space's time
+-- would leap, and the caller's clock does not confirm it.
 
 -- name: now_1
 -- The space's time: the server's clock, or the space's own last time if that is later.
 CREATE FUNCTION {schema}.now_1(p_clock_ms bigint) RETURNS bigint LANGUAGE sql VOLATILE AS $$
     SELECT greatest(p_clock_ms, (extract(epoch FROM clock_timestamp()) * 1000)::bigint)
+$$;
+
+-- name: leaps_1
+-- Whether a space's time would leap by more than an hour, to one that the client's clock does not confirm.
+CREATE FUNCTION {schema}.leaps_1(p_clock_ms bigint, p_now_ms bigint, p_client_ms bigint) RETURNS boolean
+LANGUAGE sql IMMUTABLE AS $$
+    SELECT p_now_ms - p_clock_ms > 3600000 AND abs(p_now_ms - p_client_ms) > 3600000
 $$;
 
 -- name: stamped_1
@@ -274,7 +282,7 @@ CREATE FUNCTION {schema}.apply_1(
     p_soonest bigint[], p_checks bigint[], p_writes bigint[],
     p_check_keys bytea[], p_check_versions bigint[], p_check_createds bigint[],
     p_keys bytea[], p_values bytea[], p_ttls bigint[], p_stamps bigint[],
-    p_log_revisions bigint, p_log_bytes bigint, p_sweep_bytes bigint,
+    p_log_revisions bigint, p_log_bytes bigint, p_sweep_bytes bigint, p_client_ms bigint,
     OUT verdicts bigint[], OUT actuals bigint[], OUT times bigint[], OUT conflicts bytea[],
     OUT revisions bigint[], OUT nonces bytea[], OUT swept bigint[]
 ) LANGUAGE plpgsql
@@ -284,6 +292,7 @@ DECLARE
     was {schema}.space;
     now_ms bigint;
     is_lost boolean;
+    is_leap boolean;
     b int := 0;
     check_place int := 1;
     write_place int := 1;
@@ -301,11 +310,15 @@ BEGIN
         END LOOP;
         was := space;
         now_ms := {schema}.now_1(space.clock_ms);
+        is_leap := {schema}.leaps_1(space.clock_ms, now_ms, p_client_ms);
         is_lost := p_marks[s] > 0 AND {schema}.lost_1(space, p_marks[s], p_mark_nonces[s]);
         FOR _ IN 1 .. p_batches[s] LOOP
             b := b + 1;
-            verdict := 5;
-            IF NOT is_lost THEN
+            verdict := CASE WHEN is_lost THEN 5 ELSE 8 END;
+            actual := space.revision;
+            at_ms := now_ms;
+            conflict := NULL;
+            IF NOT is_lost AND NOT is_leap THEN
                 SELECT * INTO verdict, actual, at_ms, conflict
                 FROM {schema}.known_1(space, now_ms, p_tokens[b]);
             END IF;
@@ -350,7 +363,7 @@ BEGIN
 
         swept[s] := 0;
         IF (p_batches[s] = 0 OR space.revision > was.revision)
-            AND NOT is_lost AND space.next_expiry_ms <= now_ms
+            AND NOT is_lost AND NOT is_leap AND space.next_expiry_ms <= now_ms
         THEN
             SELECT x.swept, x.size_bytes, x.next_expiry_ms INTO actual, size, space.next_expiry_ms
             FROM {schema}.sweep_1(
@@ -385,14 +398,14 @@ END $$;
 -- name: put_1
 -- Applies a batch of one put with no more than one check, where nothing else is to be done: `apply_1` in
 -- one case only, at half its cost. It answers verdict 0, and has done nothing, where the space is new,
--- has to be swept or trimmed, keeps retries, or lost the mark: `apply_1` knows what to do. Verdict 6 is
+-- has to be swept or trimmed, keeps retries, leaps in time, or lost the mark: `apply_1` knows what to do. Verdict 6 is
 -- a conflict of the batch's `at`. The answer is packed: eight bytes each for verdict, actual, time and
 -- the space's revision, then its nonce.
 CREATE FUNCTION {schema}.put_1(
     p_space bytea, p_mark bigint, p_mark_nonce bytea, p_token bytea, p_nonce bytea, p_at bigint,
     p_check_key bytea, p_check_version bigint, p_check_created bigint,
     p_key bytea, p_value bytea, p_ttl bigint, p_stamp bigint,
-    p_log_revisions bigint, p_log_bytes bigint
+    p_log_revisions bigint, p_log_bytes bigint, p_client_ms bigint
 ) RETURNS bytea LANGUAGE plpgsql
 {settings} AS $$
 DECLARE
@@ -411,6 +424,7 @@ BEGIN
     SELECT * INTO space FROM {schema}.space x WHERE x.name = p_space FOR NO KEY UPDATE;
     now_ms := {schema}.now_1(space.clock_ms);
     IF space.id IS NULL OR space.next_expiry_ms <= now_ms OR space.kept_until_ms > now_ms
+        OR {schema}.leaps_1(space.clock_ms, now_ms, p_client_ms)
         OR {schema}.is_long_1(space.revision + 1 - space.floor, space.log_bytes, p_log_revisions, p_log_bytes)
         OR (p_mark > 0 AND {schema}.lost_1(space, p_mark, p_mark_nonce))
     THEN
@@ -466,9 +480,10 @@ END $$;
 
 -- name: drop_1
 -- Empties a space as its next revision. Answers the space's revision and nonce; a revision of -1 is a
--- lost mark.
+-- lost mark, one of -2 a leap in time that the client does not confirm, to the time in `leapt_ms`.
 CREATE FUNCTION {schema}.drop_1(
-    p_name bytea, p_mark bigint, p_mark_nonce bytea, p_nonce bytea, OUT revision bigint, OUT nonce bytea
+    p_name bytea, p_mark bigint, p_mark_nonce bytea, p_nonce bytea, p_client_ms bigint,
+    OUT revision bigint, OUT nonce bytea, OUT leapt_ms bigint
 ) LANGUAGE plpgsql
 {settings} AS $$
 DECLARE
@@ -479,6 +494,11 @@ BEGIN
     nonce := coalesce(space.nonce, '');
     IF p_mark > 0 AND (space.id IS NULL OR {schema}.lost_1(space, p_mark, p_mark_nonce)) THEN
         revision := -1;
+    ELSIF space.revision > space.floor
+        AND {schema}.leaps_1(space.clock_ms, {schema}.now_1(space.clock_ms), p_client_ms)
+    THEN
+        revision := -2;
+        leapt_ms := {schema}.now_1(space.clock_ms);
     ELSIF space.revision > space.floor THEN
         DELETE FROM {schema}.entry e WHERE e.space_id = space.id;
         DELETE FROM {schema}.log l WHERE l.space_id = space.id;

@@ -7,8 +7,9 @@ from copy import copy
 from struct import Struct
 from typing import NamedTuple
 
-from keepstate.errors import InvalidError, OutcomeUnknownError
+from keepstate.errors import ClockError, InvalidError, OutcomeUnknownError
 from keepstate.stores.admission import replaces_too_much
+from keepstate.stores.leaps import clock_error
 from keepstate.stores.marks import Marks
 from keepstate.stores.postgres.wire import (
     byteas,
@@ -25,7 +26,7 @@ from keepstate.values.key import STAMP_SIZE
 
 _PUT = Struct("!qqqq8s")
 _ZERO = int8(0)
-_APPLIED, _CONFLICT, _UNTOLD, _COLLIDING, _MOVED, _TOO_MUCH = 1, 2, 3, 4, 6, 7
+_APPLIED, _CONFLICT, _UNTOLD, _COLLIDING, _MOVED, _TOO_MUCH, _LEAPS = 1, 2, 3, 4, 6, 7, 8
 
 
 class Flush(NamedTuple):
@@ -50,11 +51,12 @@ class Flush(NamedTuple):
             spaces, [marks.of(space) for space in spaces], [groups[space] for space in spaces], batches
         )
 
-    def values(self, randomness: bytes, *, swept: int) -> list[bytes]:
+    def values(self, randomness: bytes, clock_ms: int, *, swept: int) -> list[bytes]:
         """Returns the arguments of `apply_1`.
 
         Args:
             randomness: `NONCE_BYTES` for each space and each batch.
+            clock_ms: The clock of this process, to confirm the server's.
             swept: Up to how many expired entries go with it, of each space.
         """
         nonces = [randomness[at : at + NONCE_BYTES] for at in range(0, len(randomness), NONCE_BYTES)]
@@ -88,9 +90,10 @@ class Flush(NamedTuple):
             int8(limits.LOG_REVISIONS),
             int8(limits.LOG_BYTES),
             int8(limits.BATCH_BYTES),
+            int8(clock_ms),
         ]
 
-    def lone_put(self, nonce: bytes) -> list[bytes | None] | None:
+    def lone_put(self, nonce: bytes, clock_ms: int) -> list[bytes | None] | None:
         """Returns the arguments of `put_1`, or None if this is not one put that stands alone."""
         if len(self.batches) != 1:
             return None
@@ -118,6 +121,7 @@ class Flush(NamedTuple):
             _ZERO if write.stamp else None,
             int8(limits.LOG_REVISIONS),
             int8(limits.LOG_BYTES),
+            int8(clock_ms),
         ]
 
     def lone_outcome(self, answer: bytes, marks: Marks) -> Outcome | None:
@@ -131,7 +135,9 @@ class Flush(NamedTuple):
             return Applied(actual, at_ms)
         return Conflict(None if verdict == _MOVED else batch.checks[0].key, actual)
 
-    def outcomes(self, fields: Sequence[bytes | None], marks: Marks, url: str) -> list[Outcome]:
+    def outcomes(
+        self, fields: Sequence[bytes | None], marks: Marks, url: str, clock_ms: int
+    ) -> list[Outcome]:
         """Returns what became of each batch, in the order in which they came, and remembers the marks."""
         verdicts, actuals, times = (from_int8s(field) for field in fields[:3])
         conflicts = from_array(fields[3])
@@ -147,9 +153,19 @@ class Flush(NamedTuple):
                     outcomes[place] = copy(lost)  # each caller raises its own
                 continue
             for place in group:
-                outcomes[place] = _outcome(self.batches[place], *next(answers))
+                verdict, actual, at_ms, conflict = next(answers)
+                if verdict == _LEAPS:
+                    outcomes[place] = leap(space, at_ms, clock_ms, url)
+                    continue
+                outcomes[place] = _outcome(self.batches[place], verdict, actual, at_ms, conflict)
             marks.saw(space, revision, nonce)
         return [outcome for outcome in outcomes if outcome is not None]
+
+
+def leap(space: str, at_ms: int, clock_ms: int, url: str) -> ClockError:
+    """Returns the error of a leap of the server's clock that this process does not confirm."""
+    first, second = "the server", "the clock of this process"
+    return clock_error(space, at_ms, clock_ms, first=first, second=second, url=url)
 
 
 def _outcome(batch: Batch, verdict: int, actual: int, at_ms: int, conflict: bytes | None) -> Outcome:

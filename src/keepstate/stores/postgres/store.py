@@ -13,7 +13,7 @@ from keepstate.stores.base import RETRY_FOR_S, SWEPT_BY_FLUSH, StoreBase
 from keepstate.stores.marks import Marks, applied_beside
 from keepstate.stores.postgres import reading
 from keepstate.stores.postgres.client import Client, Settings
-from keepstate.stores.postgres.flush import Flush
+from keepstate.stores.postgres.flush import Flush, leap
 from keepstate.stores.postgres.options import PostgresOptions, connection_parameters, read_options
 from keepstate.stores.postgres.settings import Told, judged
 from keepstate.stores.postgres.watcher import Watcher
@@ -164,13 +164,14 @@ class PostgresStore(StoreBase):
         if void := self._marks.void(batches, url=self.url):
             return await applied_beside(void, batches, self._apply)
         randomness = self._clock.random_bytes(NONCE_BYTES * (len(flush.spaces) + len(batches)))
-        if (put := flush.lone_put(randomness[:NONCE_BYTES])) is not None:
+        clock_ms = self._clock.now_ms()
+        if (put := flush.lone_put(randomness[:NONCE_BYTES], clock_ms)) is not None:
             answer = await self._client.change("put", *put)
             outcome = flush.lone_outcome(answer.get_value(0, 0) or b"", self._marks)
             if outcome is not None:
                 return [outcome]
-        answer = await self._client.change("apply", *flush.values(randomness, swept=SWEPT_BY_FLUSH))
-        outcomes = flush.outcomes(from_record(answer.get_value(0, 0)), self._marks, self.url)
+        answer = await self._client.change("apply", *flush.values(randomness, clock_ms, swept=SWEPT_BY_FLUSH))
+        outcomes = flush.outcomes(from_record(answer.get_value(0, 0)), self._marks, self.url, clock_ms)
         for batch, outcome in zip(batches, outcomes, strict=True):
             if type(outcome) is HistoryLostError:
                 self._revisions.pop(batch.space, None)
@@ -182,10 +183,11 @@ class PostgresStore(StoreBase):
 
     async def _drop(self, space: str) -> None:
         mark = self._marks.of(space)
-        answer = await self._client.change(
-            "drop", space.encode(), *_marked(mark), self._clock.random_bytes(NONCE_BYTES)
-        )
-        revision, nonce = from_record(answer.get_value(0, 0))
+        fresh, clock_ms = self._clock.random_bytes(NONCE_BYTES), self._clock.now_ms()
+        answer = await self._client.change("drop", space.encode(), *_marked(mark), fresh, int8(clock_ms))
+        revision, nonce, leapt_ms = from_record(answer.get_value(0, 0))
+        if leapt_ms is not None:
+            raise leap(space, from_int8(leapt_ms), clock_ms, self.url)
         if from_int8(revision) < 0 and mark is not None:
             raise self._lost(space, mark)
         self._marks.saw(space, from_int8(revision), nonce or b"")
@@ -204,7 +206,8 @@ class PostgresStore(StoreBase):
     async def _sweep_space(self, space: str, limit: int) -> int:
         mark = self._marks.of(space)
         flush = Flush((space,), (mark,), ((),), ())
-        values = flush.values(self._clock.random_bytes(NONCE_BYTES), swept=min(limit, limits.BATCH_WRITES))
+        randomness, clock_ms = self._clock.random_bytes(NONCE_BYTES), self._clock.now_ms()
+        values = flush.values(randomness, clock_ms, swept=min(limit, limits.BATCH_WRITES))
         fields = from_record((await self._client.change("apply", *values)).get_value(0, 0))
         (revision,), (nonce,), (swept,) = from_int8s(fields[4]), from_byteas(fields[5]), from_int8s(fields[6])
         if revision < 0 and mark is not None:

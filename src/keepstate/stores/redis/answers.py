@@ -18,6 +18,7 @@ from keepstate.stores.redis.wire import Reply
 APPLIED: Final = b"applied"
 LOST: Final = b"lost"
 LARGE: Final = b"large"
+CLOCK: Final = b"clock"
 _CONFLICT = b"conflict"
 _UNKNOWN = b"unknown"
 _STAMPED = b"stamped"

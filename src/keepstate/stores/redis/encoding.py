@@ -23,7 +23,7 @@ STATE_FIELD: Final = b"m"
 _HEAD_FIELD = b"h"
 _RECORD_FIELD = b"n"
 
-_CONDITIONS = struct.Struct(">BQQQHH")
+_CONDITIONS = struct.Struct(">BQQQQHH")
 _MARK = struct.Struct(f">Q{NONCE_BYTES}s")
 _CHECK = struct.Struct(">cQ")
 _REVISION = struct.Struct(">Q")
@@ -99,7 +99,7 @@ def encode_mark(mark: Mark | None) -> bytes:
 
 
 def encode_batch(
-    batch: Batch, mark: Mark | None, nonces: bytes, *, sweeps: bool, is_cluster: bool
+    batch: Batch, mark: Mark | None, nonces: bytes, clock_ms: int, *, sweeps: bool, is_cluster: bool
 ) -> list[bytes]:
     """Returns the arguments of `apply.lua`.
 
@@ -107,6 +107,7 @@ def encode_batch(
         batch: What to apply.
         mark: What this handle has seen last of the space.
         nonces: Of the batch's revision, and of the one that the sweep after it may make.
+        clock_ms: The clock of this process, to confirm the server's.
         sweeps: Whether to remove expired entries after it.
         is_cluster: Whether slots may be moving.
     """
@@ -115,7 +116,8 @@ def encode_batch(
     flags |= _CLUSTER if is_cluster else 0
     assert batch.token is not None  # StoreBase names every batch of a store that can lose replies
     counts = len(batch.checks), len(batch.writes)
-    conditions = _CONDITIONS.pack(flags, at or 0, batch.alive_until_ms or 0, retry_of or 0, *counts)
+    times = batch.alive_until_ms or 0, max(clock_ms, 0)
+    conditions = _CONDITIONS.pack(flags, at or 0, *times, retry_of or 0, *counts)
     words = [conditions, encode_mark(mark), batch.token, nonces]
     for check in batch.checks:
         words += (check.key, _encode_check(check))

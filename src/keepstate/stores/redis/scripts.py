@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from keepstate.stores.base import SWEPT_BY_FLUSH
+from keepstate.stores.leaps import LEAP_MS
 from keepstate.stores.space_state import RETRY_KEPT_MS
 from keepstate.values import limits
 from keepstate.values.key import OBJECTS, WITH_VALUES, stamp_suffix
@@ -30,6 +31,7 @@ _CONSTANTS: Final = {
     "WITH_VALUES": WITH_VALUES,
     "CHANGE_BYTES": limits.CHANGE_BYTES,
     "RETRY_KEPT_MS": RETRY_KEPT_MS,
+    "LEAP_MS": LEAP_MS,
     "SWEPT_BY_FLUSH": SWEPT_BY_FLUSH,
     "VALUE_BYTES": limits.VALUE_BYTES,
     "LOG_REVISIONS": limits.LOG_REVISIONS,

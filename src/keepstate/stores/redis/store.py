@@ -17,6 +17,7 @@ from typing import ClassVar, cast
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Runner, Signal
 from keepstate.errors import (
+    ClockError,
     HistoryLostError,
     OutcomeUnknownError,
     StorageError,
@@ -25,6 +26,7 @@ from keepstate.errors import (
 from keepstate.stores.admission import admit_changes, admit_reading, refuse_gone
 from keepstate.stores.base import StoreBase
 from keepstate.stores.hints import HintListener
+from keepstate.stores.leaps import clock_error
 from keepstate.stores.marks import Marks, applied_beside
 from keepstate.stores.protocol import (
     NONCE_BYTES,
@@ -231,8 +233,8 @@ class RedisStore(StoreBase):
     def _words(
         self, batch: Batch, where: Place, mark: Mark | None, nonces: bytes, *, sweeps: bool = True
     ) -> Words:
-        is_cluster = self._client.is_cluster
-        arguments = encode_batch(batch, mark, nonces, sweeps=sweeps, is_cluster=is_cluster)
+        is_cluster, clock_ms = self._client.is_cluster, self._clock.now_ms()
+        arguments = encode_batch(batch, mark, nonces, clock_ms, sweeps=sweeps, is_cluster=is_cluster)
         return script("apply").call(where.keys, *arguments)
 
     def _outcome(
@@ -245,9 +247,15 @@ class RedisStore(StoreBase):
         told = cast("list[Reply]", reply)
         if told[0] == answers.LOST and mark is not None:
             return self._lost(batch.space, mark)
+        if told[0] == answers.CLOCK:
+            return self._leap(batch.space, told)
         if told[0] == answers.APPLIED:
             self._marks.saw(batch.space, *answers.mark_of(told, nonces[:NONCE_BYTES]))
         return answers.outcome(batch, told, self.url)
+
+    def _leap(self, space: str, told: list[Reply]) -> ClockError:
+        clocks = {"first": "the server", "second": "the clock of this process"}
+        return clock_error(space, cast("int", told[1]), self._clock.now_ms(), **clocks, url=self.url)
 
     def _lost(self, space: str, mark: Mark) -> HistoryLostError:
         self._revisions.pop(space, None)
@@ -361,6 +369,8 @@ class RedisStore(StoreBase):
         told = cast("list[Reply]", reply)
         if told[0] == answers.LOST and mark is not None:
             raise self._lost(space, mark)
+        if told[0] == answers.CLOCK:
+            raise self._leap(space, told)
         if (error := answers.unfit(space, told, self.url)) is not None:
             raise error
         return told
@@ -417,8 +427,13 @@ class RedisStore(StoreBase):
 
     async def _drop(self, space: str) -> None:
         nonce = self._clock.random_bytes(NONCE_BYTES)
-        _, revision, marked = await self._run("drop", space, self._marks.of(space), (nonce,))
+        _, revision, marked = await self._run(
+            "drop", space, self._marks.of(space), (nonce, self._clock_now())
+        )
         self._marks.saw(space, cast("int", revision), cast("bytes", marked))
+
+    def _clock_now(self) -> bytes:
+        return b"%d" % self._clock.now_ms()
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         removed, last = 0, self._swept_last
@@ -448,7 +463,7 @@ class RedisStore(StoreBase):
             after, turned = (page[-1][0], turned) if page else (None, True)
 
     async def _sweep_space(self, space: str, limit: int) -> int:
-        arguments = (self._clock.random_bytes(NONCE_BYTES), b"%d" % limit)
+        arguments = (self._clock.random_bytes(NONCE_BYTES), b"%d" % limit, self._clock_now())
         _, count, revision, nonce = await self._run("sweep", space, self._marks.of(space), arguments)
         self._marks.saw(space, cast("int", revision), cast("bytes", nonce))
         return cast("int", count)

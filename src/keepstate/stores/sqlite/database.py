@@ -48,7 +48,7 @@ class Database:
             self._writer = Writer(path, durability, wait_s)
         except apsw.Error as error:
             raise failures.storage_error(error, path) from error
-        self.latest_ms = self._writer.latest_ms
+        self.latest_ms, self.second_clock = self._writer.latest_ms, self._writer.second_clock
         self._files = self._writer.files
         self._readers = Readers(self._reader)
         self._pollers: list[Poller] = []

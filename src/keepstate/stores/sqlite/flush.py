@@ -14,6 +14,7 @@ from typing import Any
 from keepstate._clock import Clock
 from keepstate.errors import CorruptError, InvalidError, OutcomeUnknownError, StoreFullError
 from keepstate.stores.admission import REPLACING_WRITES, replaces_too_much
+from keepstate.stores.leaps import SecondClock
 from keepstate.stores.protocol import ABSENT, NONCE_BYTES, Applied, Batch, Conflict, Outcome, Put
 from keepstate.stores.sqlite import garbage, retries, schema
 from keepstate.stores.sqlite.head import Head
@@ -31,13 +32,19 @@ class Flush:
         path: Names the file in errors.
         clock: The process's clock, read once, and the source of nonces.
         latest_ms: A space's latest now that this process knows of.
+        second_clock: Confirms the clock where it is a leap ahead of a stored time.
     """
 
     def __init__(
-        self, execute: Execute, path: str, clock: Clock, latest_ms: Callable[[bytes, int], int]
+        self,
+        execute: Execute,
+        path: str,
+        clock: Clock,
+        latest_ms: Callable[[bytes, int], int],
+        second_clock: SecondClock,
     ) -> None:
         self._execute, self._path, self._latest_ms = execute, path, latest_ms
-        self._clock, self._clock_ms = clock, clock.now_ms()
+        self._clock, self._clock_ms, self._second_clock = clock, clock.now_ms(), second_clock
         self._heads: dict[str, Head] = {}
         self.changed: set[str] = set()
         """The spaces that took a revision."""
@@ -48,8 +55,10 @@ class Flush:
         """Returns the space's head, at this section's time."""
         head = self._heads.get(space)
         if head is None:
-            head = self._heads[space] = Head.read(self._execute, space.encode())
+            head = Head.read(self._execute, space.encode())
+            self._second_clock.confirm(self._clock, space, self._clock_ms, head.now_ms)
             head.now_ms = self._latest_ms(head.name, max(self._clock_ms, head.now_ms))
+            self._heads[space] = head
         return head
 
     def _next_nonce(self) -> bytes:

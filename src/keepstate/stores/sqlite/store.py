@@ -16,6 +16,7 @@ import msgspec
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Runner
 from keepstate.errors import (
+    ClockError,
     ClosedError,
     CorruptError,
     InvalidError,
@@ -269,6 +270,7 @@ class SqliteStore(StoreBase):
 
         def look(execute: Execute) -> T:
             head = Head.read(execute, space.encode())
+            database.second_clock.confirm(self._clock, space, clock_ms, head.now_ms)
             head.now_ms = database.latest_ms(head.name, max(head.now_ms, clock_ms))
             return work(execute, head, database.path, *args)
 
@@ -306,7 +308,7 @@ def _apply_all(flush: Flush, batches: Sequence[Batch]) -> list[Outcome]:
     for batch in batches:
         try:
             outcome = flush.apply(batch)
-        except CorruptError as error:
+        except (CorruptError, ClockError) as error:
             outcome = error
         outcomes.append(outcome)
     for space in list(flush.changed):

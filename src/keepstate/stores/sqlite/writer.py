@@ -25,6 +25,7 @@ from keepstate.errors import (
     StorageError,
     StoreUnavailableError,
 )
+from keepstate.stores.leaps import SecondClock
 from keepstate.stores.protocol import Durability
 from keepstate.stores.sqlite import checkpoint, failures, schema
 from keepstate.stores.sqlite.connection import connect, prepare
@@ -60,6 +61,7 @@ class Writer:
         refuse_without_log(path)
         self._lock = FileLock(path)
         self._newest = Newest(self._lock.descriptor, path, durability)
+        self.second_clock = SecondClock(self._lock.descriptor, f"{path}.lock")
         try:
             self._open(durability)
         except BaseException:
@@ -131,7 +133,7 @@ class Writer:
         execute, is_committing = self._execute, False
         try:
             execute("BEGIN IMMEDIATE")
-            flush = Flush(execute, self._path, clock, self.latest_ms)
+            flush = Flush(execute, self._path, clock, self.latest_ms, self.second_clock)
             answer = work(flush)
             is_committing = flush.wrote
             execute("COMMIT" if is_committing else "ROLLBACK")

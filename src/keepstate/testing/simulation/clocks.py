@@ -49,6 +49,10 @@ class ProcessClock:
         """Returns virtual seconds."""
         return self._loop.time()
 
+    def touched_ms(self, descriptor: int) -> int:
+        """Returns milliseconds since 1970, as its own clock shows them."""
+        return self.wall.now_ms()
+
     def random_bytes(self, size: int) -> bytes:
         """Returns bytes that the seed decides."""
         return self._random.randbytes(size)

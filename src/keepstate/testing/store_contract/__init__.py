@@ -14,9 +14,13 @@ from keepstate.testing.store_contract.abilities import Persists as Persists
 from keepstate.testing.store_contract.abilities import Shared as Shared
 from keepstate.testing.store_contract.abilities import SharedAcrossProcesses as SharedAcrossProcesses
 from keepstate.testing.store_contract.contract import StoreContract as StoreContract
+from keepstate.testing.store_contract.leaps import ConfirmsLeaps as ConfirmsLeaps
+from keepstate.testing.store_contract.leaps import ConfirmsServersClock as ConfirmsServersClock
 
 __all__ = [
     "Clocked",
+    "ConfirmsLeaps",
+    "ConfirmsServersClock",
     "KeepsTime",
     "LosesReplies",
     "Persists",

@@ -2,11 +2,11 @@
 --
 -- ARGV: conditions, mark, token, nonces, then KEY and condition for each check, then kind, KEY and value for each write.
 -- Replies: applied REVISION NOW [the mark, where it is not the batch's own] · conflict KEY ACTUAL (no key: `at`) ·
--- unknown · stamped · large - SIZE · lost · format NUMBER · ruins · moving
+-- unknown · stamped · large - SIZE · clock NOW · lost · format NUMBER · ruins · moving
 
 local AT, RETRY, SWEEPS, CLUSTER = 1, 2, 4, 8
 local VERSION, DELETE, STAMPED = 118, 100, 115 -- v, d, s
-local flags, at, alive_until, retry_of, check_count, write_count = unpack_struct('>BI8I8I8I2I2', ARGV[1])
+local flags, at, alive_until, client, retry_of, check_count, write_count = unpack_struct('>BI8I8I8I8I2I2', ARGV[1])
 local mark, token = ARGV[2], ARGV[3]
 local first = 5 + 2 * check_count
 local is_retry, sweeps = flags % SWEEPS >= RETRY, flags % CLUSTER >= SWEEPS
@@ -24,6 +24,7 @@ if flags >= CLUSTER then
 end
 --> state
 --> now
+--> leap
 
 -- ---- what was answered before is answered again
 

@@ -1,12 +1,13 @@
 -- Empties a space as its next revision, of which the state stays: no revision is ever used twice.
 --
--- ARGV: mark, nonce. Replies: dropped REVISION NONCE · lost · format NUMBER · moving
+-- ARGV: mark, nonce, the client's clock. Replies: dropped REVISION NONCE · clock NOW · lost · format NUMBER · moving
 
-local mark, stored = ARGV[1], call('HGET', ENTRIES, 'm')
+local mark, client, stored = ARGV[1], tonumber(ARGV[3]), call('HGET', ENTRIES, 'm')
 --> state
 if revision > floor then
   --> settled
   --> now
+  --> leap
   clock, revision, nonce = now, revision + 1, ARGV[2]
   floor, floor_nonce, due, log_bytes = revision, nonce, 0, 0
   for _, key in ipairs({ENTRIES, LOG, INDEX, EXPIRY}) do call('UNLINK', key) end

@@ -1,0 +1,76 @@
+"""A store whose clocks were wrong together: `doctor` finds it, and `repair` brings a copy back."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+import keepstate as ks_package
+from keepstate._clock import SYSTEM_CLOCK
+from keepstate._runner import TaskRunner
+from keepstate.stores.base import StoreBase
+from keepstate.stores.file import FileStore
+from keepstate.stores.sqlite import SqliteStore
+from keepstate.testing.clocks import ManualClock
+from tests.cli.conftest import Keepstate
+
+DECADES_MS = 73 * 365 * 86_400_000
+
+
+def _store(kind: str, path: Path, clock: ManualClock) -> StoreBase:
+    made = {"sqlite": SqliteStore, "file": FileStore}[kind]
+    store: StoreBase = made(path, runner=TaskRunner(), clock=clock)
+    return store
+
+
+async def _leap(store: StoreBase, clock: ManualClock) -> None:
+    """Writes before and after both clocks leap."""
+    async with ks_package.open(await store.open()) as ks:
+        run = ks.space("run")
+        async with run.transaction() as tx:
+            for number in range(100):  # each write since sweeps some of these, and no later ones
+                await tx.documents.put(f"many/{number}", number, ttl_s=60)
+            await tx.documents.put("before", 1, ttl_s=3600)
+        await run.documents.put("lasting", 2)
+        await ks.space("other").documents.put("x", 1)
+        clock.advance(DECADES_MS)
+        await run.documents.put("since", 3, ttl_s=3600)
+        await run.queue.put("now", id="now")
+        await run.queue.put("later", id="later", delay_s=600)
+    await store.close()
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_a_store_that_leapt_is_found_and_comes_back(kind: str, keepstate: Keepstate, tmp_path: Path) -> None:
+    clock = ManualClock(SYSTEM_CLOCK.now_ms())
+    path = tmp_path / "leapt"
+    asyncio.run(_leap(_store(kind, path, clock), clock))
+    source, new = f"{kind}:///{path}", f"sqlite:///{tmp_path}/new.db"
+
+    told = keepstate("doctor", "--json", "--url", source)
+    repaired = keepstate("repair", source, new)
+    after = keepstate("doctor", "--json", "--url", new)
+
+    (risk,) = [finding for finding in told.json()["findings"] if finding["subject"] == "time"]
+    assert (told.code, risk["well"]) == (1, False)
+    assert "'run' by 26644 days" in risk["text"] or "'run' by 26645 days" in risk["text"], risk
+    assert repaired.code == 0, repaired.out
+    assert (after.code, after.json()["well"]) == (0, True)
+
+    async def found() -> tuple[list[str], list[str], float, int]:
+        async with ks_package.open(new) as ks:
+            run = ks.space("run")
+            names = [name async for name in run.documents.keys("*") if not name.startswith("many/")]
+            ready = [task.id for task in await run.queue.list("ready")]
+            (later,) = await run.queue.list("waiting")
+            now_ms = (await ks.store.read("run", [])).now_ms
+            return names, ready, later.due_at.timestamp(), now_ms
+
+    names, ready, due_s, now_ms = asyncio.run(found())
+    assert names == ["before", "lasting", "since"]
+    assert ready == ["now"]
+    assert 0 < due_s - now_ms / 1000 <= 600
+    assert abs(now_ms / 1000 - time.time()) < 60
