@@ -90,7 +90,7 @@ def test_a_reducer_that_fails_is_told_with_the_event(keepstate: Keepstate, strea
 
     assert [line["state"] for line in ended.lines()] == [{"n": 1}, {"n": 3}, {"n": 6}]
     assert ended.code == 2
-    assert f"reducing:total failed at the event at {last} (odd@1): KeyError: 'n' (reducing.py, line 3)" in (
+    assert f"reducing:total failed at event {last} (odd@1): KeyError: 'n' (reducing.py, line 3)" in (
         ended.err
     )
     assert "Traceback" not in ended.err

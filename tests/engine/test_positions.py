@@ -195,8 +195,13 @@ async def test_documents_changed_together_come_again_until_all_were_given(space:
     await space.documents.put("d", 1)
 
     async with space.documents.watch(after=0, timeout_s=0) as changes:
-        positions = [change.position async for change in changes]
+        positions: list[str] = []
+        reached: list[int] = []
+        async for change in changes:
+            positions.append(change.position)
+            reached.append(changes.revision)
 
+    assert reached == [0, 0, 1, 2]
     told = [await keys_after(space, position) for position in positions]
     assert told == [["a", "b", "c", "d"], ["a", "b", "c", "d"], ["d"], []]
 

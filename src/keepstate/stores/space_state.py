@@ -39,7 +39,12 @@ RETRY_KEPT_MS = 3_600_000
 
 
 class SpaceState:
-    """Entries, log and tokens of one space; with a `nonce` of its own each revision has this one."""
+    """Entries, log and tokens of one space.
+
+    Attributes:
+        nonce: The nonce of the revisions that are made from now on; empty, each draws one of its own. A
+            backend that replays batches and not records has to give each the nonce that it had.
+    """
 
     __slots__ = (
         "_expiry",
@@ -47,7 +52,7 @@ class SpaceState:
         "_index",
         "_log",
         "_log_bytes",
-        "_nonce",
+        "nonce",
         "_retries",
         "_tokens",
         "_unfinished",
@@ -58,7 +63,7 @@ class SpaceState:
     )
 
     def __init__(self, nonce: bytes = b"") -> None:
-        self._nonce = nonce
+        self.nonce = nonce
         self._floor_mark = NO_MARK
         self.revision = 0
         self.clock_ms = 0
@@ -206,12 +211,12 @@ class SpaceState:
                 written.append(Entry(key, write.value, revision, created, expires_at_ms))
             elif write.key in entries:
                 deleted.append(write.key)
-        nonce = self._nonce or self._next_nonce()
+        nonce = self.nonce or self._next_nonce()
         return Record(revision, now_ms, written, deleted, batch.token, False, nonce)
 
     def _next_nonce(self) -> bytes:
         """Returns the nonce of the revision that is being made."""
-        return self._nonce or SYSTEM_CLOCK.random_bytes(NONCE_BYTES)
+        return self.nonce or SYSTEM_CLOCK.random_bytes(NONCE_BYTES)
 
     def sweep(self, clock_ms: int, limit: int) -> Record | None:
         """Removes up to `limit` expired entries, and no more than a batch may hold, as the next revision."""

@@ -131,11 +131,12 @@ class Persists(Stage):
         await applied(store, space, Put(DOC, b"1"), Put(A, b""), token=b"t")
         await applied(store, space, Put(DOC, b"2"))
         await refused(store, space, Put(B, b""), at=0, token=b"u", retry_of=0)
-        log = await changed(store, space)
+        log, nonces = await changed(store, space), (await store.changes(space, 0)).nonces
 
         again = await self.reopened(store, tmp_path)
 
         assert await changed(again, space) == log
+        assert (await again.changes(space, 0)).nonces == nonces
         assert (await applied(again, space, Put(DOC, b"1"), token=b"t")).revision == 1
         assert await refused(again, space, Put(B, b""), token=b"u") == Conflict(None, 2)
         await put_away(again, space)
