@@ -13,10 +13,8 @@ from unittest.mock import patch
 import apsw
 import msgspec
 
-from keepstate.engine import large_values, tasks
-from keepstate.engine.claiming import Claims
+from keepstate.engine import large_values
 from keepstate.engine.positions import Positions
-from keepstate.engine.queue import Queue
 from keepstate.engine.unit import Unit
 from keepstate.engine.watch import Watch
 from keepstate.stores.base import StoreBase
@@ -291,58 +289,6 @@ def lease_not_fenced() -> Planted:
 
     with patch.object(Unit, "check", check):
         yield
-
-
-@contextmanager
-def task_completed_by_a_former_holder() -> Planted:
-    """Counts no claims, so that every holder's claim looks like the present one."""
-    right = Claims._take
-
-    async def take(self: Claims, *args: Any) -> Any:
-        claimed = await right(self, *args)
-        if not isinstance(claimed, tuple):
-            return claimed
-        record, payload = claimed
-        return msgspec.structs.replace(record, token=1), payload
-
-    opened = tasks.opened
-
-    def uncounted(stored: bytes, place: str) -> tasks.TaskRecord:
-        record = opened(stored, place)
-        return msgspec.structs.replace(record, token=min(record.token, 1))
-
-    with patch.object(Claims, "_take", take), patch.object(tasks, "opened", uncounted):
-        yield
-
-
-@contextmanager
-def completed_task_done_again() -> Planted:
-    """Lets a transaction go on that completes what has been completed."""
-    with patch.object(Queue, "_scope", _Ungathering(), create=True):
-        yield
-
-
-class _Ungathering:
-    """Says of every scope that it gathers nothing."""
-
-    def __set_name__(self, owner: type, name: str) -> None:
-        self._name = name
-
-    def __get__(self, queue: Any, owner: type) -> Any:
-        return _Alone(queue.__dict__["_scope"]) if queue is not None else self
-
-    def __set__(self, queue: Any, scope: Any) -> None:
-        queue.__dict__["_scope"] = scope
-
-
-class _Alone:
-    gathers = False
-
-    def __init__(self, scope: Any) -> None:
-        self._scope = scope
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._scope, name)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from keepstate.testing.simulation.workloads.dropping import Dropping
 from keepstate.testing.simulation.workloads.keeping import Keeping
 from keepstate.testing.simulation.workloads.limiting import Limiting
 from keepstate.testing.simulation.workloads.playing import Playing
-from tests.crashes import seeded_bugs, seeded_file_bugs, seeded_history_bugs
+from tests.crashes import seeded_bugs, seeded_file_bugs, seeded_history_bugs, seeded_task_bugs
 from tests.crashes.instruments import (
     COLLECTORS,
     CUT_JOURNAL,
@@ -73,8 +73,9 @@ BUGS: list[tuple[Bug, Instrument, str]] = [
     (seeded_bugs.time_that_goes_back, WORLDS, "read Reading.* and should have Reading|: a page of"),
     (seeded_bugs.sweep_without_check, WORLDS, "removes what has not expired"),
     (seeded_bugs.lease_not_fenced, WORLDS, "of holder .* came after one of"),
-    (seeded_bugs.task_completed_by_a_former_holder, WORLDS, "was claimed twice under"),
-    (seeded_bugs.completed_task_done_again, WORLDS, "was completed twice"),
+    (seeded_task_bugs.task_completed_by_a_former_holder, WORLDS, "was claimed twice under"),
+    (seeded_task_bugs.completed_task_done_again, WORLDS, "was completed twice"),
+    (seeded_task_bugs.stale_index_entry_wakes, WORLDS, "the queue still has|completed, and claimed again"),
     (seeded_bugs.drop_restarts_revisions, WORLDS, r"is at revision \d+, below"),
     (seeded_bugs.collection_ignores_the_epoch, LARGE, "names a part that is missing"),
     (seeded_bugs.revision_complete_after_its_first_change, RESUMED_WATCHES, "was missed by a watch"),
