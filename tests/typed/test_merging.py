@@ -11,6 +11,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keepstate import (
+    ConflictError,
     CounterKey,
     KeyedState,
     ListKey,
@@ -19,6 +20,7 @@ from keepstate import (
     MutationBatch,
     RegisterKey,
     SetKey,
+    StateConflictError,
     StateError,
 )
 from keepstate.testing.typed_contract.keys import Draft, Notes, Plan, Steps, Visits
@@ -83,9 +85,10 @@ def test_an_exclusive_key_in_both_is_refused_and_named() -> None:
     left = MutationBatch(1).update(Plan, "a").update(Visits, 1)
     right = MutationBatch(1).update(Visits, 1).update(Plan, "b")
 
-    with pytest.raises(StateError, match="'plan'") as refused:
+    with pytest.raises(StateConflictError, match="'plan'") as refused:
         left.merge_parallel(right)
 
+    assert isinstance(refused.value, ConflictError)
     assert refused.value.state_key == "plan"
     assert (left.op_len(), right.op_len()) == (2, 2)
 

@@ -7,7 +7,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
 from keepstate.engine.admission import admit_instance, admit_revision, admit_text
-from keepstate.errors import StateError
+from keepstate.errors import StateConflictError, StateError
 from keepstate.typed.kept import copied
 from keepstate.typed.key import AnyKey, MergeStrategy, StateKey, admit_key
 
@@ -122,13 +122,14 @@ class MutationBatch:
             This batch.
 
         Raises:
-            StateError: Both touch an exclusive key, or one that either unsets; it is named. Or they were
-                computed from different revisions. Nothing is added.
+            StateConflictError: Both touch an exclusive key, or one that either unsets; it is named. Nothing is
+                added.
+            StateError: They were computed from different revisions. Nothing is added.
         """
         admit_instance("other", other, MutationBatch)
         self._common(other)
         if (key := self.exclusive_overlap(other)) is not None:
-            raise StateError(
+            raise StateConflictError(
                 f"both batches update {key!r}, which is exclusive or unset; apply one, and compute the other "
                 "again",
                 state_key=key,
