@@ -122,9 +122,8 @@ class MutationBatch:
             This batch.
 
         Raises:
-            StateConflictError: Both touch an exclusive key, or one that either unsets; it is named. Nothing is
-                added.
-            StateError: They were computed from different revisions. Nothing is added.
+            StateConflictError: Both touch an exclusive key, or one that either unsets; it is named.
+            StateError: They were computed from different revisions. Nothing is added in either case.
         """
         admit_instance("other", other, MutationBatch)
         self._common(other)

@@ -150,12 +150,19 @@ async def test_documents_that_are_there_are_taken_in(ks: Keepstate) -> None:
     assert await log(recorded) == [(1, None, "delete doc 3")]
 
 
-async def test_a_space_that_has_a_history_goes_on_with_it(ks: Keepstate, recorded: Space) -> None:
+async def test_what_was_committed_to_main_by_hand_is_not_replaced(ks: Keepstate, recorded: Space) -> None:
     await ks.space("run/1", author="ann").history.commit({"other": 1}, message="before")
-    await recorded.documents.put("a", 1)
 
-    assert await log(recorded) == [(2, "ann", "put a"), (1, "ann", "before")]
+    with pytest.raises(InvalidError, match="commits of 'main' that were made by hand"):
+        await recorded.documents.put("a", 1)
+
+    assert await log(recorded) == [(1, "ann", "before")]
+    assert await recorded.documents.get("a") is None
+    await recorded.history.branch("by-hand", at="main")
+    await ks.space("run/1").history.delete_branch("main")
+    await recorded.documents.put("a", 1)
     assert dict(await recorded.at()) == {"a": 1}
+    assert dict(await recorded.history.checkout("by-hand")) == {"other": 1}
 
 
 async def test_nothing_is_recorded_of_a_space_that_is_not(space: Space) -> None:

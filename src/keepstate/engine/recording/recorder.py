@@ -139,6 +139,12 @@ class Recorder:
         now_ms = await beside.now_ms()
         first_ms: int | None = None
         left_ms: dict[str, int] = {}
+        if flag is None and head is not None:
+            raise InvalidError(
+                f"{scope.name!r} has commits of {MAIN!r} that were made by hand, and recording would replace "
+                f"their state by the documents; keep them under another branch, delete {MAIN!r} by a handle "
+                "that does not record, or record another space"
+            )
         if flag is None or head is None:
             state, left_ms = await _whole(scope, beside, changes, now_ms)
         else:
