@@ -194,6 +194,9 @@ CALLS: dict[str, Call] = {
     ),
     "Queue.put(delay_s)": Call(lambda space, x: space.queue.put(1, delay_s=x), (*NO_WAIT, None)),
     "Queue.put(max_attempts)": Call(lambda space, x: space.queue.put(1, max_attempts=x), NO_COUNT),
+    "Queue.put(if_present)": Call(
+        lambda space, x: space.queue.put(1, if_present=x), (1, None, "", "skip", ["keep"])
+    ),
     "Queue.claim(worker)": Call(lambda space, x: space.queue.claim(x, lease_s=1), NO_NAME),
     "Queue.claim(lease_s)": Call(lambda space, x: space.queue.claim("w", lease_s=x), (*NO_LENGTH, None)),
     "Queue.claim(count)": Call(lambda space, x: space.queue.claim("w", lease_s=1, count=x), NO_COUNT),
