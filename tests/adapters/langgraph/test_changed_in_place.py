@@ -134,7 +134,9 @@ def taken_by(serde: Any, passed: list[Any]) -> list[Any]:
         reject()
 
 
-@pytest.mark.parametrize("serde", [None, JsonPlusSerializer()], ids=["own", "serde"])
+@pytest.mark.parametrize(
+    "serde", [None, JsonPlusSerializer(allowed_msgpack_modules=None)], ids=["own", "serde"]
+)
 @settings(max_examples=60)
 @given(steps=STEPS, count=st.integers(0, 4))
 def test_what_is_stored_is_what_was_passed(serde: Any, steps: list[Any], count: int) -> None:
@@ -330,7 +332,9 @@ def put_while_it_changes() -> None:
         assert exact(values(saver, at)["messages"]) == exact(passed)
 
 
-@pytest.mark.parametrize("serde", [None, JsonPlusSerializer()], ids=["own", "serde"])
+@pytest.mark.parametrize(
+    "serde", [None, JsonPlusSerializer(allowed_msgpack_modules=None)], ids=["own", "serde"]
+)
 def test_an_artifact_that_is_neither_true_nor_false_is_stored(serde: Any) -> None:
     made = ToolMessage("seen", id="1", tool_call_id="c", artifact=np.array([1.0, 2.0]))
     with KeepstateSaver("memory://", serde=serde) as saver:

@@ -89,7 +89,7 @@ CALLS: dict[str, tuple[Make, tuple[Any, ...]]] = {
 OPTIONS: dict[str, tuple[Any, ...]] = {
     "url": (5, None, "mysql://x", ""),
     "serde": (5, object(), "json"),
-    "namespace": (None, 5, b"a"),
+    "tenant": (5, b"a", ""),
     "author": (5, b"a", ""),
     "on_conflict": (None, "merge"),
     "keep_last": (0, -1, 1.5, True, "1"),
@@ -163,7 +163,7 @@ def test_what_cannot_be_stored_is_named_with_its_checkpoint() -> None:
 
     assert [refused.value.path for refused in (value, metadata, write)] == ["n.k[0]", "metadata.x", "n.k"]
     for refused in (value, metadata, write):
-        assert "serde=JsonPlusSerializer(pickle_fallback=True)" in str(refused.value)
+        assert "give a serializer of your own, serde=, that stores it" in str(refused.value)
         assert "SignedPickle" not in str(refused.value)
 
 

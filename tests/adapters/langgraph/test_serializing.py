@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import collections
 import os
+import pickle
 import re
 import subprocess
 import sys
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -35,6 +36,14 @@ from keepstate.values.codec import PLAIN
 from tests.adapters.langgraph.saving import config, put, values
 
 KEY = b"k" * 32
+
+
+def sealing(key: bytes) -> EncryptedSerializer:
+    return EncryptedSerializer.from_pycryptodome_aes(strict(), key=key)
+
+
+def strict(**more: Any) -> JsonPlusSerializer:
+    return JsonPlusSerializer(allowed_msgpack_modules=None, **more)
 
 
 @dataclass
@@ -222,8 +231,7 @@ def test_what_cannot_come_back_is_refused_by_its_path() -> None:
 
 @pytest.fixture
 def sealed(tmp_path: Path) -> Iterator[KeepstateSaver]:
-    serde = EncryptedSerializer.from_pycryptodome_aes(key=KEY)
-    with KeepstateSaver(f"sqlite:///{tmp_path}/a.db", serde=serde) as saver:
+    with KeepstateSaver(f"sqlite:///{tmp_path}/a.db", serde=sealing(KEY)) as saver:
         yield saver
 
 
@@ -318,12 +326,69 @@ def test_what_a_serializer_stored_is_not_read_without_it(sealed: KeepstateSaver,
         plain.get_tuple(at)
 
 
-def test_a_serializer_may_be_passed_that_pickles_what_is_no_data() -> None:
-    with KeepstateSaver("memory://", serde=JsonPlusSerializer(pickle_fallback=True)) as saver:
-        at = put(saver, config(), 0, odd=[1, complex(1, 2)], also=complex(2, 3))
-        at = put(saver, at, 1, odd=[1, complex(1, 2), 3], also=complex(2, 3))
+class Planted:
+    """A class that stored bytes name and no list allows."""
 
-        assert values(saver, at) == {"odd": [1, complex(1, 2), 3], "also": complex(2, 3)}
+    made: list[str] = []  # noqa: RUF012 - what the bytes of a tampering store have made
+
+    def __init__(self, text: str) -> None:
+        self.made.append(text)
+
+    def __reduce__(self) -> tuple[type, tuple[str]]:
+        return Planted, ("pickled",)
+
+
+def inside(serde: JsonPlusSerializer) -> EncryptedSerializer:
+    return EncryptedSerializer.from_pycryptodome_aes(serde, key=KEY)
+
+
+PERMISSIVE = {
+    "allowed_msgpack_modules": JsonPlusSerializer(),
+    "allowed_json_modules": strict(allowed_json_modules=True),
+    "pickle_fallback": strict(pickle_fallback=True),
+}
+
+
+@pytest.mark.parametrize("option", PERMISSIVE)
+@pytest.mark.parametrize("around", [lambda serde: serde, inside, lambda serde: inside(inside(serde))])
+def test_a_serializer_that_runs_what_stored_bytes_name_is_refused(
+    option: str, around: Callable[[Any], Any]
+) -> None:
+    with pytest.raises(InvalidError, match=option) as refused:
+        KeepstateSaver("memory://", serde=around(PERMISSIVE[option]))
+
+    assert "JsonPlusSerializer(allowed_msgpack_modules=None)" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "serde",
+    [
+        strict(),
+        strict(allowed_json_modules=[(__name__, "Ticket")]),
+        JsonPlusSerializer(allowed_msgpack_modules=[(__name__, "Ticket")]),
+        JsonPlusSerializer(__unpack_ext_hook__=lambda code, data: (code, data)),
+        sealing(KEY),
+    ],
+)
+def test_a_serializer_that_names_its_classes_is_taken(serde: Any) -> None:
+    with KeepstateSaver("memory://", serde=serde) as saver:
+        at = put(saver, config(), 0, text="x", many=[1, 2])
+
+        assert values(saver, at) == {"text": "x", "many": [1, 2]}
+
+
+def test_what_a_serializer_would_call_for_planted_bytes_is_not_called_by_a_strict_one() -> None:
+    named = ormsgpack.packb(ormsgpack.Ext(0, ormsgpack.packb([__name__, "Planted", "called"])))
+    pickled = pickle.dumps(Planted.__new__(Planted))
+
+    JsonPlusSerializer().loads_typed(("msgpack", named))
+    PERMISSIVE["pickle_fallback"].loads_typed(("pickle", pickled))
+    assert Planted.made == ["called", "pickled"]
+    assert strict().loads_typed(("msgpack", named)) == "called"
+    with pytest.raises(NotImplementedError):
+        strict().loads_typed(("pickle", pickled))
+
+    assert Planted.made == ["called", "pickled"]
 
 
 def test_the_store_itself_may_be_encrypted(tmp_path: Path) -> None:
@@ -357,19 +422,15 @@ def test_what_langgraph_turns_into_something_simpler_is_read_as_that_anywhere() 
 # ---- read by another one
 
 
-def sealing(key: bytes) -> EncryptedSerializer:
-    return EncryptedSerializer.from_pycryptodome_aes(key=key)
-
-
 @pytest.mark.parametrize(
     ("stored_by", "read_by", "kind", "words"),
     [
         (sealing(KEY), sealing(b"o" * 32), InvalidError, "the key that stored it"),
         (sealing(KEY), None, InvalidError, "a serializer stored 'msgpack+aes' here; give the saver the same"),
-        (JsonPlusSerializer(), None, InvalidError, "a serializer stored 'msgpack' here; give the saver the"),
-        (JsonPlusSerializer(), sealing(KEY), CorruptError, "never encrypted"),
+        (strict(), None, InvalidError, "a serializer stored 'msgpack' here; give the saver the"),
+        (strict(), sealing(KEY), CorruptError, "never encrypted"),
         (None, sealing(KEY), CorruptError, "never encrypted"),
-        (sealing(KEY), JsonPlusSerializer(), InvalidError, "the serializer and the key that stored it"),
+        (sealing(KEY), strict(), InvalidError, "the serializer and the key that stored it"),
     ],
 )
 def test_what_another_serializer_or_key_has_stored_is_told_by_its_checkpoint_and_what_to_give(

@@ -9,13 +9,17 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NoReturn, cast
 from uuid import UUID
 
+from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
+from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
+
 from keepstate.adapters.langgraph.reading import Wanted
 from keepstate.adapters.langgraph.records import Names
 from keepstate.engine.admission import admit_text
 from keepstate.errors import InvalidError
 
 _PICKLE: Final = "or allow it in pickle=SignedPickle(…)"
-_SERDE: Final = "or give serde=JsonPlusSerializer(pickle_fallback=True)"
+_SERDE: Final = "or give a serializer of your own, serde=, that stores it"
+_STRICT: Final = "JsonPlusSerializer(allowed_msgpack_modules=None)"
 
 Place = tuple[str, str, str | None]
 """Thread, namespace, and checkpoint if one is named."""
@@ -115,12 +119,35 @@ def admit_writes(writes: object, task: object, path: object) -> None:
 
 
 def admit_serde(serde: object) -> None:
-    """Raises `InvalidError` for what is no serializer."""
+    """Raises `InvalidError` for an object that is not a serializer, and for one that runs what bytes name.
+
+    A serializer inside one that encrypts is judged too: the cipher does not bind the type that a value is
+    decoded as, so that a user's encrypted bytes could be read as an object to make.
+    """
     pairs = (("dumps_typed", "loads_typed"), ("dumps", "loads"))
     if not any(all(callable(getattr(serde, name, None)) for name in pair) for pair in pairs):
         raise InvalidError(
             f"`serde` is {serde!r}; give a serializer of LangGraph, with dumps_typed and loads_typed"
         )
+    advice = f"give {_STRICT}, or a list of your classes in the place of None"
+    while isinstance(serde, EncryptedSerializer):
+        serde = serde.serde
+        advice = f"give {_STRICT} as the serializer inside the EncryptedSerializer, or a list of your classes"
+    if isinstance(serde, JsonPlusSerializer) and (permitted := _permitted(serde)):
+        raise InvalidError(f"`serde` runs what stored bytes name: {permitted}; {advice}")
+
+
+def _permitted(serde: JsonPlusSerializer) -> str:
+    """Returns the option by which a serializer calls whatever stored bytes name; empty if it has none."""
+    # LangGraph has no public name for them. Where one is missing, the serializer counts as permissive.
+    named: Mapping[str, object] = vars(serde)
+    if named.get("pickle_fallback", True):
+        return "pickle_fallback=True loads any pickle"
+    if named.get("_allowed_json_modules", True) is True:
+        return "allowed_json_modules=True imports and calls any class"
+    if named.get("_allowed_msgpack_modules", True) is True and not named.get("_custom_unpack_ext_hook"):
+        return "allowed_msgpack_modules, which is True unless it is given, imports and calls any function"
+    return ""
 
 
 def refuse(error: InvalidError, names: Names, part: str = "", *, by: str = "") -> NoReturn:
