@@ -8,13 +8,13 @@ from typing import Annotated, Any, Final, cast, get_args
 from cyclopts import Parameter
 
 from keepstate.cli import exits
-from keepstate.cli.paths import path_of
 from keepstate.cli.session import Session, plain, refuse_nothing, said, shown, text_of, write_json
 from keepstate.cli.showing import commit_row, shortened, styled, write_rows
 from keepstate.engine.documents import MISSING
 from keepstate.engine.history.commits import Commit
 from keepstate.engine.history.history import History
 from keepstate.engine.history.merging import MergeConflict
+from keepstate.engine.history.paths import parse_path
 from keepstate.engine.history.paths import shown as path_shown
 from keepstate.errors import InvalidError, MergeConflictError, NotFoundError
 from keepstate.values.merge_rules import RuleName
@@ -163,7 +163,7 @@ def _rule(text: str) -> tuple[tuple[Any, ...], RuleName]:
         raise InvalidError(
             f"--rule {text}: {rule!r} is no rule; give PATH=RULE, with one of {', '.join(_RULES)}"
         )
-    return path_of(path or "*", has_any=True), cast("RuleName", rule)
+    return parse_path(path or "*", has_any=True), cast("RuleName", rule)
 
 
 def _write_conflicts(conflicts: Sequence[MergeConflict], into: str, source: str, session: Session) -> None:

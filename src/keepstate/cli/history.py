@@ -9,7 +9,6 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from keepstate.cli import exits
-from keepstate.cli.paths import path_of
 from keepstate.cli.session import Session, is_there, plain, said, visible, write_json
 from keepstate.cli.showing import (
     brief,
@@ -26,6 +25,7 @@ from keepstate.cli.showing import (
 from keepstate.engine.history.checkout import Checkout
 from keepstate.engine.history.commits import Blame, Commit, Difference
 from keepstate.engine.history.history import History
+from keepstate.engine.history.paths import parse_path
 from keepstate.engine.history.paths import shown as path_shown
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import NotFoundError
@@ -90,7 +90,7 @@ async def show(
         ref: The commit, as for log.
         path: Which part, as messages[3].meta; a key with dots is written ['a.b'].
     """
-    steps = () if path is None else path_of(path)
+    steps = () if path is None else parse_path(path)
     async with session.opened() as ks:
         found = await _checked_out(ks, space, ref, load=path is None)
         value: Any = dict(found) if path is None else await _fetched(ks, space, found, path, steps)
@@ -188,7 +188,7 @@ async def blame(
         space: The space.
         path: Which part, as messages[3].meta; a key with dots is written ['a.b'].
     """
-    steps = () if path is None else path_of(path)
+    steps = () if path is None else parse_path(path)
     async with session.opened() as ks:
         history = ks.space(space).history
         found = await _checked_out(ks, space, at, load=path is None)

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+from keepstate.engine.history import paths
 from keepstate.engine.history.ledger import Ledger
-from keepstate.engine.history.paths import Steps, find
 from keepstate.engine.history.revisions import Found
 from keepstate.values.contents import is_container, open_contents, whole
 from keepstate.values.diff import Path, unlike
 from keepstate.values.refs import Fetching
 
 
-async def blame(ledger: Ledger, found: Found, steps: Steps) -> tuple[Found, bool]:
+async def blame(ledger: Ledger, found: Found, path: paths.Path) -> tuple[Found, bool]:
     """Returns the commit that gave what lies at a path its value, and whether none before it can have.
 
     A list's item is followed to where it stood before.
     """
-    way, _ = await ledger.serve(find(found.record.root, steps))
+    way, _ = await ledger.serve(paths.find_path(found.record.root, path))
     while True:
         older = await _older(ledger, found, way)
         if older is None:

@@ -232,13 +232,18 @@ class History(Upkeep):
     async def blame(self, path: Path, ref: Revision = MAIN) -> Blame:
         """Returns the commit that gave what lies at a path its value; an item is followed through its list.
 
+        Args:
+            path: A key of the state, or a tuple of keys and places. A text that is not a key may be a path as
+                it is printed, such as `messages[3].meta`.
+            ref: The commit to look from.
+
         Raises:
             NotFoundError: The path leads nowhere, or there is no such commit.
         """
-        steps = steps_of(path)
+        steps_of(path)  # a wrong one is refused before anything is read
 
         async def work(ledger: Ledger) -> Blame:
-            found, is_exact = await blame(ledger, await find_commit(ledger, ref), steps)
+            found, is_exact = await blame(ledger, await find_commit(ledger, ref), path)
             return Blame(found.told(), is_exact)
 
         return await self._look(work)

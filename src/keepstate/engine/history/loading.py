@@ -9,7 +9,7 @@ from keepstate._finish import finish
 from keepstate.engine.documents import MISSING
 from keepstate.engine.history.archive import Archive
 from keepstate.engine.history.ledger import Ledger, Records
-from keepstate.engine.history.paths import CODEC, Path, Steps, find, shown, steps_of
+from keepstate.engine.history.paths import CODEC, Path, find_path, shown, steps_of
 from keepstate.engine.scope import Scope
 from keepstate.engine.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, NotFoundError, NotLoadedError
@@ -134,13 +134,13 @@ class State:
         found = await ledger.serve(together([contents.find(canonical(key)) for key in keys]))
         return [key for key, entry in zip(keys, found, strict=True) if entry is not None]
 
-    async def read(self, ledger: Ledger, steps: Steps) -> Any:
+    async def read(self, ledger: Ledger, path: Path) -> Any:
         """Returns a copy of what a path leads to.
 
         Raises:
             NotFoundError: It leads nowhere.
         """
-        _, encoding = await ledger.serve(find(self.root, steps))
+        _, encoding = await ledger.serve(find_path(self.root, path))
         return ledger.states.assemble(encoding, await ledger.serve(gather([encoding])))
 
     async def has(self, ledger: Ledger, key: str) -> bool:
@@ -190,13 +190,15 @@ class Loaded:
     async def fetch(self, path: Path) -> Any:
         """Returns a copy of what a path leads to in the commit, reading only what lies on its way.
 
+        A text that is not a key of the state may be a path as it is printed, such as `messages[3].meta`.
+
         Raises:
             NotFoundError: It leads nowhere; says how far it goes.
         """
-        steps = steps_of(path)
+        steps_of(path)  # a wrong one is refused before anything is read
 
         async def work(unit: Unit) -> Any:
-            return await self._state.read(await self._state.ledger(unit), steps)
+            return await self._state.read(await self._state.ledger(unit), path)
 
         return (await self._scope.run(work))[0]
 

@@ -1,12 +1,18 @@
-"""Paths into a state: `"messages"` for a key of its own, `("messages", 3, "meta")` for what lies deeper."""
+"""Paths into a state: `"messages"` for a key of its own, `("messages", 3, "meta")` for a value inside.
+
+Where a commit is read, a text that is not one of its keys may be a printed path too: `"messages[3].meta"`.
+"""
 
 from __future__ import annotations
 
+import ast
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from keepstate.errors import CorruptError, InvalidError, NotFoundError
+from keepstate.values import limits
 from keepstate.values.codec import STATES, Codec
 from keepstate.values.contents import is_container, open_contents, whole
 from keepstate.values.diff import Step
@@ -19,6 +25,9 @@ Steps: TypeAlias = tuple[Any, ...]
 
 CODEC = STATES
 """For keys, which hold no objects of classes."""
+
+_BARE: Final = re.compile(r"[^.\[\]\s'\"]+")
+_ANY: Final = "*"
 
 
 def steps_of(path: Path) -> Steps:
@@ -34,6 +43,68 @@ def steps_of(path: Path) -> Steps:
 def _admit(path: object) -> None:
     if not isinstance(path, str | tuple) or path == ():
         raise InvalidError(f"{path!r} is no path; give a key, or a tuple of keys and places")
+
+
+def parse_path(text: str, *, has_any: bool = False) -> tuple[Any, ...]:
+    """Return the steps of a printed path: `messages[3].meta`, `['a.b'][0]`.
+
+    A path begins with a key. After it stand `.key`, and `[…]` with a place or key as Python writes it: `[3]`,
+    `[-1]`, `['a.b']`. A key stands bare if it is a text without `.`, `[`, `]`, quotes and spaces; any other
+    key is written in brackets, also as the first.
+
+    Args:
+        text: The path; at most `limits.PATTERN_BYTES` characters.
+        has_any: Take `*` for any step, which is None then; `*` alone is for the whole state.
+
+    Raises:
+        InvalidError: It is not a path; the message shows where it ceases to be one.
+    """
+    if len(text) > limits.PATTERN_BYTES:
+        raise InvalidError(
+            f"a path has {len(text):,} characters, beginning {text[:40]!r}; "
+            f"it may have {limits.PATTERN_BYTES:,}"
+        )
+    if has_any and text == _ANY:
+        return ()
+    steps: list[Any] = []
+    place = 0
+    while place < len(text) or not steps:
+        if text[place : place + 1] == "[":
+            place, step = _bracketed(text, place, has_any=has_any)
+        else:
+            if steps and text[place] != ".":
+                raise _wrong(text, place)
+            begin = place + bool(steps)
+            bare = _BARE.match(text, begin)
+            if bare is None:
+                raise _wrong(text, begin)
+            place, step = bare.end(), None if has_any and bare[0] == _ANY else bare[0]
+        steps.append(step)
+    return tuple(steps)
+
+
+def _bracketed(text: str, begin: int, *, has_any: bool) -> tuple[int, Any]:
+    """Return the place behind a bracket and the step in it, the shortest that is one."""
+    end = text.find("]", begin)
+    while end >= 0:
+        inside = text[begin + 1 : end]
+        if has_any and inside == _ANY:
+            return end + 1, None
+        try:
+            step = ast.literal_eval(inside)
+            hash(step)
+        except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+            end = text.find("]", end + 1)
+            continue
+        return end + 1, step
+    raise _wrong(text, begin)
+
+
+def _wrong(text: str, place: int) -> InvalidError:
+    here = f"{text[:place]}⟨here⟩{text[place:]}"
+    return InvalidError(
+        f"{here} is not a path; write it as messages[3].meta, and a key with dots or spaces as ['a.b']"
+    )
 
 
 def shown(steps: Sequence[object]) -> str:
@@ -83,6 +154,26 @@ def find(encoding: bytes, steps: Steps) -> Fetching[tuple[tuple[Step, ...], byte
         (encoding,) = yield from whole((entry,))
         way.append(place)
     return tuple(way), encoding
+
+
+def find_path(encoding: bytes, path: Path) -> Fetching[tuple[tuple[Step, ...], bytes]]:
+    """Return the same as `find` for a path; a text that is not a key of the state is read as a printed path.
+
+    Raises:
+        NotFoundError: It leads nowhere; the message says how far it goes.
+        InvalidError: It is not a path.
+    """
+    steps = steps_of(path)
+    try:
+        return (yield from find(encoding, steps))
+    except NotFoundError:
+        try:
+            printed = parse_path(path) if isinstance(path, str) else steps
+        except InvalidError:
+            printed = steps
+        if printed == steps:
+            raise
+    return (yield from find(encoding, printed))
 
 
 def patterns(rules: Mapping[Any, Rule] | None) -> dict[Pattern, Rule]:
