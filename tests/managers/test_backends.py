@@ -39,7 +39,11 @@ from keepstate.managers.backends import url_of
         ({"persistence": "redis+cluster://a:1,b:2"}, "redis+cluster://a:1,b:2"),
         ({"persistence": None, "url": "sqlite:///x.db"}, "sqlite:///x.db"),
         ({"persistence": MemoryBackend()}, "memory://default"),
-        ({"persistence": FileBackend("./s", format="json", compression=True)}, "file:///./s/?format=json"),
+        (
+            {"persistence": FileBackend("./s", format="json", compression=True)},
+            "file:///./s/?format=json-zstd",
+        ),
+        ({"persistence": FileBackend("./s", compression=False)}, "file:///./s/?format=msgpack"),
         ({"persistence": SQLiteBackend("x", durability="normal")}, "sqlite:///x?durability=normal"),
         (
             {
@@ -88,7 +92,7 @@ def test_what_would_be_ignored_is_refused_with_what_it_goes_with(
 @pytest.mark.parametrize(
     "make",
     [
-        lambda: FileBackend(compression=False),
+        lambda: FileBackend(compression=1),  # type: ignore[arg-type]
         lambda: FileBackend(format="yaml"),  # type: ignore[arg-type]
         lambda: SQLiteBackend(durability="none"),  # type: ignore[arg-type]
         lambda: RedisBackend("http://h"),

@@ -10,7 +10,7 @@ import re
 import threading
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -188,11 +188,24 @@ def test_19_a_listing_takes_nothing_out_of_keys() -> None:
         assert state.list_keys() == ["x:state:y"] and state.list_keys("state:*") == []
 
 
-def test_20_an_option_without_effect_is_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("format", ["json", "msgpack"])
+def test_20_compression_makes_a_folder_smaller_and_encryption_is_not_an_option(
+    format: Literal["json", "msgpack"], tmp_path: Path
+) -> None:
+    sizes: dict[bool, int] = {}
+    for is_compressed in (False, True):
+        backend = FileBackend(tmp_path / str(is_compressed), format=format, compression=is_compressed)
+        with sync.StateManager(StateConfig(backend=backend)) as state:
+            for number in range(50):
+                state.save(f"note {number}", {"text": f"a note of some {number} words, " * 30})
+            state.save("long", "one of those values over four KiB; " * 200)
+        with sync.StateManager(StateConfig(backend=backend)) as state:
+            assert state.get("note 7") == {"text": "a note of some 7 words, " * 30}
+        sizes[is_compressed] = (tmp_path / str(is_compressed) / "keepstate.journal").stat().st_size
+
+    assert sizes[True] < sizes[False] * 0.6
     with pytest.raises(TypeError):
         StateConfig(encryption=True)  # type: ignore[call-arg]
-    with pytest.raises(InvalidError, match="always compressed"):
-        FileBackend(tmp_path, compression=False)
 
 
 def test_21_when_it_was_created_survives_saves_and_versions_go_on_after_a_deletion() -> None:

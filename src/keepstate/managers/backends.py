@@ -12,7 +12,7 @@ from os import PathLike
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
-from keepstate.engine.admission import admit_path, admit_text
+from keepstate.engine.admission import admit_flag, admit_path, admit_text
 from keepstate.errors import InvalidError
 from keepstate.opening import shown_url
 from keepstate.values import limits
@@ -50,24 +50,25 @@ class FileBackend:
     Attributes:
         base_path: The folder, made if it is not there; the journal in it is `keepstate.journal`.
         format: `msgpack`, or `json` for people who read it.
-        compression: Has no effect: values over 4 KiB are always compressed, so False is refused.
+        compression: Compress each write to the journal where that saves a tenth, whatever the format. A JSON
+            journal is then no text any more. Without it, values over 4 KiB are compressed alone.
     """
 
     base_path: str | PathLike[str] = _FOLDER
     format: Literal["json", "msgpack"] = "msgpack"
-    compression: bool = True
+    compression: bool = False
 
     def __post_init__(self) -> None:
         admit_path("base_path", self.base_path)
         if self.format not in ("json", "msgpack"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`format` is {self.format!r}; it is 'json' or 'msgpack'")
-        if self.compression is not True:
-            raise InvalidError("values over 4 KiB are always compressed; leave `compression` as it is")
+        admit_flag("compression", self.compression)
 
     @property
     def store_url(self) -> str:
         """Returns the URL that it stands for."""
-        return _of_file("file", os.path.join(self.base_path, ""), {"format": self.format})
+        form = f"{self.format}-zstd" if self.compression else self.format
+        return _of_file("file", os.path.join(self.base_path, ""), {"format": form})
 
 
 @dataclass(frozen=True, slots=True)

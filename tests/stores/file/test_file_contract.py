@@ -40,7 +40,7 @@ class FileMachine(StoreMachine):
         self.folder = tempfile.TemporaryDirectory()
 
     def make_store(self, runner: ThreadRunner, clock: ManualClock) -> FileStore:
-        return FileStore(f"{self.folder.name}/", format="json", runner=runner, clock=clock)
+        return FileStore(f"{self.folder.name}/", format="json-zstd", runner=runner, clock=clock)
 
     def teardown(self) -> None:
         super().teardown()

@@ -193,7 +193,7 @@ def test_two_handles_cannot_want_two_formats(tmp_path: Path) -> None:
 # ---- how it is written anew
 
 
-@pytest.mark.parametrize("format", ["json", "msgpack"])
+@pytest.mark.parametrize("format", ["json", "json-zstd", "msgpack", "msgpack-zstd"])
 def test_a_journal_stays_small_when_its_state_does(tmp_path: Path, format: str) -> None:
     path = tmp_path / "journal"
     store = opened(path, format=format)
@@ -210,7 +210,7 @@ def test_a_journal_stays_small_when_its_state_does(tmp_path: Path, format: str) 
     finish(again.close())
 
 
-@pytest.mark.parametrize("format", ["json", "msgpack"])
+@pytest.mark.parametrize("format", ["json", "json-zstd", "msgpack", "msgpack-zstd"])
 def test_all_that_is_remembered_survives_a_rewrite(tmp_path: Path, format: str) -> None:
     path, clock = tmp_path / "journal", ManualClock()
     store = finish(FileStore(path, format=format, runner=ThreadRunner(), clock=clock).open())  # type: ignore[arg-type]

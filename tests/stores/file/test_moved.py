@@ -14,7 +14,7 @@ from keepstate.stores.protocol import Put
 from tests.stores.file.disks import opened, put
 
 
-@pytest.fixture(params=["msgpack", "json"])
+@pytest.fixture(params=["msgpack", "json", "msgpack-zstd", "json-zstd"])
 def journal(request: pytest.FixtureRequest, tmp_path: Path) -> bytes:
     path = tmp_path / "journal"
     store = opened(path, format=request.param)

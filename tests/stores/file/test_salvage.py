@@ -18,7 +18,7 @@ from tests.stores.file.disks import A, opened, put
 Version = tuple[bytes, int, bytes]
 
 
-@pytest.fixture(scope="module", params=["msgpack", "json"])
+@pytest.fixture(scope="module", params=["msgpack", "json", "msgpack-zstd", "json-zstd"])
 def journal(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """Thirty revisions, each a frame of its own, over nine keys of which two are deleted again."""
     path = tmp_path_factory.mktemp("whole") / "journal"

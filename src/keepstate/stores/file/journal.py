@@ -22,11 +22,14 @@ from keepstate.stores.file.faults import storage_error
 from keepstate.stores.file.frames import Format, Head, crc_of, frames
 from keepstate.stores.file.io import Files
 from keepstate.stores.file.noted import NO_FRAME, End, Note, cut_off, replaced
+from keepstate.values.compression import compress, decompress
 
 _SEED_BYTES: Final = 8
 _FRAME_BYTES: Final = 64 << 10
 """What damage to one place of a rewritten journal costs at the most, but for a larger value."""
 _LEAST_GROWTH_BYTES: Final = 4 << 20
+ZSTD_MAGIC: Final = bytes.fromhex("28b52ffd")
+"""A compressed payload begins with it; no payload of JSON or msgpack items does (RFC 8878, section 3.1.1)."""
 _log = logging.getLogger("keepstate.stores")
 
 
@@ -155,7 +158,7 @@ class Journal:
     def _replay(self, payload: memoryview, replay: Callable[[items.Item], None], end: int) -> None:
         place = f"{self.path} at byte {self._size_bytes}"
         try:
-            for item in json_form.decode(payload) if self.format == "json" else items.decode(payload):
+            for item in decode_items(payload, self.format):
                 if isinstance(item, items.SnapshotEnd):
                     self._snapshot_bytes = end
                 else:
@@ -189,7 +192,7 @@ class Journal:
                 f"{self.path} takes no more writes, for {self._broken}: close it and open it again"
             )
         self._refuse_cut_off(self._size_bytes)
-        frame = self._head.frame(self._encode(list(given)), self._size_bytes)
+        frame = self._head.frame(encode_items(list(given), self.format), self._size_bytes)
         try:
             self._write(self._descriptor, frame, self._size_bytes)
         except OSError as error:
@@ -200,9 +203,6 @@ class Journal:
         self._size_bytes += len(frame)
         self._end = End(self._head.seed, self._size_bytes, crc_of(frame))
         self._note.raise_to(self._end)
-
-    def _encode(self, given: list[items.Item]) -> bytes:
-        return json_form.encode(given) if self.format == "json" else items.encode(given)
 
     def _write(self, descriptor: int, data: bytes, at: int) -> None:
         rest = memoryview(data)
@@ -308,8 +308,7 @@ class Journal:
         at, crc = len(bytes(head)), b""
         self._write(descriptor, bytes(head), 0)
         for chunk in _chunks(chain(given, [items.SnapshotEnd()])):
-            payload = json_form.encode(chunk) if head.format == "json" else items.encode(chunk)
-            frame = head.frame(payload, at)
+            frame = head.frame(encode_items(chunk, head.format), at)
             self._write(descriptor, frame, at)
             at, crc = at + len(frame), crc_of(frame)
         return End(head.seed, at, crc)
@@ -324,6 +323,24 @@ class Journal:
     @property
     def _next_path(self) -> str:
         return f"{self.path}.new"
+
+
+def encode_items(given: list[items.Item], form: Format) -> bytes:
+    """Return the payload of a frame."""
+    payload = json_form.encode(given) if form.startswith("json") else items.encode(given)
+    return (compress(payload) or payload) if form.endswith("zstd") else payload
+
+
+def decode_items(payload: memoryview, form: Format) -> list[items.Item]:
+    """Return the items of a frame's payload.
+
+    Raises:
+        msgspec.MsgspecError: They are not items of a journal.
+        CorruptError: They cannot be decompressed.
+    """
+    if form.endswith("zstd") and payload[:4] == ZSTD_MAGIC:
+        payload = memoryview(decompress(bytes(payload)))
+    return json_form.decode(payload) if form.startswith("json") else items.decode(payload)
 
 
 def _chunks(given: Iterable[items.Item]) -> Iterator[list[items.Item]]:

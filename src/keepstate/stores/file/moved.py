@@ -11,10 +11,13 @@ import re
 from collections import Counter
 from collections.abc import Iterator
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, cast
 from zlib import crc32
 
+from keepstate.errors import CorruptError
 from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Format, Head
+from keepstate.stores.file.journal import ZSTD_MAGIC
+from keepstate.values.compression import decompress
 
 _FRAME_HEAD: Final = re.compile(rb"frame ([0-9a-f]{8}) ([0-9a-f]{8}) ([0-9a-f]{8})\n")
 _ONES: Final = 0xFFFFFFFF
@@ -50,12 +53,28 @@ def head_from_frames(data: bytes) -> Head | None:
     for frame in _frames(data, 0):
         start = _before(frame.head_crc, b"%d" % frame.at + frame.length)
         votes[start] += 1
-        forms["json" if frame.body.startswith((b"{", b"[")) else "msgpack"] += 1
+        forms[_form_of(frame.body)] += 1
         if votes[start] == _ENOUGH:
             break
     if not votes or (found := votes.most_common(1)[0])[1] < 2:
         return None
-    return Head(forms.most_common(1)[0][0], _seed(found[0]))
+    form = forms.most_common(1)[0][0]
+    if f"{form}-zstd" in forms:  # its frames are compressed only where that saves something
+        form = cast("Format", f"{form}-zstd")
+    return Head(form, _seed(found[0]))
+
+
+def _form_of(body: bytes) -> Format:
+    """Returns the format that one frame shows."""
+    payload, is_compressed = body[:-1], body.startswith(ZSTD_MAGIC)
+    if is_compressed:
+        try:
+            payload = decompress(payload)
+        except CorruptError:
+            is_compressed = False
+    if payload.startswith((b"{", b"[")):
+        return "json-zstd" if is_compressed else "json"
+    return "msgpack-zstd" if is_compressed else "msgpack"
 
 
 def realigned(data: bytes, head: Head) -> tuple[bytes, list[Moved]]:

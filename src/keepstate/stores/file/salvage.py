@@ -15,8 +15,9 @@ from zlib import crc32
 import msgspec
 
 from keepstate.errors import CorruptError, UnsupportedError
-from keepstate.stores.file import items, json_form
+from keepstate.stores.file import items
 from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head, crc_of, is_torn
+from keepstate.stores.file.journal import decode_items
 from keepstate.stores.file.moved import head_from_frames, realigned
 from keepstate.stores.file.noted import End, Noted, note_beside
 from keepstate.stores.protocol import Entry
@@ -176,9 +177,8 @@ class JournalRemains:
         return len(data) if following < 0 else following
 
     def _take(self, payload: memoryview, head: Head, at: int) -> None:
-        decode = json_form.decode if head.format == "json" else items.decode
         try:
-            found = decode(payload)
+            found = decode_items(payload, head.format)
         except (msgspec.MsgspecError, CorruptError) as error:
             self.damages.append(Damage(f"a frame is whole but makes no sense: {error}", self._at(at)))
             return

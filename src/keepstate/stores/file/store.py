@@ -38,8 +38,9 @@ JOURNAL = "keepstate.journal"
 class Options(msgspec.Struct, frozen=True):
     """What a `file:` URL may say after its question mark.
 
-    `format` is how the journal is written, `msgpack` (what a new one is) or `json`, for people who read it; a
-    journal of the other format is written anew when it is opened. Left out, a journal stays as it is. With
+    `format` is how the journal is written: `msgpack` (a new one is), or `json`, for people who read it; and
+    `msgpack-zstd` or `json-zstd`, where each frame is compressed if that saves a tenth. A journal of another
+    format is rewritten when it is opened. Left out, a journal stays as it is. With
     `unsafe_fs=1` a journal with a second name is taken.
     """
 
