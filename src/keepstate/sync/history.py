@@ -138,6 +138,11 @@ class History(Upkeep[engine.History]):
     def blame(self, path: Path, ref: Revision = MAIN) -> Blame:
         """Returns the commit that gave what lies at a path its value; an item is followed through its list.
 
+        Args:
+            path: A key of the state, or a tuple of keys and places. A text that is not a key may be a path as
+                it is printed, such as `messages[3].meta`.
+            ref: The commit to look from.
+
         Raises:
             NotFoundError: The path leads nowhere, or there is no such commit.
         """

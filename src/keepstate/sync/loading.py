@@ -29,6 +29,8 @@ class Loaded(Twin[Inner]):
     def fetch(self, path: Path) -> Any:
         """Returns a copy of what a path leads to in the commit, reading only what lies on its way.
 
+        A text that is not a key of the state may be a path as it is printed, such as `messages[3].meta`.
+
         Raises:
             NotFoundError: It leads nowhere; says how far it goes.
         """

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from pathlib import Path
 from zlib import crc32
 
@@ -19,7 +20,8 @@ def journal(request: pytest.FixtureRequest, tmp_path: Path) -> bytes:
     path = tmp_path / "journal"
     store = opened(path, format=request.param)
     for number in range(30):
-        put(store, Put(b"\x02key %d" % number, b"value %d " % number * 20))
+        unlike = b"".join(sha256(b"%d %d" % (number, part)).hexdigest().encode() for part in range(3))
+        put(store, Put(b"\x02key %d" % number, unlike))  # compressed, the journal is still long
     finish(store.close())
     return path.read_bytes()
 
