@@ -338,7 +338,7 @@ def decode_items(payload: memoryview, form: Format) -> list[items.Item]:
         msgspec.MsgspecError: They are not items of a journal.
         CorruptError: They cannot be decompressed.
     """
-    if form.endswith("zstd") and payload[:4] == ZSTD_MAGIC:
+    if form.endswith("zstd") and bytes(payload[:4]) == ZSTD_MAGIC:
         payload = memoryview(decompress(bytes(payload)))
     return json_form.decode(payload) if form.startswith("json") else items.decode(payload)
 
