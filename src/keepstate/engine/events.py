@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Sequence
 import msgspec
 
 from keepstate.engine import layout
+from keepstate.engine.content_names import event_id_key
 from keepstate.engine.describing import describe
 from keepstate.engine.event_record import (
     ANY,
@@ -124,7 +125,8 @@ class Events:
         self, stream: str, records: Sequence[bytes], ids: Sequence[str], expected: Expected | int
     ) -> int:
         """Appends the events whose ids the stream does not have, and returns the number of the last."""
-        keys = [layout.event_id_key(stream, id) for id in ids]
+        store, space = await self._scope.store(), self._scope.stored_name
+        keys = [event_id_key(store, space, stream, id) for id in ids]
 
         async def work(unit: Unit) -> Entry:
             found = await unit.read(*keys)

@@ -15,6 +15,7 @@ from typing import Final
 import msgspec
 
 from keepstate.engine import layout
+from keepstate.engine.content_names import content_name
 from keepstate.engine.describing import describe
 from keepstate.engine.stored import damaged, opened
 from keepstate.errors import ConflictError, CorruptError
@@ -24,7 +25,6 @@ from keepstate.stores.protocol import (
     Check,
     Conflict,
     Entry,
-    NamesObjects,
     Outcome,
     Put,
     Store,
@@ -55,8 +55,7 @@ def split(store: Store, space: str, value: bytes) -> tuple[bytes, dict[bytes, by
     names: list[bytes] = []
     for start in range(0, len(value), limits.VALUE_BYTES):
         part = value[start : start + limits.VALUE_BYTES]
-        hidden = store.object_name(space, part) if isinstance(store, NamesObjects) else None
-        names.append(hidden or sha256(part).digest()[:DIGEST_SIZE])
+        names.append(content_name(store, space, part))
         parts[layout.PARTS + names[-1]] = part
     manifest = Manifest(len(value), sha256(value).digest(), names)
     return MANIFEST_BYTE + msgspec.msgpack.encode(manifest), parts

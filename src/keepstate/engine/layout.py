@@ -36,7 +36,7 @@
 
 The name of a document, lease, branch or tag is the last segment and stands there as plain UTF-8, so that a
 prefix of the name is a prefix of the key. A name too long for a key is cut, and ends with its digest; its
-value then begins with the name.
+value then begins with the name. An encrypted store keys the digests of parts, objects and ids of events.
 """
 
 from __future__ import annotations
@@ -122,9 +122,9 @@ def stream_key(part: bytes, stream: str) -> bytes:
     return part + pack(stream)
 
 
-def event_id_key(stream: str, id: str) -> bytes:
-    """Returns the key of what says where the event of this id stands."""
-    return HAPPENED + pack(stream, sha256(id.encode()).digest()[:16])
+def event_id_key(stream: str, id_name: bytes) -> bytes:
+    """Returns the key of the entry that says where an event stands, by the name of the event's id."""
+    return HAPPENED + pack(stream, id_name)
 
 
 def fold_key(stream: str, name: str, kind: str) -> bytes:

@@ -14,14 +14,13 @@ from __future__ import annotations
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
 from enum import IntEnum
-from functools import cache
-from hashlib import sha256
 from struct import Struct
-from typing import Final, cast
+from typing import Final
 from zlib import crc32
 
+from keepstate.engine.content_names import content_name
 from keepstate.errors import HistoryLostError, InvalidError
-from keepstate.stores.protocol import NONCE_BYTES, Entry, Mark, NamesObjects, Store
+from keepstate.stores.protocol import NONCE_BYTES, Entry, Mark, Store
 
 DIGEST_BYTES: Final = 8
 PLACE_BYTES: Final = 8
@@ -87,16 +86,14 @@ class Positions:
         name: The name of the space in messages.
     """
 
-    __slots__ = ("_name", "_names", "_space")
+    __slots__ = ("_name", "_space", "_store")
 
     def __init__(self, store: Store, space: str, name: str) -> None:
-        self._names = cast("NamesObjects", store) if _names_objects(type(store)) else None
-        self._space, self._name = space, name
+        self._store, self._space, self._name = store, space, name
 
     def digest(self, content: bytes) -> bytes:
         """Returns the digest of stored bytes that positions carry."""
-        hidden = None if self._names is None else self._names.object_name(self._space, content)
-        return (hidden or sha256(content).digest())[:DIGEST_BYTES]
+        return content_name(self._store, self._space, content)[:DIGEST_BYTES]
 
     def place(self, part: bytes = b"") -> bytes:
         """Returns the bytes that name the space, or a stream, document or listing in it."""
@@ -158,11 +155,6 @@ class Positions:
             space=self._name,
             revision=revision,
         )
-
-
-@cache
-def _names_objects(kind: type) -> bool:
-    return issubclass(kind, NamesObjects)  # to ask it of each store takes as long as reading from it
 
 
 def event_text(place: bytes, number: int, digest: bytes) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from keepstate.engine import layout, tasks
+from keepstate.engine import content_names, layout, tasks
 from keepstate.engine.lease import Lease
 from keepstate.engine.scope import ATTEMPTS
 from keepstate.engine.space import Space
@@ -93,6 +93,18 @@ async def computed(tx: Transaction, name: str, change: Callable[[Any], Any], val
     scope = tx._gathering  # pyright: ignore[reportPrivateUsage]
     key = layout.named_key(layout.DOCUMENTS, name)
     return await changed(scope.unit.store, scope.stored_name, key, change, value)
+
+
+async def keyed_name(place: Space | Transaction, content: bytes) -> bytes | None:
+    """Returns the name of content in an encrypted store, None in any other; see `content_names`."""
+    scope = place._scope  # pyright: ignore[reportPrivateUsage]
+    return content_names.keyed_name(await scope.store(), scope.stored_name, content)
+
+
+async def content_name(place: Space | Transaction, content: bytes) -> bytes:
+    """Returns the name of content: a digest, which an encrypted store keys."""
+    scope = place._scope  # pyright: ignore[reportPrivateUsage]
+    return content_names.content_name(await scope.store(), scope.stored_name, content)
 
 
 def unless_applied(place: Space | Transaction, undo: Callable[[], None]) -> None:

@@ -13,6 +13,7 @@ import msgspec
 
 from keepstate.engine import layout
 from keepstate.engine.admission import admit_instance
+from keepstate.engine.content_names import event_id_key
 from keepstate.engine.cursor import Cursor
 from keepstate.engine.event_record import EventRecord, admit_number, stamp_at
 from keepstate.engine.folding import MOMENT, Folding, FoldRecord
@@ -55,7 +56,7 @@ async def truncate(scope: Scope, stream: str, folding: Folding, upto: int, folds
             last = EventRecord(codec.encode(None), record.recorded_at_ms, None, {"truncated": digest})
             unit.put(end, msgspec.msgpack.encode(last))
             if "id" in record.details:
-                unit.delete(layout.event_id_key(stream, record.details["id"]))
+                unit.delete(event_id_key(unit.store, unit.space, stream, record.details["id"]))
 
     before = await _is_event(scope, end)
     await scope.run(work)
@@ -135,7 +136,7 @@ async def _remove(scope: Scope, stream: str, end: bytes) -> int:
         removed += not record.is_end
         keys.append(entry.key)
         if "id" in record.details:
-            keys.append(layout.event_id_key(stream, record.details["id"]))
+            keys.append(event_id_key(unit.store, unit.space, stream, record.details["id"]))
         if len(keys) >= _BY_BATCH:
             await _delete(scope, keys)
             keys = []

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from functools import cached_property
 from hashlib import sha256
-from typing import Final
+from typing import Any, Final
 
-from keepstate.engine.together import read_ahead
+from keepstate.engine.together import content_name, read_ahead
 from keepstate.errors import AlreadyExistsError, InvalidError
 from keepstate.managers import team_tasks
 from keepstate.managers.parameters import sameness
@@ -53,10 +53,9 @@ class Founding:
                     f"agents[{agent_id!r}] is agent {agent.agent_id!r}; give it under its own id"
                 )
         self._team = team
-        self._tasks = [
-            team_tasks.named(task, _id_at(team.team_id, place, task))
-            for place, task in enumerate(team.task_queue.pending)
-        ]
+        for task in team.task_queue.pending:
+            team_tasks.named(task, "admitted")
+        self._tasks: list[dict[str, Any]] = []
         self._room = max(0, (_WRITES_AT_ONCE - len(team.agents)) // _WRITES_OF_TASK)
 
     async def step(self, team: Folder) -> bool:
@@ -65,6 +64,11 @@ class Founding:
         Raises:
             AlreadyExistsError: There is such a team, or another one of its name is being created.
         """
+        if not self._tasks:
+            self._tasks = [
+                team_tasks.named(task, await _id_at(team, place, task))
+                for place, task in enumerate(self._team.task_queue.pending)
+            ]
         place, forming_place, documents = team.name("team"), team.name(_FORMING), team.space.documents
         await read_ahead(team.space, documents=(place, forming_place))
         if await documents.get(place) is not None:
@@ -95,6 +99,6 @@ class Founding:
         return sha256(sameness(self._tasks)).hexdigest() if len(self._tasks) > self._room else ""
 
 
-def _id_at(team_id: str, place: int, task: object) -> str:
+async def _id_at(team: Folder, place: int, task: object) -> str:
     """Returns the id of a task that has none: the same one when the same team is created once more."""
-    return sha256(sameness((team_id, place, task))).hexdigest()[:32]
+    return (await content_name(team.space, sameness((team.id, place, task)))).hex()[:32]

@@ -5,7 +5,7 @@ run/<execution>                      where it stands in the log, since when it r
 open/<time>/<execution>              one that runs, by when its time is over; the earliest first
 log/<tool>/<time, inverted>/<execution>   the execution; the newest first
 stats/<tool>                         sums of what became of them
-cache/<tool>/<parameters_hash>       a kept result
+cache/<tool>/<parameters>            a kept result, by the hash of the parameters; keyed by encryption
 retry/<execution>                    its retry state, and where it stands in `due`
 due/<time>/<execution>               a retry with attempts left; the earliest first
 effect/<execution>/<name>            something that must not be done twice
@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Final, TypeVar
 
 from keepstate._runner import Lock
 from keepstate.engine.admission import admit_name
+from keepstate.engine.together import content_name, keyed_name
 from keepstate.managers.manager import Manager
 from keepstate.managers.naming import segment
 from keepstate.managers.place import Folder
@@ -47,10 +48,13 @@ class ToolPlaces(Manager):
 
     def _of(self, what: str, id: str) -> Folder:
         """Returns the space that an id picks."""
-        return self._picked_by(admit_name(what, id))
+        return self._folder(str(sha256(admit_name(what, id).encode()).digest()[0] % SPACES))
 
-    def _picked_by(self, text: str) -> Folder:
-        return self._folder(str(sha256(text.encode()).digest()[0] % SPACES))
+    async def _cached_in(self, tool_name: str, hash: str) -> Folder:
+        """Returns the space that parameters pick; in an encrypted store a guess does not find it."""
+        content = f"{admit_name('tool_name', tool_name)}\0{hash}".encode()
+        picked = await content_name(self._folder("0").space, content)
+        return self._folder(str(picked[0] % SPACES))
 
     def _folder(self, id: str) -> Folder:
         """Returns one of the spaces; its number names nobody, so that `tools` is who writes in it."""
@@ -132,6 +136,23 @@ class Lookups:
         with self._lock:
             taken, self._counted = self._counted, {}
         return [(folder_id, lookups) for (folder_id, _), lookups in taken.items()]
+
+
+async def parameters_name(folder: Folder, tool_name: str, hash: str) -> str:
+    """Returns the hash of parameters as it stands in names: keyed in an encrypted store."""
+    keyed = await keyed_name(folder.space, f"{tool_name}\0{hash}".encode())
+    return hash if keyed is None else keyed.hex()
+
+
+async def cache_place(folder: Folder, tool_name: str, hash: str) -> str:
+    """Returns the name of the document that keeps the result of a tool for parameters.
+
+    Raises:
+        InvalidError: The hash is empty, or too long for a name.
+    """
+    tool = segment(tool_name)
+    folder.name("cache", tool, hash)  # a keyed name would admit any hash
+    return folder.name("cache", tool, await parameters_name(folder, tool_name, hash))
 
 
 async def count(folder: Folder, change: ToolStats) -> None:

@@ -28,6 +28,7 @@ from keepstate.managers.records import admit_record
 from keepstate.managers.shielding import noted, shielded
 from keepstate.managers.tool_executions import ToolExecutions
 from keepstate.managers.tool_flights import Flights
+from keepstate.managers.tool_places import cache_place, parameters_name
 from keepstate.managers.tool_records import ToolCacheEntry, ToolExecution
 from keepstate.values import codec
 
@@ -51,8 +52,8 @@ class ToolResults(ToolExecutions):
         admit_text("parameters_hash", entry.parameters_hash)
         if entry.ttl is not None:
             milliseconds("ttl", entry.ttl)
-        folder = self._cached_in(entry.tool_name, entry.parameters_hash)
-        await folder.space.documents.put(_place(folder, entry), entry, ttl_s=entry.ttl)
+        folder = await self._cached_in(entry.tool_name, entry.parameters_hash)
+        await folder.space.documents.put(await _place(folder, entry), entry, ttl_s=entry.ttl)
         await self._wrote()
 
     async def _cache_late(self, entry: ToolCacheEntry, ended_at: datetime | None) -> None:
@@ -66,9 +67,9 @@ class ToolResults(ToolExecutions):
                 left_s -= (await folder.space.now() - ended_at).total_seconds()
             if left_s is None or left_s > 0:
                 late = replace(entry, created_at=ended_at, ttl=left_s)
-                await folder.space.documents.put(_place(folder, late), late, ttl_s=left_s)
+                await folder.space.documents.put(await _place(folder, late), late, ttl_s=left_s)
 
-        await self._together(self._cached_in(entry.tool_name, entry.parameters_hash), work)
+        await self._together(await self._cached_in(entry.tool_name, entry.parameters_hash), work)
 
     async def get_cached_result(self, tool_name: str, parameters: Mapping[str, Any]) -> ToolCacheEntry | None:
         """Returns the kept result for equal parameters, or None if there is none; counts either.
@@ -76,7 +77,7 @@ class ToolResults(ToolExecutions):
         The entry is true also if its result is None.
         """
         hash = parameters_hash(tool_name, parameters)
-        folder = self._cached_in(tool_name, hash)
+        folder = await self._cached_in(tool_name, hash)
         entry = await self._cached(folder, tool_name, hash)
         await self._looked(folder, tool_name, is_hit=entry is not None)
         return entry
@@ -86,8 +87,8 @@ class ToolResults(ToolExecutions):
         admit_name("tool_name", tool_name)
         if parameters is not None:
             hash = parameters_hash(tool_name, parameters)
-            folder = self._cached_in(tool_name, hash)
-            return int(await folder.space.documents.delete(folder.name("cache", segment(tool_name), hash)))
+            folder = await self._cached_in(tool_name, hash)
+            return int(await folder.space.documents.delete(await cache_place(folder, tool_name, hash)))
 
         async def remove(folder: Folder) -> int:
             prefix = escaped(folder.beginning("cache", segment(tool_name)))
@@ -96,16 +97,13 @@ class ToolResults(ToolExecutions):
 
         return sum(await self._in_each(remove))
 
-    def _cached_in(self, tool_name: str, hash: str) -> Folder:
-        return self._picked_by(f"{admit_name('tool_name', tool_name)}\0{hash}")
-
     async def _cached(self, folder: Folder, tool_name: str, hash: str) -> ToolCacheEntry | None:
-        name = folder.name("cache", segment(tool_name), hash)
+        name = await cache_place(folder, tool_name, hash)
         entry: ToolCacheEntry | None = await folder.space.documents.get(name)
         return entry
 
     async def _version(self, folder: Folder, tool_name: str, hash: str) -> int:
-        entry = await folder.space.documents.entry(folder.name("cache", segment(tool_name), hash))
+        entry = await folder.space.documents.entry(await cache_place(folder, tool_name, hash))
         return 0 if entry is None else entry.version
 
     # ---- one execution for all who ask
@@ -171,7 +169,7 @@ class ToolResults(ToolExecutions):
         *,
         is_cached: bool,
     ) -> ToolCacheEntry:
-        folder = self._cached_in(execution.tool_name, hash)
+        folder = await self._cached_in(execution.tool_name, hash)
         # Uncached, a result is for those only who were waiting when it came: a mail sent before is another.
         before = None if is_cached else await self._version(folder, execution.tool_name, hash)
         lease = await self._leading(folder, execution.tool_name, hash, lease_s)
@@ -193,7 +191,8 @@ class ToolResults(ToolExecutions):
                     await lease.release()
 
     async def _leading(self, folder: Folder, tool_name: str, hash: str, lease_s: float) -> Lease:
-        name = folder.label(f"flight/{segment(tool_name)}/{hash}")
+        asked = await parameters_name(folder, tool_name, hash)
+        name = folder.label(f"flight/{segment(tool_name)}/{asked}")
         while True:
             try:
                 return await folder.space.leases.acquire(name, lease_s, wait_s=_LONGEST_WAIT_S)
@@ -241,7 +240,7 @@ class ToolResults(ToolExecutions):
 
     async def _kept(self, folder: Folder, entry: ToolCacheEntry, lease: Lease) -> ToolCacheEntry:
         async def keep(inside: Folder) -> None:
-            await inside.space.documents.put(_place(inside, entry), entry, ttl_s=entry.ttl)
+            await inside.space.documents.put(await _place(inside, entry), entry, ttl_s=entry.ttl)
 
         try:
             await self._together(folder, keep, lease=lease)
@@ -250,5 +249,5 @@ class ToolResults(ToolExecutions):
         return entry
 
 
-def _place(folder: Folder, entry: ToolCacheEntry) -> str:
-    return folder.name("cache", segment(entry.tool_name), entry.parameters_hash)
+async def _place(folder: Folder, entry: ToolCacheEntry) -> str:
+    return await cache_place(folder, entry.tool_name, entry.parameters_hash)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from functools import cache
-from typing import TYPE_CHECKING, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from keepstate._runner import reentrant_lock
 from keepstate.engine import layout
+from keepstate.engine.content_names import keyed_name
 from keepstate.engine.history.record import CommitRecord
 from keepstate.engine.stored import damaged
 from keepstate.engine.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, KeepstateError, PrunedError
-from keepstate.stores.protocol import NamesObjects
 from keepstate.values import limits
 from keepstate.values.codec import COMPRESSED, PLAIN, body_of
 from keepstate.values.compression import compress
@@ -122,19 +121,10 @@ def unpacked(stored: bytes, place: str) -> bytes:
         raise damaged(place, error) from error
 
 
-@cache
-def _names_objects(kind: type) -> bool:
-    # To ask it of each store anew takes as long as reading from it.
-    return issubclass(kind, NamesObjects)
-
-
 def key_maker(unit: Unit) -> Callable[[bytes], bytes]:
     """Returns what makes an object's key of its name; an encrypted store hides the name."""
     store, space = unit.store, unit.space
-    if _names_objects(type(store)):
-        names = cast("NamesObjects", store)
-        return lambda name: layout.STATES + (names.object_name(space, name) or name)
-    return lambda name: layout.STATES + name
+    return lambda name: layout.STATES + (keyed_name(store, space, name) or name)
 
 
 def _groups(refs: Collection[Ref]) -> Iterator[list[Ref]]:
