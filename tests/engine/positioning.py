@@ -1,8 +1,8 @@
 """A process that reads with positions, or writes, for `test_positions`: its command and answer are JSON.
 
-Commands: `write` documents and events; `keep` all positions of the watch and the stream, and a printed
-version; `go_on` behind pairs of positions and write over that version. Instead of what was read, an answer
-has the code of its error.
+Commands: `write` documents, events and tasks; `keep` all positions of the watch and the stream, a printed
+version and the cursors of a listing; `cursors` gives those alone; `go_on` behind pairs of positions and
+behind cursors, and write over that version. Instead of what was read, an answer has the code of its error.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ async def write(space: Space, first: int, count: int, author: str) -> None:
             await tx.documents.put("plan", f"{author}/{number}")
             await tx.documents.put(f"{author}/{number}", number)
             await tx.events.append({"by": author, "n": number})
+            await tx.queue.put(number, id=f"{author}/{number}")
 
 
 async def keep(space: Space) -> dict[str, Any]:
@@ -31,16 +32,27 @@ async def keep(space: Space) -> dict[str, Any]:
         events = [event.position for event in await space.events.read()]
         plan = await space.documents.entry("plan")
         assert plan is not None
-        return {"positions": list(zip(positions, events, strict=True)), "version": plan.printed_version}
+        return {
+            "positions": list(zip(positions, events, strict=True)),
+            "version": plan.printed_version,
+            "cursors": await cursors(space),
+        }
 
 
-async def go_on(space: Space, positions: list[tuple[str, str]], version: str) -> dict[str, Any]:
+async def cursors(space: Space) -> list[str | None]:
+    return [task.cursor for task in await space.queue.list("ready")]
+
+
+async def go_on(
+    space: Space, positions: list[tuple[str, str]], version: str, cursors: list[str]
+) -> dict[str, Any]:
+    listed = [await _told(_listed(space, cursor)) for cursor in cursors]
     told = [
         (await _told(_changed(space, watch)), await _told(_happened(space, event)))
         for watch, event in positions
     ]
     put = await _told(space.documents.put("plan", "mine", expected_version=version))
-    return {"told": told, "put": put}
+    return {"told": told, "put": put, "listed": listed}
 
 
 async def _changed(space: Space, after: str) -> list[Any]:
@@ -52,6 +64,10 @@ async def _happened(space: Space, after: str) -> list[Any]:
     return [f"{event.data['by']}/{event.data['n']}" for event in await space.events.read(after=after)]
 
 
+async def _listed(space: Space, after: str) -> list[Any]:
+    return [task.id for task in await space.queue.list("ready", after=after)]
+
+
 async def _told(reading: Any) -> Any:
     try:
         return await reading
@@ -61,7 +77,7 @@ async def _told(reading: Any) -> Any:
 
 async def main(url: str, command: str, arguments: dict[str, Any]) -> None:
     async with keepstate.open(url) as ks:
-        call = {"write": write, "keep": keep, "go_on": go_on}[command]
+        call = {"write": write, "keep": keep, "cursors": cursors, "go_on": go_on}[command]
         print(json.dumps(await call(ks.space("run"), **arguments)))
 
 

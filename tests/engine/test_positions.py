@@ -108,9 +108,11 @@ def kept_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 @pytest.mark.parametrize("strangers", [0, LOST, STRANGERS])
 def test_a_position_tells_another_process_that_its_history_is_gone(kept_url: str, strangers: int) -> None:
     process(kept_url, "write", first=0, count=KEPT, author="kept")
+    early = process(kept_url, "cursors")
     put_back = backup(kept_url)
     process(kept_url, "write", first=0, count=LOST, author="lost")
     keeping = process(kept_url, "keep")
+    late, keeping["cursors"] = len(keeping["cursors"]), [*early, *keeping["cursors"]]
 
     put_back()
     process(kept_url, "write", first=0, count=strangers, author="strangers")
@@ -120,6 +122,78 @@ def test_a_position_tells_another_process_that_its_history_is_gone(kept_url: str
     kept = [["kept/1", "kept/2", *theirs], ["kept/2", *theirs], theirs]
     assert told["told"] == [*([each, each] for each in kept), *[["history_lost", "history_lost"]] * LOST]
     assert told["put"] == ("history_lost" if strangers == LOST else "conflict")
+    assert told["listed"] == [*kept, *["history_lost"] * late]
+
+
+async def test_a_cursor_goes_on_in_another_handle_also_where_its_task_has_gone(shared_url: str) -> None:
+    async with keepstate.open(shared_url) as ks:
+        space = ks.space("run")
+        for number in range(5):
+            await space.queue.put(number, id=f"t{number}")
+        page = await space.queue.list("ready", limit=2)
+        await space.queue.discard("t1")
+        await space.queue.put(5, id="t5")
+
+    async with keepstate.open(shared_url) as ks:
+        rest = await ks.space("run").queue.list("ready", after=page[-1].cursor)
+
+    assert [task.id for task in rest] == ["t2", "t3", "t4", "t5"]
+
+
+async def test_a_cursor_is_of_one_space_and_one_listing(ks: Keepstate) -> None:
+    space, other = ks.space("a"), ks.space("b")
+    for each in (space, other):
+        await each.queue.put(1, id="t")
+    await space.documents.put("d", 1)
+    async with space.documents.watch(after=0, timeout_s=0) as changes:
+        watch = (await anext(changes)).position
+    (task,) = await space.queue.list("ready")
+
+    for queue, state in ((other.queue, "ready"), (space.queue, "done")):
+        with pytest.raises(InvalidError, match="`after` is a cursor of a listing, but not of this place"):
+            await queue.list(state, after=task.cursor)  # type: ignore[arg-type]  # a name of the row
+    with pytest.raises(InvalidError, match="`after` is a position of a watch; give a cursor of a listing"):
+        await space.queue.list("ready", after=watch)
+    with pytest.raises(InvalidError, match="`after` is a cursor of a listing; give a position of a watch"):
+        await keys_after(space, task.cursor or "")
+    found = await space.queue.get("t")
+    assert found is not None and found.cursor is None
+
+
+async def test_a_cursor_below_the_log_is_compacted_for_another_handle(shared_url: str) -> None:
+    async with keepstate.open(shared_url) as ks:
+        space = ks.space("run")
+        await space.queue.put(1, id="t")
+        (task,) = await space.queue.list("ready")
+        for start in range(0, limits.LOG_REVISIONS + 1_000, 500):
+            await write_objects(space, start, 500)
+        assert await space.queue.list("ready", after=task.cursor) == []
+
+    async with keepstate.open(shared_url) as ks:
+        with pytest.raises(CompactedError, match="list again from the start"):
+            await ks.space("run").queue.list("ready", after=task.cursor)
+
+
+async def test_a_cursor_costs_the_process_that_gave_it_no_read_more(ks: Keepstate) -> None:
+    space = ks.space("run")
+    for number in range(4):
+        await space.queue.put(number, id=f"t{number}")
+    store = await space._scope.store()  # pyright: ignore[reportPrivateUsage]
+    asked: list[int] = []
+    changes = store.changes
+
+    async def counted(space: str, after: int, *, limit: int = 1024) -> Any:
+        asked.append(after)
+        return await changes(space, after, limit=limit)
+
+    store.changes = counted  # type: ignore[method-assign]
+    page = await space.queue.list("ready", limit=2)
+    await space.queue.put(4, id="t4")
+
+    rest = await space.queue.list("ready", after=page[-1].cursor)
+
+    assert [task.id for task in rest] == ["t2", "t3", "t4"]
+    assert asked == []
 
 
 async def test_a_position_in_memory_is_of_one_life(tmp_path: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 from heapq import nlargest
 from typing import Any
@@ -12,12 +12,13 @@ from keepstate.engine.admission import admit_flag, admit_text
 from keepstate.engine.counting import name_tasks
 from keepstate.engine.describing import describe
 from keepstate.engine.document_record import decoded
+from keepstate.engine.positions import Positions
 from keepstate.engine.scope import Scope
 from keepstate.engine.stored import damaged
 from keepstate.engine.tasks import STATES, TaskInfo, TaskRecord, TaskState
-from keepstate.engine.unit import UNWRITTEN, Unit
+from keepstate.engine.unit import Unit
 from keepstate.errors import InvalidError
-from keepstate.stores.protocol import LAST_REVISION, Entry
+from keepstate.stores.protocol import LAST_REVISION, Entry, Mark
 from keepstate.values.key import Stamp, unpack
 
 _READ_AT_ONCE = 100
@@ -37,13 +38,16 @@ class Standing:
 
 
 async def listed(
-    scope: Scope, state: TaskState, *, after: bytes | None, limit: int, payloads: bool
+    scope: Scope, state: TaskState, *, after: str | None, limit: int, payloads: bool
 ) -> list[TaskInfo]:
-    """Returns tasks of a state in the order of its index, behind a key of it."""
+    """Returns tasks of a state in the order of its index, behind a cursor of it; see `Queue.list`."""
     admit_flag("payloads", payloads)
+    index, positions = layout.INDEXES[state], Positions(await scope.store(), scope.stored_name, scope.name)
+    begin = None if after is None else await positions.page_in("after", admit_text("after", after), index)
     found: list[TaskInfo] = []
-    async for page in _pages(scope, layout.INDEXES[state], after, limit):
-        for info in await read_tasks(scope, page, payloads=payloads):
+    async for mark, page in _pages(scope, index, begin, limit):
+        cursors = dict(zip(page, positions.of_page(index, mark, page.values()), strict=True))
+        for info in await read_tasks(scope, cursors, payloads=payloads):
             if info is not None and info.state == state:  # else it moved on between the index and the record
                 found.append(info)
                 if len(found) == limit:
@@ -53,39 +57,27 @@ async def listed(
 
 async def _pages(
     scope: Scope, prefix: bytes, after: bytes | None, limit: int
-) -> AsyncIterator[dict[str, bytes]]:
+) -> AsyncIterator[tuple[Mark, dict[str, bytes]]]:
+    """Yields ids with their keys in the index, and the mark at which the last of them was read."""
     page: dict[str, bytes] = {}
-    async for _, entry in scope.scan(prefix, after=after):
+    mark = Mark(0, b"")
+    async for unit, entry in scope.scan(prefix, after=after):
+        mark = unit.scanned_at
         page[tasks.id_in(entry)] = entry.key
         if len(page) >= min(limit, _READ_AT_ONCE):
-            yield page
+            yield mark, page
             page = {}
     if page:
-        yield page
+        yield mark, page
 
 
-def cursor_in(index: bytes, after: str | None) -> bytes | None:
-    """Returns the key that a cursor stands for, in the index of a state.
-
-    Raises:
-        InvalidError: It is no cursor, or one of another listing.
-    """
-    if after is None:
-        return None
-    try:
-        place = bytes.fromhex(admit_text("after", after))
-    except ValueError as error:
-        raise InvalidError(f"`after` is {after!r}; give the cursor of a task in this listing") from error
-    if not place.startswith(index):
-        raise InvalidError(f"`after` is {after!r}, of another listing; give the cursor of a task in this one")
-    return place
-
-
-async def read_tasks(scope: Scope, places: dict[str, bytes], *, payloads: bool) -> list[TaskInfo | None]:
-    """Returns tasks by their ids, with the keys under which a listing found them; None for an absent one."""
+async def read_tasks(
+    scope: Scope, cursors: Mapping[str, str | None], *, payloads: bool
+) -> list[TaskInfo | None]:
+    """Returns tasks by their ids, with the cursors that a listing gives them; None for an absent task."""
 
     async def work(unit: Unit) -> list[TaskInfo | None]:
-        stored = await unit.read(*map(tasks.task_key, places))
+        stored = await unit.read(*map(tasks.task_key, cursors))
         known = [(record_of(scope, entry), entry.version) if entry is not None else None for entry in stored]
         records = [record for record, _ in filter(None, known)]
         values = [tasks.result_key(record.id) for record in records if record.has_result]
@@ -93,8 +85,8 @@ async def read_tasks(scope: Scope, places: dict[str, bytes], *, payloads: bool) 
             values += [tasks.payload_key(record.id) for record in records if record.state != "done"]
         read = await _read_values(scope, unit, values)
         return [
-            None if each is None else _info(*each, place, read)
-            for each, place in zip(known, places.values(), strict=True)
+            None if each is None else _info(*each, cursor, read)
+            for each, cursor in zip(known, cursors.values(), strict=True)
         ]
 
     return (await scope.run(work))[0]
@@ -123,14 +115,12 @@ def record_of(scope: Scope, entry: Entry) -> TaskRecord:
     return tasks.opened(entry.value, f"a task record of {scope.name!r}")
 
 
-def _info(record: TaskRecord, version: int, place: bytes, values: dict[bytes, Any]) -> TaskInfo:
-    if not place and version != UNWRITTEN:
-        place = tasks.place_of(record, version)
+def _info(record: TaskRecord, version: int, cursor: str | None, values: dict[bytes, Any]) -> TaskInfo:
     return TaskInfo(
         record.id, record.state, record.priority, record.attempt, record.max_attempts, record.worker,
         record.error, tasks.moment(record.put_at_ms), tasks.moment(record.due_at_ms),
-        values.get(tasks.result_key(record.id)), place.hex(), record.token,
-        values.get(tasks.payload_key(record.id)),
+        values.get(tasks.result_key(record.id)), cursor, record.token,
+        values.get(tasks.payload_key(record.id)), version,
     )  # fmt: skip
 
 
@@ -151,8 +141,8 @@ async def standings(
         last = nlargest(newest, ours)
         infos: list[TaskInfo | None] = []
         for begin in range(0, len(last), _READ_AT_ONCE):
-            page = {task_id: key for _, key, task_id in last[begin : begin + _READ_AT_ONCE]}
-            infos += await read_tasks(scope, page, payloads=payloads)
+            ids = [task_id for *_, task_id in last[begin : begin + _READ_AT_ONCE]]
+            infos += await read_tasks(scope, dict.fromkeys(ids), payloads=payloads)
         found[state] = Standing(len(ours), [info for info in infos if info is not None])
     return found
 

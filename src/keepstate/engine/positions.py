@@ -6,20 +6,25 @@ up to and beyond the same revision, is noticed and never followed in silence.
 
 Layout, before base64url without padding: form, kind, 8 bytes that name the place (a digest of space and
 stream, document or listing), the body of the kind, and a CRC-32 of all that. An encrypted store keys the
-digests, so that a text tells nobody what it was made of.
+digests, so that a text tells nobody what it was made of; only a cursor contains a key, which is in the clear
+in the store too.
 """
 
 from __future__ import annotations
 
 from base64 import b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
+from collections.abc import Iterable
 from enum import IntEnum
 from struct import Struct
 from typing import Final
+from weakref import WeakKeyDictionary
 from zlib import crc32
 
+from keepstate._runner import reentrant_lock
 from keepstate.engine.content_names import content_name
-from keepstate.errors import HistoryLostError, InvalidError
+from keepstate.engine.losses import Losses
+from keepstate.errors import CompactedError, HistoryLostError, InvalidError
 from keepstate.stores.protocol import NONCE_BYTES, Entry, Mark, Store
 
 DIGEST_BYTES: Final = 8
@@ -31,6 +36,8 @@ _HEAD = Struct(f">BB{PLACE_BYTES}s")
 _MARK = Struct(f">Q{NONCE_BYTES}s")
 _EVENT = Struct(f">Q{DIGEST_BYTES}s")
 _VERSION = Struct(f">Q{DIGEST_BYTES}s")
+_TRUSTED_MARKS: Final = 256
+"""How many marks of cursors are remembered for each store."""
 _SHOWN: Final = 60
 """How much of a wrong text an error repeats."""
 
@@ -50,6 +57,10 @@ _NAMES: Final = {
     Kind.VERSION: "a printed version of a document",
     Kind.PAGE: "a cursor of a listing",
 }
+_trusted: WeakKeyDictionary[Store, dict[tuple[str, Mark], int | None]] = WeakKeyDictionary()
+"""Marks that a store of this process has given or compared, with the number of losses known at that time."""
+_trusted_lock = reentrant_lock()
+
 _SIZES: Final = {Kind.CHANGES: _MARK.size, Kind.EVENT: _EVENT.size, Kind.VERSION: _VERSION.size}
 
 
@@ -130,13 +141,64 @@ class Positions:
 
     # ---- pages
 
-    def of_page(self, listing: bytes, key: bytes) -> str:
-        """Returns the cursor behind a key in a listing."""
-        return text_of(Kind.PAGE, self.place(listing), key)
+    def of_page(self, prefix: bytes, mark: Mark, keys: Iterable[bytes]) -> list[str]:
+        """Returns cursors behind keys that were read under a prefix.
 
-    def page_in(self, what: str, text: str, listing: bytes) -> bytes:
-        """Returns the key that a cursor of a listing stands behind."""
-        return self._body(what, text, Kind.PAGE, listing)
+        Args:
+            prefix: Names the listing.
+            mark: The revision at which the keys were read, or a later one.
+            keys: The keys.
+        """
+        self._trust(mark)
+        place, read_at = self.place(prefix), _MARK.pack(*mark)
+        return [text_of(Kind.PAGE, place, read_at + key) for key in keys]
+
+    async def page_in(self, what: str, text: str, prefix: bytes) -> bytes:
+        """Returns the key of a cursor of a listing, once the space is known to have the cursor's revision.
+
+        A cursor that this process has given or compared costs no read: its handle notices losses itself.
+
+        Raises:
+            CompactedError: The log no longer reaches back to the revision.
+            HistoryLostError: The space no longer has the revision, or has another one in its place.
+        """
+        body = self._body(what, text, Kind.PAGE, prefix)
+        mark, key = Mark(*_MARK.unpack_from(body)), body[_MARK.size :]
+        if not key.startswith(prefix):
+            raise InvalidError(f"`{what}` is {text[:_SHOWN]!r}; give {_NAMES[Kind.PAGE]}")
+        if not self._is_trusted(mark):
+            await self._compare(mark)
+            self._trust(mark)
+        return key
+
+    async def _compare(self, mark: Mark) -> None:
+        try:
+            changes = await self._store.changes(self._space, mark.revision, limit=1)
+        except CompactedError as error:
+            raise CompactedError(
+                f"the log of space {self._name!r} no longer reaches back to revision {mark.revision}, at "
+                "which this cursor was read, so its history cannot be compared; list again from the start",
+                space=self._name,
+                floor=error.floor,
+            ) from error
+        if changes.nonces[mark.revision] != mark.nonce:
+            raise self.lost(mark.revision, f"revision {mark.revision}")
+
+    def _trust(self, mark: Mark) -> None:
+        with _trusted_lock:
+            marks = _trusted.setdefault(self._store, {})
+            marks.pop((self._space, mark), None)
+            marks[self._space, mark] = self._losses()
+            if len(marks) > _TRUSTED_MARKS:
+                del marks[next(iter(marks))]
+
+    def _is_trusted(self, mark: Mark) -> bool:
+        with _trusted_lock:
+            marks = _trusted.get(self._store, {})
+            return (self._space, mark) in marks and marks[self._space, mark] == self._losses()
+
+    def _losses(self) -> int | None:
+        return Losses(self._store, self._space, self._name).known
 
     def _body(self, what: str, text: str, kind: Kind, part: bytes) -> bytes:
         told, place, body = _opened(what, text, _NAMES[kind])
@@ -186,6 +248,6 @@ def _opened(what: str, text: str, wanted: str) -> tuple[Kind, bytes, bytes]:
     except ValueError as error:
         raise wrong from error
     rest = body[_HEAD.size :]
-    if len(rest) != _SIZES.get(kind, len(rest)):
+    if len(rest) != _SIZES.get(kind, max(len(rest), _MARK.size + 1)):
         raise wrong
     return kind, place, rest

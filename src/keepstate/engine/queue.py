@@ -18,7 +18,7 @@ from keepstate.engine.admission import admit_flag, admit_instance, admit_name, a
 from keepstate.engine.beside import done_though_cancelled
 from keepstate.engine.claiming import Also, Choice, Claims, Match, Wish, joining, without_documents
 from keepstate.engine.counting import count_tasks
-from keepstate.engine.listing import Standing, cursor_in, listed, read_tasks, record_of, standings
+from keepstate.engine.listing import Standing, listed, read_tasks, record_of, standings
 from keepstate.engine.losses import Losses
 from keepstate.engine.putting import IfPresent, admit_if_present, erase_task, put_task
 from keepstate.engine.scope import Scope
@@ -406,15 +406,20 @@ class Queue:
 
         Args:
             state: `ready`, `waiting`, `claimed`, `done` or `dead`.
-            after: The `cursor` of the task to go on behind.
+            after: The `cursor` of the task to go on behind. Another process that goes on behind a cursor
+                compares its history in one read more.
             limit: How many at the most.
             payloads: Reads what they are about, too.
+
+        Raises:
+            CompactedError: The log no longer reaches back to the page of a cursor from another process.
+            HistoryLostError: The store lost the history that the cursor was read in.
+            InvalidError: The cursor is of another space or state.
         """
         if state not in STATES:
             raise InvalidError(f"`state` is {state!r}; it is one of {', '.join(STATES)}")
         limits.admit_count("limit", limit)
-        place = cursor_in(layout.INDEXES[state], after)
-        return await listed(self._scope, state, after=place, limit=limit, payloads=payloads)
+        return await listed(self._scope, state, after=after, limit=limit, payloads=payloads)
 
     async def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
         """Returns the tasks that have failed for good; `requeue` gives one another chance."""
@@ -433,9 +438,9 @@ class Queue:
         """
         for id in ids:
             tasks.task_key(id)
-        places = dict.fromkeys(ids, b"")
-        found = await read_tasks(self._scope, places, payloads=admit_flag("payloads", payloads))
-        by_id = dict(zip(places, found, strict=True))
+        cursors = dict.fromkeys(ids)
+        found = await read_tasks(self._scope, cursors, payloads=admit_flag("payloads", payloads))
+        by_id = dict(zip(cursors, found, strict=True))
         return [by_id[id] for id in ids]
 
     async def requeue(self, id: str) -> None:

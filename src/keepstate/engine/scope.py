@@ -18,7 +18,7 @@ from keepstate.engine.unit import Unit
 from keepstate.engine.updating import in_turn
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
 from keepstate.names import stored_name
-from keepstate.stores.protocol import Applied, Entry, Store
+from keepstate.stores.protocol import Applied, Entry, Mark, Store
 from keepstate.values import codec
 from keepstate.values.codec import Codec
 from keepstate.values.key import pack
@@ -136,7 +136,8 @@ class Scope(ABC):
         """Yields the entries under a prefix in order, each with the unit that has read it.
 
         Inside a transaction they are of one revision, its own writes among them, and the transaction applies
-        only if the space has not moved on. Outside each page is of a revision of its own.
+        only if the space has not moved on. Outside each page is of a revision of its own; the unit's
+        `scanned_at` tells which.
         """
 
     @abstractmethod
@@ -246,6 +247,7 @@ class SpaceScope(Scope):
         while True:
             page = await store.scan(self.stored_name, prefix, after=after)
             unit = Unit(store, self.stored_name, self.name)
+            unit.scanned_at = Mark(page.revision, page.nonce)
             for entry in page.entries:
                 yield unit, entry
             if page.next is None:

@@ -71,9 +71,11 @@ class TaskInfo:
         put_at: When it was put, by the store's clock.
         due_at: When it can be claimed; for a claimed one, when its lease ends.
         result: What it was completed with.
-        cursor: Where a listing goes on after it.
+        cursor: An opaque text, of a task that `list` gave: as `after=`, in any process, the listing goes on
+            behind this task. None otherwise.
         token: With the id, what proves the present claim; 0 before the first one.
         payload: What it is about, if that was asked for; None of a completed task.
+        version: The revision that last wrote the task; 0 in the transaction that has written it.
     """
 
     id: str
@@ -86,9 +88,10 @@ class TaskInfo:
     put_at: datetime
     due_at: datetime
     result: Any
-    cursor: str
+    cursor: str | None
     token: int = 0
     payload: Any = None
+    version: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,6 +29,7 @@ from keepstate.stores.protocol import (
     Conflict,
     Delete,
     Entry,
+    Mark,
     Put,
     Reading,
     Store,
@@ -57,6 +58,8 @@ class Unit:
         self.name = space if name is None else name
         self._losses = Losses(store, space, self.name)
         self.revision: int | None = None
+        self.scanned_at = Mark(0, b"")
+        """The mark of the revision at which the unit has scanned."""
         self._now_ms: int | None = None
         self._alive_until_ms: int | None = None
         self._moved_at_ms = 0
@@ -230,6 +233,7 @@ class Unit:
             if self.revision is not None and page.revision != self.revision:
                 raise self._moved(None, page.revision)
             self._stand_at(page.revision, page.now_ms)
+            self.scanned_at = Mark(page.revision, page.nonce)
             self._see(page.entries)
             for entry in page.entries:
                 yield entry

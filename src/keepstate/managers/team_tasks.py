@@ -131,7 +131,7 @@ def admit_again(team: Folder, info: TaskInfo, result: object, *, is_part: bool) 
         TransitionError: It has another result.
     """
     what = f"task {info.id.removeprefix(team.prefix)!r} of team {team.id!r} is completed already"
-    if is_part and info.cursor:
+    if is_part and info.version:
         raise TransitionError(f"{what}; leave it out", current="completed", wanted="completed")
     if sameness(info.result["result"]) != sameness(result):
         raise TransitionError(

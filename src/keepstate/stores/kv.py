@@ -230,10 +230,10 @@ class KeyValueStore(StoreBase):
                 continue
             size += len(entry.value)
             if page and size > limits.PAGE_BYTES:
-                return Page(page, page[-1].key, head.revision, now_ms)
+                return Page(page, page[-1].key, head.revision, now_ms, head.nonce)
             page.append(entry)
         following = keys[limit - 1] if len(keys) > limit else None
-        return Page(page, following, head.revision, now_ms)
+        return Page(page, following, head.revision, now_ms, head.nonce)
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         head = self._head(space)

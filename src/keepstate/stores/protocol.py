@@ -208,6 +208,8 @@ class Page(msgspec.Struct, frozen=True):
     """What to give as `after` for the following page."""
     revision: int
     now_ms: int
+    nonce: bytes
+    """The nonce of `revision`; see `Changes.nonces`."""
 
 
 class Store(Protocol):

@@ -415,15 +415,15 @@ class SpaceState:
         last: bytes | None = None
         for key in keys:
             if len(found) == limit or looked == limits.PAGE_ROWS:
-                return Page(found, last, self.revision, now_ms)
+                return Page(found, last, self.revision, now_ms, self._nonce_of(self.revision))
             entry = self.live(key, at_ms)
             if entry is not None:
                 size += len(entry.value)
                 if size > limits.PAGE_BYTES and found:
-                    return Page(found, last, self.revision, now_ms)
+                    return Page(found, last, self.revision, now_ms, self._nonce_of(self.revision))
                 found.append(entry)
             looked, last = looked + 1, key
-        return Page(found, None, self.revision, now_ms)
+        return Page(found, None, self.revision, now_ms, self._nonce_of(self.revision))
 
     def changes(self, space: str, after: int, limit: int) -> Changes:
         """Returns whole logged revisions above `after`."""

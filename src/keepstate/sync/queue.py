@@ -182,9 +182,15 @@ class Queue(Twin[engine.Queue]):
 
         Args:
             state: `ready`, `waiting`, `claimed`, `done` or `dead`.
-            after: The `cursor` of the task to go on behind.
+            after: The `cursor` of the task to go on behind. Another process that goes on behind a cursor
+                compares its history in one read more.
             limit: How many at the most.
             payloads: Reads what they are about, too.
+
+        Raises:
+            CompactedError: The log no longer reaches back to the page of a cursor from another process.
+            HistoryLostError: The store lost the history that the cursor was read in.
+            InvalidError: The cursor is of another space or state.
         """
         return finish(self._inner.list(state, after=after, limit=limit, payloads=payloads))
 

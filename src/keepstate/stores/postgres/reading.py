@@ -55,7 +55,11 @@ def page(fields: Fields) -> Page:
         from_expiries(fields[9]), strict=True,
     )  # fmt: skip
     return Page(
-        [Entry(*column) for column in columns], fields[4], from_int8(fields[0]), from_int8(fields[10])
+        [Entry(*column) for column in columns],
+        fields[4],
+        from_int8(fields[0]),
+        from_int8(fields[10]),
+        fields[2] or b"",
     )
 
 

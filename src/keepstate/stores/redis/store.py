@@ -320,7 +320,7 @@ class RedisStore(StoreBase):
             for key, head, value in zip(found[::3], found[1::3], found[2::3], strict=True)
         ]
         following, now_ms = cast("bytes | None", reply[2]), cast("int", reply[3])
-        return Page(cast("list[Entry]", entries), following, state.revision, now_ms)
+        return Page(cast("list[Entry]", entries), following, state.revision, now_ms, state.nonce)
 
     def mark(self, space: str) -> Mark | None:
         """Returns the highest mark that this handle has seen of the space."""

@@ -91,16 +91,16 @@ def scan(
         execute, head.id, prefix, after, reverse=reverse
     ):
         if len(found) == limit or looked == limits.PAGE_ROWS:
-            return Page(found, last, head.revision, head.now_ms)
+            return Page(found, last, head.revision, head.now_ms, head.nonce)
         if expires_at_ms is None or expires_at_ms > at_ms:
             if seal != schema.entry_seal(key, value, version, expires_at_ms):
                 raise schema.damaged(f"the entry of {key!r}", path, head.name)
             size += len(value)
             if size > limits.PAGE_BYTES and found:
-                return Page(found, last, head.revision, head.now_ms)
+                return Page(found, last, head.revision, head.now_ms, head.nonce)
             found.append(Entry(key, value, version, created, expires_at_ms))
         looked, last = looked + 1, key
-    return Page(found, None, head.revision, head.now_ms)
+    return Page(found, None, head.revision, head.now_ms, head.nonce)
 
 
 def _rows(execute: Execute, number: int, prefix: bytes, after: bytes | None, *, reverse: bool) -> Rows:

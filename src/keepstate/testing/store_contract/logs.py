@@ -226,6 +226,23 @@ class Logs(Stage):
         assert (await nonces(store, space, 1))[1] == before[1]
         assert (await nonces(store, space, 0))[1] == before[1]
 
+    async def test_a_page_tells_the_nonce_of_its_revision(self, store: StoreBase, space: str) -> None:
+        keys = [b"\x01%d" % i for i in range(3)]
+        told: list[tuple[int, bytes]] = []
+        logged: list[tuple[int, bytes]] = []
+        for key in keys:
+            await applied(store, space, Put(key, b"1"))
+            logged += [*(await nonces(store, space, await revision_of(store, space))).items()] * 2
+            first = await store.scan(space, b"\x01", limit=1)
+            last = await store.scan(space, b"\x01", after=keys[0])
+            told += [(page.revision, page.nonce) for page in (first, last)]
+        await store.drop(space)
+        dropped = await store.scan(space, b"\x01")
+
+        assert told == logged
+        assert [revision for revision, _ in told] == [1, 1, 2, 2, 3, 3]
+        assert (await nonces(store, space, dropped.revision))[dropped.revision] == dropped.nonce
+
     async def test_the_floor_keeps_its_nonce(self, store: StoreBase, space: str) -> None:
         """Of a log that is cut, and of a space that was dropped."""
         known: dict[int, bytes] = {}

@@ -41,7 +41,7 @@ class Reads(Stage):
         assert (list(reading.entries), reading.revision) == ([None], 0)
         assert reading.now_ms > 0
         page = await store.scan(space, b"\x01")
-        assert page == Page([], None, 0, page.now_ms)
+        assert page == Page([], None, 0, page.now_ms, b"")
 
     async def test_reading_no_keys_tells_the_revision(self, store: StoreBase, space: str) -> None:
         await applied(store, space, Put(A, b"1"))

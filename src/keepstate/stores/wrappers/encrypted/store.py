@@ -285,7 +285,7 @@ class EncryptedStore(StoreWrapper):
                 break
             entries += found
             page = more
-        return Page(entries, page.next, page.revision, now_ms)
+        return Page(entries, page.next, page.revision, now_ms, page.nonce)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Reads the log and opens what it holds; what was only sealed again is no change."""
