@@ -27,13 +27,13 @@ from keepstate._runner import (
     reentrant_lock,
     runner_of,
 )
-from keepstate.engine.admission import admit_text
+from keepstate.engine.admission import admit_path
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError, UnsupportedError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.kv import KeyValues, KeyValueStore
 from keepstate.stores.protocol import Coloured, Store
-from keepstate.stores.urls import StoreUrl, shown, store_class
+from keepstate.stores.urls import StoreUrl, refuse_as_path, shown, store_class
 from keepstate.stores.wrappers.keyless import refused_if_encrypted
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 
@@ -88,13 +88,15 @@ def source_of(
     if encryption is not None:
         _admit_keys(encryption)
     if isinstance(url, str):
-        return OpenStore(admit_text("url", url), colour, encryption=encryption)
+        return OpenStore(admit_url("url", url), colour, encryption=encryption)
     if isinstance(url, PathLike):
         try:
-            path = Path(url).absolute()
+            path = Path(url)
         except TypeError as error:  # one of bytes
             raise InvalidError(f"the store is given as {_kind_of(url)}; give a path of text") from error
-        return OpenStore(f"sqlite:///{quote(os.fspath(path))}", colour, encryption=encryption)
+        refuse_as_path("url", str(path))
+        _refuse_no_text("url", str(path))
+        return OpenStore(f"sqlite:///{quote(str(path.absolute()))}", colour, encryption=encryption)
     if isinstance(url, type) or not callable(getattr(url, "apply", None)):
         raise InvalidError(
             f"the store is given as {_kind_of(url)}; give a URL such as {DEFAULT_URL}, a path, or a store "
@@ -108,6 +110,45 @@ def source_of(
         store = url if url.colour == colour else url.twin(runner_of(colour))
         return _owned(store, colour)
     return PassedStore(url, colour)
+
+
+def admit_url(what: str, url: object) -> str:
+    """Return a text that is given as a URL as a plain str.
+
+    Raises:
+        InvalidError: It is no str, or none that UTF-8 can hold. The message shows no password.
+    """
+    if not isinstance(url, str):
+        raise InvalidError(f"`{what}` is {_kind_of(url)}; give a str")
+    if not _is_text(url):
+        raise InvalidError(f"`{what}` is {shown(url)}, no text that UTF-8 can hold")
+    return str.__str__(url)
+
+
+def admit_file(what: str, path: str | PathLike[str]) -> str:
+    """Return the path of a file as a str.
+
+    Raises:
+        InvalidError: It is none, or no text that UTF-8 can hold, or a URL, which the message does not show.
+    """
+    if isinstance(path, str | PathLike):
+        refuse_as_path(what, str(path))
+    text = admit_path(what, path)
+    _refuse_no_text(what, text)
+    return text
+
+
+def _refuse_no_text(what: str, path: str) -> None:
+    if not _is_text(path):
+        raise InvalidError(f"`{what}` is {path!r}, no text that UTF-8 can hold; give another name")
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def shown_url(url: str) -> str:

@@ -67,6 +67,17 @@ def test_no_command_prints_what_a_terminal_acts_on(
     assert ACTS.findall(printed.out + printed.err) == []
 
 
+@pytest.mark.parametrize("typed", ['"\udcff"', '{"a": "\ud800"}', "-"])
+def test_a_value_that_utf_8_cannot_hold_is_refused_in_words(
+    url: str, typed: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO('"\udcff"'))
+
+    assert run(["put", "s", "k", typed, "--url", url]) == exits.USAGE
+
+    assert "is no JSON" in capsys.readouterr().err
+
+
 def test_json_says_the_same_value_in_escapes(url: str, capsys: pytest.CaptureFixture[str]) -> None:
     run(["get", SPACE, f"plan{HOSTILE}", "--json", "--url", url])
     told = json.loads(capsys.readouterr().out)
@@ -166,6 +177,22 @@ def test_an_export_to_a_link_leaves_what_it_leads_to(tmp_path: Path, exported: A
 
     assert (tmp_path / "precious").read_bytes() == b"what somebody else keeps"
     assert not (tmp_path / "link").is_symlink()
+
+
+@pytest.mark.parametrize("words", [["spaces"], ["doctor"], ["verify"], ["sweep"]], ids=" ".join)
+def test_a_command_makes_no_store_behind_a_tier(
+    words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    code = run([*words, "--url", f"tiered+sqlite:///{tmp_path}/typo.db"])
+
+    assert code == exits.FAILED
+    assert "there is no store at tiered+sqlite://" in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_ends_with_the_command_is_not_written_behind_a_tier(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["put", "s", "k", "1", "--url", "tiered+memory://x"]) == exits.USAGE
+    assert "ends with this command" in capsys.readouterr().err
 
 
 def test_the_forms_of_a_value_are_still_json() -> None:

@@ -209,6 +209,30 @@ def test_unsafe_fs_takes_a_file_with_a_second_name(scheme: str, tmp_path: Path) 
     finish(store.close())
 
 
+# ---- what stands beside a database
+
+BESIDE: dict[str, Callable[[Path, Path], None]] = {
+    "hard link": lambda beside, other: beside.hardlink_to(other),
+    "link": lambda beside, other: beside.symlink_to(other),
+    "pipe": lambda beside, _: os.mkfifo(beside),
+}
+
+
+@pytest.mark.parametrize("kind", BESIDE)
+@pytest.mark.parametrize("name", ["store-wal", "store-shm", "store-journal"])
+def test_a_log_that_is_another_file_is_refused_and_left_alone(kind: str, name: str, tmp_path: Path) -> None:
+    put(store := opened("sqlite", tmp_path / "store"), b"1")
+    finish(store.close())
+    (private := tmp_path / "private").write_text("of another program")
+    (tmp_path / name).unlink(missing_ok=True)
+    BESIDE[kind](tmp_path / name, private)
+
+    with pytest.raises(InvalidError, match=f"{name} is a link, has a second name"):
+        opened("sqlite", tmp_path / "store")
+
+    assert private.read_text() == "of another program"
+
+
 # ---- what is made, and for whom
 
 

@@ -55,15 +55,21 @@ MISSPELLED = [
     "tiered+redis://h/0?warm=redis://ann:s3cret",
     "tiered+memory://x?warm=redis:/ann:s3cret@h",
     "mongo://ann:s3cret@h",
+    "redis://ann:s3cret@h\ud800",
+    "redis://ann:s3cret@h/0?prefix=\ud800",
+    "postgresql://ann:s3cret@h/db\udcff",
+    "ann:s3cret@h\udcff",
 ]
 
 
 @pytest.mark.parametrize("url", MISSPELLED)
 def test_no_error_or_repr_shows_the_password_of_a_misspelled_url(url: str) -> None:
-    said = [shown(url)]
+    said, coded = [shown(url)], url.encode(errors="surrogatepass")
     for call in (
         lambda: keepstate.sync.open(url),
-        lambda: keepstate.sync.open(url.encode()),  # type: ignore[call-overload]  # a mistake that is made
+        lambda: keepstate.sync.open(coded),  # type: ignore[call-overload]  # a mistake that is made
+        lambda: keepstate.RedisBackend(coded),  # type: ignore[arg-type]  # likewise
+        lambda: keepstate.StateConfig(backend=coded, url=coded),  # type: ignore[arg-type]  # likewise
         lambda: keepstate.RedisBackend(url),
         lambda: keepstate.PostgresBackend(url),
         lambda: keepstate.StateConfig(backend=url, redis_url=url, url=url),
@@ -78,6 +84,41 @@ def test_no_error_or_repr_shows_the_password_of_a_misspelled_url(url: str) -> No
             said += (str(error), repr(error), *map(str, chained(error)))
 
     assert [text for text in said if re.search("s3|cret", text)] == []
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["redis://ann:s3cret@h", "tiered+rediss://ann:s3cret@h", "Postgres://ann:s3cret@h/db", "x://s3cret@h"],
+)
+def test_a_url_in_place_of_a_path_is_refused_and_not_shown(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    path = Path(url) if url[0] != "x" else url
+    for call in (
+        lambda: keepstate.SQLiteBackend(path),
+        lambda: keepstate.FileBackend(path),
+        lambda: keepstate.sync.StateManager(persistence="sqlite", file_path=path),
+        lambda: keepstate.AgentStateStore(persistence="file", file_path=path),
+        lambda: keepstate.sync.open(path),
+    ):
+        with pytest.raises(InvalidError) as caught:
+            call()
+        assert not re.search("s3|cret", "".join(map(str, chained(caught.value))))
+
+    assert not re.search("s3|cret", repr(keepstate.StateConfig(backend="sqlite", file_path=path)))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("path", ["a\ud800.db", Path("a\udcff.db")])
+def test_a_path_that_utf_8_cannot_hold_is_refused_in_words(path: str | Path) -> None:
+    for call in (
+        lambda: keepstate.SQLiteBackend(path),
+        lambda: keepstate.sync.StateManager(persistence="file", file_path=path),
+        lambda: keepstate.sync.open(Path(path)),
+    ):
+        with pytest.raises(InvalidError, match="no text that UTF-8 can hold"):
+            call()
 
 
 def chained(error: BaseException) -> Iterator[BaseException]:
@@ -137,7 +178,7 @@ def test_schemes_of_other_programs_are_taken_for_ours(url: str, wanted: str) -> 
     ("url", "wanted"),
     [
         ("sqlite:///x.db?durability=ful", "durability=ful: it is full or normal"),
-        ("file:///x.journal?format=xml", "format=xml: it is json or msgpack"),
+        ("file:///x.journal?format=xml", "format=xml: it is json or json-zstd or msgpack or msgpack-zstd"),
         ("sqlite:///x.db?unsafe_fs=maybe", "unsafe_fs=maybe: it is 1 or 0, true or false"),
         ("sqlite:///x.db?durability=full&wait_s=0", "wait_s=0: Expected `float` > 0.0"),
         ("redis://h/0?max_connections=no", "max_connections=no: Expected `int`"),

@@ -61,7 +61,7 @@ async def verify(session: Session) -> int:
     parsed = checked(session.chosen_url())
     report = _Report()
     with _progress("verifying") as (bar, task):
-        if parsed.scheme in FILES:
+        if parsed.backend in FILES:
             async with remains_of(parsed) as remains:
                 names = [space.name for space in remains.spaces() if space.exists]
                 report.damages += remains.damages
@@ -129,7 +129,7 @@ async def repair(source: str, target: str, *, session: Session = _PLAIN) -> int:
 
 
 def _refuse_present(target: StoreUrl) -> None:
-    if target.scheme not in FILES:
+    if target.backend not in FILES:
         return
     path = Path(target.path)
     if path.exists() and not (path.is_dir() and not any(path.iterdir())):
@@ -138,7 +138,7 @@ def _refuse_present(target: StoreUrl) -> None:
 
 @asynccontextmanager
 async def _source(url: StoreUrl, text: str) -> AsyncGenerator[Remains]:
-    if url.scheme in FILES:
+    if url.backend in FILES:
         async with remains_of(url) as remains:
             yield remains
         return

@@ -80,7 +80,7 @@ async def remains_of(url: StoreUrl) -> AsyncGenerator[Remains]:
         NotFoundError: There is no such file.
     """
     path = os.path.abspath(url.path)
-    if url.scheme == "file":
+    if url.backend == "file":
         from keepstate.stores.file.salvage import JournalRemains
         from keepstate.stores.file.store import JOURNAL
 

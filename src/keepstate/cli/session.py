@@ -111,7 +111,7 @@ def checked(url: str) -> StoreUrl:
 
 def refuse_absent(url: StoreUrl) -> None:
     """Raises `NotFoundError` for a file that is not there, where nothing is to be made."""
-    if url.scheme in FILES and not Path(url.path).exists():
+    if url.backend in FILES and not Path(url.path).exists():
         raise NotFoundError(f"there is no store at {url}; `keepstate put` would make one")
 
 
@@ -130,7 +130,7 @@ async def is_there(ks: Keepstate, space: str) -> bool:
 
 def refuse_memory(url: StoreUrl) -> None:
     """Raises `InvalidError` for a store that ends with this process, where something is to be kept."""
-    if url.scheme == "memory":
+    if url.backend == "memory":
         raise InvalidError(
             f"{url} ends with this command, and what it wrote too; give {DEFAULT_URL} or a server"
         )
@@ -252,7 +252,7 @@ def read_value(text: str) -> Any:
     given = sys.stdin.read() if text == "-" else text
     try:
         value = msgspec.json.decode(given)
-    except (msgspec.DecodeError, RecursionError) as error:
+    except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
         raise InvalidError(
             f"{given[:40]!r} is no JSON ({error}); text needs quotes: '\"like this\"'"
         ) from error

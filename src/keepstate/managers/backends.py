@@ -12,9 +12,9 @@ from os import PathLike
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
-from keepstate.engine.admission import admit_flag, admit_path, admit_text
+from keepstate.engine.admission import admit_flag, admit_text
 from keepstate.errors import InvalidError
-from keepstate.opening import shown_url
+from keepstate.opening import admit_file, admit_url, shown_url
 from keepstate.values import limits
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class FileBackend:
     compression: bool = False
 
     def __post_init__(self) -> None:
-        admit_path("base_path", self.base_path)
+        admit_file("base_path", self.base_path)
         if self.format not in ("json", "msgpack"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`format` is {self.format!r}; it is 'json' or 'msgpack'")
         admit_flag("compression", self.compression)
@@ -84,7 +84,7 @@ class SQLiteBackend:
     durability: Literal["full", "normal"] = "full"
 
     def __post_init__(self) -> None:
-        admit_path("path", self.path)
+        admit_file("path", self.path)
         if self.durability not in ("full", "normal"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`durability` is {self.durability!r}; it is 'full' or 'normal'")
 
@@ -174,9 +174,17 @@ def described(settings: DataclassInstance) -> str:
     parts: list[str] = []
     for field in fields(settings):
         value = getattr(settings, field.name)
-        holds_url = isinstance(value, str) and (field.name in _URL_FIELDS or "://" in value)
-        parts.append(f"{field.name}={_shown_place(value) if holds_url else repr(value)}")
+        parts.append(f"{field.name}={_shown_field(field.name, value)}")
     return f"{type(settings).__name__}({', '.join(parts)})"
+
+
+def _shown_field(name: str, value: object) -> str:
+    is_wrong = isinstance(value, bytes) or (isinstance(value, PathLike) and ":/" in str(value))
+    if is_wrong:  # a URL may be meant; `Path` makes one slash of its two
+        return f"<{type(value).__name__}>"
+    if isinstance(value, str) and (name in _URL_FIELDS or "://" in value):
+        return _shown_place(value)
+    return repr(value)
 
 
 def _shown_place(text: str) -> str:
@@ -203,7 +211,7 @@ def url_of(
     }
     if persistence is None:
         _refuse_beside(given, "no `persistence`", allowed=("url",))
-        return SHARED_MEMORY if url is None else admit_text("url", url)
+        return SHARED_MEMORY if url is None else admit_url("url", url)
     if not isinstance(persistence, str):
         _refuse_beside(given, f"{type(persistence).__name__}(…)")
         return persistence.store_url
@@ -229,7 +237,7 @@ def _of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
             return _admit_scheme("url", given["url"], (name,))
         path = given.get("file_path")
         if path is not None:
-            admit_path("file_path", path)
+            admit_file("file_path", path)
         if name == "sqlite":
             return SQLiteBackend(_SQLITE if path is None else path).store_url
         return FileBackend().store_url if path is None else _of_journal(path)
@@ -245,7 +253,7 @@ def _of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
 
 def _of_journal(path: str | PathLike[str]) -> str:
     """Returns the URL of a journal; one whose name ends in `.json` is kept as JSON."""
-    name = admit_path("file_path", path)
+    name = admit_file("file_path", path)
     return _of_file("file", name, {"format": "json"} if name.endswith(".json") else {})
 
 
@@ -272,7 +280,7 @@ def _refuse_beside(given: Mapping[str, object], beside: str, *, allowed: tuple[s
 
 
 def _admit_scheme(what: str, url: object, schemes: tuple[str, ...]) -> str:
-    text = admit_text(what, url)
+    text = admit_url(what, url)
     if text.partition("://")[0].lower() not in schemes:
         raise InvalidError(f"`{what}` is no URL of {' or '.join(schemes)}: {shown_url(text)!r}")
     return text

@@ -67,6 +67,30 @@ def refuse_second_name(path: str) -> None:
         )
 
 
+def refuse_second_name_beside(path: str) -> None:
+    """Refuse a log or shared memory beside a database that writing would change elsewhere.
+
+    SQLite opens these files by name and follows what it finds: it overwrites a file that has a second name,
+    and waits at a pipe for ever.
+
+    Args:
+        path: The database, absolute and without links.
+
+    Raises:
+        InvalidError: One is a link, has a second name, or is not a file.
+    """
+    for beside in (f"{path}-wal", f"{path}-shm", f"{path}-journal"):
+        try:
+            found = os.lstat(beside)
+        except OSError:
+            continue  # not there yet, or what opens it says why it cannot
+        if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+            raise InvalidError(
+                f"{beside} is a link, has a second name (a hard link) or is not a file, and writing to it "
+                "would change something else: find out which is the database's own log, and remove the other"
+            )
+
+
 def refuse_unsafe(path: str) -> None:
     """Raises `UnsupportedError` if the file is on a file system that does not keep a database safe."""
     kind = kind_of(path)

@@ -50,6 +50,7 @@ _HOST: Final = re.compile(r"(\[[0-9a-fA-F:.%]*\]|[^:\[\]]*)(:\d*)?")
 _HALF_QUOTED: Final = re.compile(r"%(?![0-9a-fA-F]{2})")
 _USER: Final = re.compile(r"[\w.-]+")
 _OPTION: Final = re.compile(r"[a-zA-Z][a-zA-Z0-9_.-]*")
+_NO_TEXT: Final = re.compile("[\ud800-\udfff]")
 _SECRET: Final = re.compile(r"pas|pwd|pw$|secret|key|token|auth|cred")
 """Found in the names of options whose values are not shown; misspelled ones too."""
 _QUOTING: Final = "signs of a user or password are quoted there, such as %40 for @, %2F for / and %3F for ?"
@@ -90,6 +91,8 @@ class StoreUrl(msgspec.Struct, frozen=True):
         scheme, found, rest = text.partition("://")
         if not found or not _SCHEME.fullmatch(scheme):
             raise InvalidError(_not_a_url(text))
+        if not text.isascii() and _NO_TEXT.search(text):
+            raise InvalidError(f"{_start(text)} holds a character that UTF-8 cannot hold; write the URL anew")
         if "#" in rest:
             raise InvalidError(
                 f"a store URL has no part after a '#'; write %23 where {_start(text)} means one"
@@ -172,6 +175,18 @@ class StoreUrl(msgspec.Struct, frozen=True):
             raise InvalidError(f"{self.scheme}:// has no options, but {', '.join(self.options)} was given")
 
 
+def refuse_as_path(what: str, path: str) -> None:
+    """Raise `InvalidError` for a URL that was given as the path of a file; the message does not show it.
+
+    `pathlib.Path` makes one slash of the two after the scheme.
+    """
+    scheme, found, _ = path.partition(":/")
+    if "://" in path or (found and _backend_of(scheme) in BACKENDS):
+        raise InvalidError(
+            f"`{what}` is the path of a file, and a URL was given; give that as a str where a URL is taken"
+        )
+
+
 def shown(url: str) -> str:
     """Return what may be shown of a text that was given as a URL: no password, however it is misspelled."""
     try:
@@ -221,10 +236,14 @@ def _wanted(kind: Any) -> str | None:
 
 def _scheme_of(text: str) -> str:
     """Returns the scheme that a URL begins with, by the name that a store has here."""
-    scheme = text.partition("://")[0].lower()
-    tier = TIERED if scheme.startswith(TIERED) else ""
-    backend = scheme.removeprefix(TIERED)
-    return tier + _ALIASES.get(backend, backend)
+    scheme = text.partition("://")[0]
+    tier = TIERED if scheme.lower().startswith(TIERED) else ""
+    return tier + _backend_of(scheme)
+
+
+def _backend_of(scheme: str) -> str:
+    backend = scheme.lower().removeprefix(TIERED)
+    return _ALIASES.get(backend, backend)
 
 
 def _not_a_url(text: str) -> str:

@@ -188,7 +188,12 @@ def _ints(parts: list[Any]) -> list[int]:
     return parts
 
 
-def _pattern_parts(value: re.Pattern[Any]) -> Parts:
+def pattern_fields(value: re.Pattern[Any]) -> dict[str, Any]:
+    """Return the text and flags of a pattern.
+
+    Raises:
+        InvalidError: It would not come back as it is, or compiling it takes long.
+    """
     text: object = value.pattern
     if type(text) is not str and type(text) is not bytes:
         raise InvalidError(f"the pattern was compiled from a {type(text).__name__}; use str or bytes")
@@ -207,11 +212,23 @@ def _pattern_parts(value: re.Pattern[Any]) -> Parts:
             f"the pattern has the flag {re.RegexFlag(value.flags & ~_CHECKED_FLAGS)!r}, which would act "
             "whenever it is read; compile it without"
         )
-    return Parts(types.PATTERN, {"pattern": text, "flags": value.flags})
+    return {"pattern": text, "flags": value.flags}
+
+
+def _pattern_parts(value: re.Pattern[Any]) -> Parts:
+    return Parts(types.PATTERN, pattern_fields(value))
 
 
 def _pattern(parts: list[Any]) -> re.Pattern[Any]:
-    text, flags = parts
+    return pattern_of(*parts)
+
+
+def pattern_of(text: Any, flags: Any) -> re.Pattern[Any]:
+    """Return the pattern that has such fields, compiled in bounded time.
+
+    Raises:
+        ValueError: No pattern that is written has them.
+    """
     if type(text) not in (str, bytes) or len(text) > limits.PATTERN_LENGTH:
         raise ValueError("a pattern is longer than any that is written")
     if _is_laborious(text, flags):

@@ -460,6 +460,19 @@ def test_a_class_that_is_not_allowed_is_told_by_its_channel(tmp_path: Path) -> N
     assert f"channel 'ticket' of checkpoint {id} of thread 't': an object" in elsewhere(url, ())[0]
 
 
+@pytest.mark.parametrize("text", ["[\0-\U0010ffff]" * 600, "a" * 4097, "(?:" * 2000 + "a" + ")?" * 2000])
+def test_a_pattern_that_takes_long_to_compile_is_not_made(text: str) -> None:
+    re.purge()
+
+    with pytest.raises(InvalidError, match=r"regex@1 does not fit re\.Pattern: ValueError\('a pattern "):
+        Values(Classes()).load(stored_object("regex", {"pattern": text, "flags": int(re.IGNORECASE)}), "here")
+
+
+def test_a_pattern_that_would_not_be_read_is_refused_when_it_is_written() -> None:
+    with pytest.raises(InvalidError, match=r"has 4097 characters, and at most 4096 are stored"):
+        Values(Classes()).dump(re.compile("a" * 4097))
+
+
 def test_a_pattern_prints_nothing_when_it_is_read(capfd: pytest.CaptureFixture[str]) -> None:
     given = stored_object("regex", {"pattern": "a+b", "flags": int(re.DEBUG | re.ASCII)})
 

@@ -24,6 +24,7 @@ from pydantic import SecretBytes, SecretStr
 from keepstate.errors import InvalidError
 from keepstate.values.schema import Registration
 from keepstate.values.shapes import ExceptionShape, Shape, shape_of
+from keepstate.values.standard import pattern_fields, pattern_of
 
 Snapshot: Final = types._DeltaSnapshot  # pyright: ignore[reportPrivateUsage]
 """A value of a delta channel that stands whole in its checkpoint."""
@@ -161,7 +162,7 @@ def framework() -> tuple[Registration, ...]:
         "error": (BaseException, PlainShape(lambda it: {"value": repr(it)}, _value)),
         "plain": (_Plain, PlainShape(lambda it: {}, _value)),
         "deque": (deque, PlainShape(lambda it: {"items": [*it], "most": it.maxlen}, _deque)),
-        "regex": (re.Pattern, PlainShape(lambda it: {"pattern": it.pattern, "flags": it.flags}, _regex)),
+        "regex": (re.Pattern, PlainShape(_regex_fields, _regex)),
         "bytearray": (
             bytearray,
             PlainShape(lambda it: {"bytes": bytes(it)}, _bytearray),
@@ -205,7 +206,13 @@ def _bytearray(fields: Mapping[str, Any]) -> bytearray:
 
 def _regex(fields: Mapping[str, Any]) -> re.Pattern[Any]:
     # To compile with this flag prints, and stored bytes must not decide what a process prints.
-    return re.compile(fields["pattern"], fields["flags"] & ~re.DEBUG)
+    return pattern_of(fields["pattern"], fields["flags"] & ~int(re.DEBUG))
+
+
+def _regex_fields(pattern: re.Pattern[Any]) -> dict[str, Any]:
+    if pattern.flags & re.DEBUG:
+        pattern = re.compile(pattern.pattern, pattern.flags & ~re.DEBUG)
+    return pattern_fields(pattern)
 
 
 def _secret(kind: Any) -> PlainShape:

@@ -26,7 +26,13 @@ from keepstate.errors import (
     StoreUnavailableError,
 )
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
-from keepstate.stores.places import is_forbidden, refuse_irregular, refuse_second_name, refuse_unsafe
+from keepstate.stores.places import (
+    is_forbidden,
+    refuse_irregular,
+    refuse_second_name,
+    refuse_second_name_beside,
+    refuse_unsafe,
+)
 from keepstate.stores.protocol import (
     Batch,
     Capabilities,
@@ -159,6 +165,7 @@ class SqliteStore(StoreBase):
                 f"the folder {folder} of {self.url} is not there; make it", url=self.url
             )
         refuse_irregular(path)
+        refuse_second_name_beside(os.path.realpath(path))
         if not self._unsafe_fs:
             refuse_unsafe(os.path.realpath(path))
             refuse_second_name(os.path.realpath(path))
