@@ -32,7 +32,7 @@ from keepstate.values.key import Stamp, pack, stamp_suffix, unpack
 _READ_AT_ONCE: Final = 8
 """As many as always fit into one answer."""
 _SEALED_BITS: Final = 0x3F
-_LEAST_SEALED: Final = 41
+_LEAST_SEALED: Final = 42
 """No encrypted value is shorter."""
 
 

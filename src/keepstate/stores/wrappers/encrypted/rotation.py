@@ -12,7 +12,7 @@ from keepstate.errors import KeepstateError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Applied, Batch, Check, Entry, Put
 from keepstate.stores.wrappers.encrypted.ring import KeyRing
-from keepstate.stores.wrappers.encrypted.sealing import Opened, Sealer
+from keepstate.stores.wrappers.encrypted.sealing import Opened, Sealer, Terms
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 
 _SECTIONS: Final = (b"\x00", b"\x01", b"\x02")
@@ -48,6 +48,7 @@ class Rotation:
         size = 0
         for entry in entries:
             opened = sealer.open(space, entry.key, entry.value)
+            opened.refuse_altered(space, entry, now_ms)  # sealed again, a change would look as it was meant
             if opened.key_id != self._newest:
                 put = self._put(space, entry, opened, sealer, now_ms)
                 left[entry.key] = put, Check(entry.key, version=entry.version)
@@ -64,7 +65,8 @@ class Rotation:
         return 0
 
     def _put(self, space: str, entry: Entry, opened: Opened, sealer: Sealer, now_ms: int) -> Put:
-        version = entry.version if opened.version is None else opened.version
-        sealed = sealer.seal(space, entry.key, opened.value, version=version)
         left_ms = None if entry.expires_at_ms is None else max(1, entry.expires_at_ms - now_ms)
+        terms = Terms(left_ms, opened.terms.created)
+        version = opened.version_of(entry)
+        sealed = sealer.seal(space, entry.key, opened.value, terms=terms, version=version)
         return Put(entry.key, sealed, left_ms)

@@ -35,7 +35,14 @@ from keepstate.stores.protocol import (
 )
 from keepstate.stores.wrappers.encrypted.ring import KeyRing, derived
 from keepstate.stores.wrappers.encrypted.rotation import Rotation
-from keepstate.stores.wrappers.encrypted.sealing import OVERHEAD_BYTES, STORE_ID_BYTES, Sealer
+from keepstate.stores.wrappers.encrypted.sealing import (
+    MOST_OVERHEAD_BYTES,
+    STORE_ID_BYTES,
+    THIS_WRITE,
+    Sealer,
+    Terms,
+    plain_size,
+)
 from keepstate.stores.wrappers.keyless import RECORD, refuse_record, spaces_but_record
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.values import limits
@@ -45,7 +52,7 @@ _NO_STORE: Final = bytes(STORE_ID_BYTES)
 _SECRET_BYTES: Final = 32
 _NAMES_KEPT: Final = 4096
 
-_SURELY_FIT: Final = limits.READ_BYTES // (limits.VALUE_BYTES + OVERHEAD_BYTES)
+_SURELY_FIT: Final = limits.READ_BYTES // (limits.VALUE_BYTES + MOST_OVERHEAD_BYTES)
 _ATTEMPTS: Final = 64
 
 
@@ -53,8 +60,10 @@ class EncryptedStore(StoreWrapper):
     """Seals each value with AES-256-GCM for the place where it stands.
 
     What is read and is not as it was sealed there raises `CorruptError`: changed or cut bytes, a row that was
-    moved, written without encryption, or sealed under no key of the ring. Not detected: an older value put
-    back at its own place, a row removed, and two events of one stream and index that changed places.
+    moved, written without encryption, or sealed under no key of the ring; an expiry that its writer cannot
+    have meant; a creation other than the one that its writer named. Not detected: an older value put back at
+    its own place, a row removed or made to expire early, an expiry put off by less than the time to live, and
+    two events of one stream and index that changed places.
 
     Args:
         store: What keeps the sealed values, opened or not.
@@ -172,9 +181,17 @@ class EncryptedStore(StoreWrapper):
         refuse_record(batch.space)
         sealer, space = self._sealer, batch.space
         writes: list[Write] = []
+        created = {check.key: check.created or THIS_WRITE for check in batch.checks if not check.version}
         for index, write in enumerate(batch.writes):
             if type(write) is Put:
-                value = sealer.seal(space, write.key, write.value, index=index if write.stamp else None)
+                known = THIS_WRITE if write.stamp else created.get(write.key)
+                value = sealer.seal(
+                    space,
+                    write.key,
+                    write.value,
+                    terms=Terms(write.ttl_ms, known),
+                    index=index if write.stamp else None,
+                )
                 writes.append(Put(write.key, value, write.ttl_ms, write.stamp))
             else:
                 writes.append(write)
@@ -212,6 +229,7 @@ class EncryptedStore(StoreWrapper):
             reading = await self._store.read(batch.space, keys[start : start + _SURELY_FIT])
             for entry in filter(None, reading.entries):
                 opened = self._sealer.open(batch.space, entry.key, entry.value)
+                opened.refuse_altered(batch.space, entry, reading.now_ms)
                 if opened.version is not None:
                     versions[entry.key] = opened.version, entry.version
         return versions
@@ -223,7 +241,8 @@ class EncryptedStore(StoreWrapper):
         admission.admit_read(space, keys, at_ms)
         refuse_record(space)
         reading = await self._stored(space, keys, at_ms)
-        entries = [None if entry is None else self._opened(space, entry) for entry in reading.entries]
+        now_ms = reading.now_ms
+        entries = [None if entry is None else self._opened(space, entry, now_ms) for entry in reading.entries]
         if len(entries) > _SURELY_FIT:
             admission.admit_reading(space, sum(len(entry.value) for entry in entries if entry is not None))
         return Reading(entries, reading.revision, reading.now_ms)
@@ -248,7 +267,7 @@ class EncryptedStore(StoreWrapper):
                 readings.append(part)
                 entries += part.entries
                 found = [entry for entry in entries if entry is not None]
-                admission.admit_reading(space, sum(len(entry.value) - OVERHEAD_BYTES for entry in found))
+                admission.admit_reading(space, sum(plain_size(entry.value) for entry in found))
             first = readings[0]
             if all(reading.revision == first.revision for reading in readings):
                 return Reading(entries, first.revision, first.now_ms)
@@ -271,7 +290,7 @@ class EncryptedStore(StoreWrapper):
         page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
         now_ms = page.now_ms
         judged_ms = now_ms if at_ms is None else at_ms
-        entries = [self._opened(space, entry) for entry in page.entries]
+        entries = [self._opened(space, entry, now_ms) for entry in page.entries]
         size = sum(len(entry.value) for entry in entries)
         most = min(limit, limits.PAGE_ROWS)
         # A page that ended at 8 MiB ended early, since what sealing adds was counted too.
@@ -279,7 +298,7 @@ class EncryptedStore(StoreWrapper):
             more = await self._store.scan(
                 space, prefix, after=page.next, limit=1, reverse=reverse, at_ms=judged_ms
             )
-            found = [self._opened(space, entry) for entry in more.entries]
+            found = [self._opened(space, entry, more.now_ms) for entry in more.entries]
             size += sum(len(entry.value) for entry in found)
             if more.revision != page.revision or size > limits.PAGE_BYTES:
                 break
@@ -301,10 +320,10 @@ class EncryptedStore(StoreWrapper):
             return None
         return msgspec.structs.replace(change, old=old and old.value, new=new and new.value)
 
-    def _opened(self, space: str, entry: Entry) -> Entry:
+    def _opened(self, space: str, entry: Entry, now_ms: int) -> Entry:
         opened = self._sealer.open(space, entry.key, entry.value)
-        version = entry.version if opened.version is None else opened.version
-        return Entry(entry.key, opened.value, version, entry.created, entry.expires_at_ms)
+        opened.refuse_altered(space, entry, now_ms)
+        return Entry(entry.key, opened.value, opened.version_of(entry), entry.created, entry.expires_at_ms)
 
     # ---- all spaces
 
@@ -323,4 +342,4 @@ def _as_stored(check: Check, told: int | None, actual: int | None) -> Check:
 
 
 def _ended_by_size(size: int, count: int) -> bool:
-    return size + (count + 1) * OVERHEAD_BYTES > limits.PAGE_BYTES - limits.VALUE_BYTES
+    return size + (count + 1) * MOST_OVERHEAD_BYTES > limits.PAGE_BYTES - limits.VALUE_BYTES
