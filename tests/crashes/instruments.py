@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -22,11 +23,11 @@ from keepstate.stores.base import StoreBase
 from keepstate.stores.file import FileStore
 from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head
 from keepstate.stores.memory import MemoryStore
-from keepstate.stores.protocol import Batch, Put
+from keepstate.stores.protocol import ABSENT, Batch, Check, Put
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.sqlite import SqliteStore
 from keepstate.stores.urls import StoreUrl
-from keepstate.stores.wrappers.encrypted.ring import KeyRing
+from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
 from keepstate.stores.wrappers.encrypted.sealing import Sealer
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.faults.disk import Call, Disk, DiskFiles, FailingDisk
@@ -206,6 +207,37 @@ def _moved_values(_place: Path, _request: pytest.FixtureRequest) -> None:
             raise AssertionError(f"a value of {KEY!r} was opened at {key!r} of {space!r}")
 
 
+def _altered_rows(_place: Path, _request: pytest.FixtureRequest) -> None:
+    """Puts a sealed value with a time to live back into rows of other terms."""
+    plain = finish(MemoryStore(runner=ThreadRunner(), clock=ManualClock()).open())
+    store = finish(EncryptedStore(plain, KeyRing(bytes(32)), clock=ManualClock()).open())
+    finish(store.apply([Batch(SPACE, [Put(KEY, b"lease", ttl_ms=5)], [Check(KEY, version=ABSENT)])]))
+    (row,) = finish(plain.read(SPACE, [KEY])).entries
+    assert row is not None
+    try:
+        for ttl_ms in (None, 6, 5):  # the last one with another creation
+            writes = [Put(KEY, row.value, ttl_ms)]
+            finish(plain.apply([Batch(SPACE, writes)]))
+            with pytest.raises(CorruptError):
+                finish(store.read(SPACE, [KEY]))
+                raise AssertionError(f"a row that was altered to a time to live of {ttl_ms} was believed")
+    finally:
+        finish(plain.close())
+
+
+def _searched_names(_place: Path, _request: pytest.FixtureRequest) -> None:
+    """Searches the keys of an encrypted store for the digest of each id that an event may have."""
+    plain = finish(MemoryStore(runner=ThreadRunner(), clock=ManualClock()).open())
+    try:
+        with sync.open(finish(EncryptedStore(plain, KeyRing(bytes(32))).open())) as ks:
+            ks.space(SPACE).events.append("entered", id="47")
+        keys = b"".join(entry.key for entry in finish(plain.scan(SPACE, b"\x01")).entries)
+        found = [pin for pin in map(str, range(100)) if sha256(pin.encode()).digest()[:16] in keys]
+        assert not found, f"the id {found} was found by a search"
+    finally:
+        finish(plain.close())
+
+
 def _revision_of(path: Path) -> int | None:
     try:
         store = finish(FileStore(path, runner=ThreadRunner(), clock=ManualClock()).open())
@@ -244,6 +276,8 @@ READ_DURING_SYNCS = Instrument("reads during syncs", _read_during_syncs)
 FAILING_SYNCS = Instrument("failing syncs", _failing_syncs)
 FLIPPED_TABLES = Instrument("flipped bits in a database", _flipped_tables)
 MOVED_VALUES = Instrument("moved values", _moved_values)
+ALTERED_ROWS = Instrument("altered rows", _altered_rows)
+SEARCHED_NAMES = Instrument("searched names", _searched_names)
 FLIPPED_BITS = Instrument("flipped bits in a journal", _flipped_bits)
 LOST_HISTORY = Instrument("a Redis that forgets", _lost_history)
 

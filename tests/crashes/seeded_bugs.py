@@ -13,7 +13,7 @@ from unittest.mock import patch
 import apsw
 import msgspec
 
-from keepstate.engine import large_values
+from keepstate.engine import content_names, large_values
 from keepstate.engine.positions import Positions
 from keepstate.engine.unit import Unit
 from keepstate.engine.watch import Watch
@@ -29,7 +29,7 @@ from keepstate.stores.records import Record
 from keepstate.stores.space_state import SpaceState
 from keepstate.stores.sqlite import connection, pages, writer
 from keepstate.stores.sqlite.revision import Revision
-from keepstate.stores.wrappers.encrypted.sealing import Sealer
+from keepstate.stores.wrappers.encrypted.sealing import Opened, Sealer
 
 Planted = Generator[None]
 Bug = Callable[[], AbstractContextManager[None]]
@@ -419,6 +419,20 @@ def pages_not_checked() -> Planted:
 def sealed_for_any_place() -> Planted:
     """Seals a value so that it opens wherever it is moved to."""
     with patch.object(Sealer, "_bound", lambda self, head, space, key, index: head):
+        yield
+
+
+@contextmanager
+def altered_rows_believed() -> Planted:
+    """Believes expiry and creation as they stand in the row of a sealed value."""
+    with patch.object(Opened, "refuse_altered", lambda self, space, entry, now_ms: None):
+        yield
+
+
+@contextmanager
+def content_named_by_digests() -> Planted:
+    """Names content by its digest in an encrypted store too."""
+    with patch.object(content_names, "keyed_name", lambda store, space, content: None):
         yield
 
 

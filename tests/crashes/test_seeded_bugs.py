@@ -18,6 +18,7 @@ from keepstate.testing.simulation.workloads.limiting import Limiting
 from keepstate.testing.simulation.workloads.playing import Playing
 from tests.crashes import seeded_bugs, seeded_file_bugs, seeded_history_bugs, seeded_task_bugs
 from tests.crashes.instruments import (
+    ALTERED_ROWS,
     COLLECTORS,
     CUT_JOURNAL,
     CUT_LOG,
@@ -31,6 +32,7 @@ from tests.crashes.instruments import (
     RESTORED_JOURNALS,
     RESUMED_WATCHES,
     SCHEDULES,
+    SEARCHED_NAMES,
     SECOND_NAME,
     Instrument,
     power_cuts,
@@ -94,6 +96,8 @@ BUGS: list[tuple[Bug, Instrument, str]] = [
     (seeded_file_bugs.second_name_opened, SECOND_NAME, "acknowledged keys are left"),
     (seeded_bugs.pages_not_checked, FLIPPED_TABLES, r"rows of page \d+ went, nobody was told"),
     (seeded_bugs.sealed_for_any_place, MOVED_VALUES, "was opened at"),
+    (seeded_bugs.altered_rows_believed, ALTERED_ROWS, "was believed"),
+    (seeded_bugs.content_named_by_digests, SEARCHED_NAMES, "was found by a search"),
     (seeded_bugs.mark_not_verified, LOST_HISTORY, "another history was read"),
     (seeded_history_bugs.new_objects_collected, COLLECTORS, "is missing"),
     (seeded_history_bugs.garbage_deleted_unseen, MOMENTS, "is missing"),
