@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 
@@ -22,7 +23,8 @@ from keepstate.stores.wrappers.encrypted import KeyRing
 from keepstate.values import limits
 
 HERE = Path(__file__).parent
-KINDS = ("file", "sqlite", "redis", "valkey", "postgres")
+WRAPPED = ("encrypted", "tiered", "warm")
+KINDS = ("file", "sqlite", "redis", "valkey", "postgres", *WRAPPED)
 Back = Callable[[], None]
 KEPT, LOST, STRANGERS = 3, 4, 9
 
@@ -88,6 +90,8 @@ def tables(url: str) -> Back:
 
 
 def backup(url: str) -> Back:
+    """Backs up the store, under its wrappers; a warm tier keeps what it has."""
+    url = (url.partition("+")[2] or url).partition("?")[0]
     if url.startswith("redis"):
         return dumped(url)
     return tables(url) if url.startswith("postgres") else copied(url)
@@ -100,6 +104,11 @@ def kept_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"file:///{tmp_path}/store.journal"
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/store.db"
+    if request.param in ("encrypted", "tiered"):
+        return f"{request.param}+sqlite:///{tmp_path}/store.db"
+    if request.param == "warm":
+        warm = quote(request.getfixturevalue("redis_url"), safe="")
+        return f"tiered+{request.getfixturevalue('postgres_url')}?warm={warm}"
     url: str = request.getfixturevalue(f"{request.param}_url")
     return url
 
@@ -122,6 +131,7 @@ def test_a_position_tells_another_process_that_its_history_is_gone(kept_url: str
     kept = [["kept/1", "kept/2", *theirs], ["kept/2", *theirs], theirs]
     assert told["told"] == [*([each, each] for each in kept), *[["history_lost", "history_lost"]] * LOST]
     assert told["put"] == ("history_lost" if strangers == LOST else "conflict")
+    assert told["profile"] == [told["put"]] * 2
     assert told["listed"] == [*kept, *["history_lost"] * late]
 
 
@@ -368,3 +378,21 @@ async def test_positions_of_an_encrypted_store_are_keyed(tmp_path: Path) -> None
     async with keepstate.open(f"sqlite:///{tmp_path}/two.db", encryption=KeyRing(bytes(32))) as ks:
         with pytest.raises(InvalidError, match="not of this place"):
             await ks.space("run").events.read(after=told[0])
+
+
+async def test_positions_hold_after_all_values_are_sealed_under_another_key(tmp_path: Path) -> None:
+    url, old, new = f"sqlite:///{tmp_path}/store.db", bytes(32), bytes([1]) * 32
+    async with keepstate.open(url, encryption=KeyRing(old)) as ks:
+        space = ks.space("run")
+        await space.documents.put("d", 1)
+        await space.queue.put(1, id="t")
+        await space.queue.put(2, id="u")
+        entry, (task, _) = await space.documents.entry("d"), await space.queue.list("ready")
+        assert entry is not None and entry.printed_version is not None
+    async with keepstate.open(url, encryption=KeyRing(new, old)) as ks:
+        assert await ks.rotate() > 0
+
+    async with keepstate.open(url, encryption=KeyRing(new)) as ks:
+        space = ks.space("run")
+        assert [task.id for task in await space.queue.list("ready", after=task.cursor)] == ["u"]
+        assert await space.documents.put("d", 2, expected_version=entry.printed_version) > entry.version

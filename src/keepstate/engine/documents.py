@@ -174,7 +174,7 @@ class Documents:
         return version
 
     async def _expected(self, unit: Unit, key: str, place: bytes, given: str | int) -> int:
-        """Returns the version that a document has to be at; a printed one is compared with what is stored."""
+        """Returns the version that a document must have; compares a printed one with what is stored."""
         if not isinstance(given, str):
             return given
         positions = Positions(unit.store, self._scope.stored_name, self._scope.name)
@@ -455,3 +455,18 @@ class Document(Generic[T]):
     async def delete(self) -> bool:
         """Removes it, and returns whether it existed."""
         return await self._documents.delete(self.key)
+
+
+async def demanded_version(documents: Documents, key: str, expected_version: str | int) -> int:
+    """Returns the version that a document must have, for what stands above the engine.
+
+    Raises:
+        HistoryLostError: The document is at the revision of a printed version, which wrote another value.
+        InvalidError: The text is not a printed version of this document.
+    """
+    place = layout.named_key(layout.DOCUMENTS, key)
+
+    async def work(unit: Unit) -> int:
+        return await documents._expected(unit, key, place, expected_version)  # pyright: ignore[reportPrivateUsage]
+
+    return (await documents._scope.run(work))[0]  # pyright: ignore[reportPrivateUsage]

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast, overload
 
 from keepstate._runner import Colour
 from keepstate.engine.admission import admit_place, admit_revision
-from keepstate.engine.documents import MISSING, DocumentEntry, Missing
+from keepstate.engine.documents import MISSING, DocumentEntry, Missing, demanded_version
 from keepstate.engine.glob import escaped
 from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.positions import Printable
 from keepstate.engine.scope import called, refuse_coroutine_function
 from keepstate.engine.space import Space
 from keepstate.engine.together import read_ahead, together
@@ -43,7 +44,7 @@ class ProfileEntry(Generic[V]):
     Attributes:
         key: The name of its profile key.
         value: A copy; JSON where the key is not known, or `error` says why it is no value of it.
-        version: What `expected_version` asks for; 0 in the transaction that has written it.
+        version: An `expected_version` within this handle; 0 in the transaction that has written it.
         error: Why the value cannot be read, in what `list` gives: the others can.
     """
 
@@ -51,6 +52,15 @@ class ProfileEntry(Generic[V]):
     value: V
     version: int
     error: StateError | None = None
+    _printable: Printable | None = field(default=None, repr=False, compare=False)
+
+    @property
+    def printed_version(self) -> str | None:
+        """An opaque text: as `expected_version` in any process, it is refused once its history is gone.
+
+        None while `version` is 0.
+        """
+        return None if self._printable is None else self._printable.text()
 
 
 Entries = list[ProfileEntry[Any]]
@@ -153,9 +163,8 @@ class ProfileAccess:
         if stored is None:
             return None
         record = read_record(ValueRecord, name, stored.value)
-        return ProfileEntry(
-            profile_key.KEY, opened(profile_key, record.value, record.version), stored.version
-        )
+        value = opened(profile_key, record.value, record.version)
+        return _entry(profile_key.KEY, value, stored)
 
     @overload
     async def write(
@@ -164,7 +173,7 @@ class ProfileAccess:
         key: Owner,
         value: V,
         *,
-        expected_version: int | None = None,
+        expected_version: str | int | None = None,
     ) -> int: ...
     @overload
     async def write(
@@ -174,7 +183,7 @@ class ProfileAccess:
         value: V,
         agent: str | None = None,
         scope: StateScope | None = None,
-        expected_version: int | None = None,
+        expected_version: str | int | None = None,
     ) -> int: ...
     async def write(
         self,
@@ -184,7 +193,7 @@ class ProfileAccess:
         *,
         agent: str | None = None,
         scope: StateScope | None = None,
-        expected_version: int | None = None,
+        expected_version: str | int | None = None,
     ) -> int:
         """Writes a value, and returns its version; 0 inside a transaction, which has none before it ends.
 
@@ -196,10 +205,12 @@ class ProfileAccess:
             value: The value.
             agent: Instead of `key`.
             scope: Instead of `key`.
-            expected_version: Writes only over this version; 0 only if there is none.
+            expected_version: Writes only over this version; 0 only if there is none. A `printed_version` may
+                come from another process; a number is for use within a handle.
 
         Raises:
             ConflictError: Somebody else has changed it; nothing was written. Read it again, or `update` it.
+            HistoryLostError: The store lost what a printed version was printed of, and others wrote after.
             StateError: It is no value of the key; names the path.
         """
         if isinstance(value, Missing):
@@ -290,33 +301,42 @@ class ProfileAccess:
         *,
         agent: str | None = None,
         scope: StateScope | None = None,
-        expected_version: int | None = None,
+        expected_version: str | int | None = None,
     ) -> bool:
         """Removes a value, and returns whether there was one; what was read only as it was, as `write` does.
 
+        Args:
+            profile_key: What to remove.
+            key: Whose; see `read`.
+            agent: Instead of `key`.
+            scope: Instead of `key`.
+            expected_version: Removes only this version; see `write`.
+
         Raises:
             ConflictError: Somebody else has changed it; nothing was removed.
+            HistoryLostError: The store lost what a printed version was printed of, and others wrote after.
         """
         owner = owner_of(key, agent, scope)
         name = _name(owner, profile_key)
         if expected_version is None:
-            expected = self._read.expected(owner, profile_key.KEY)
-        else:
-            expected = admit_revision("expected_version", expected_version)
+            expected_version = self._read.expected(owner, profile_key.KEY)
+        elif not isinstance(expected_version, str):
+            admit_revision("expected_version", expected_version)
 
-        async def work(tx: Transaction) -> tuple[bool, int]:
-            if expected is None:
-                return await tx.documents.delete(name), 0
+        async def work(tx: Transaction) -> tuple[bool, int | None, int | None]:
+            if expected_version is None:
+                return await tx.documents.delete(name), None, None
+            expected = await demanded_version(tx.documents, name, expected_version)
             stored = await tx.documents.entry(name)
             actual = 0 if stored is None else stored.version
-            return actual == expected and await tx.documents.delete(name), actual
+            return actual == expected and await tx.documents.delete(name), actual, expected
 
-        existed, actual = await together(self._place(owner), work)
-        if expected is not None and actual != expected:
+        existed, actual, expected = await together(self._place(owner), work)
+        if actual != expected:
             self._read.refused(owner, profile_key.KEY)
             raise ConflictError(
                 f"{name!r} has version {actual}, not {expected}; nothing was removed: read it again",
-                actual=actual,
+                actual=actual or 0,
             )
         self._read.forget(owner, profile_key.KEY)
         return existed
@@ -350,11 +370,11 @@ class ProfileAccess:
     def _told(self, key: str, name: str, stored: DocumentEntry[Any]) -> ProfileEntry[Any]:
         record, known = read_record(ValueRecord, name, stored.value), self._keys.get(key)
         if known is None:
-            return ProfileEntry(key, record.value, stored.version)
+            return _entry(key, record.value, stored)
         try:
-            return ProfileEntry(key, opened(known, record.value, record.version), stored.version)
+            return _entry(key, opened(known, record.value, record.version), stored)
         except StateError as error:
-            return ProfileEntry(key, record.value, stored.version, error)
+            return _entry(key, record.value, stored, error)
 
     async def clear(
         self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None
@@ -381,6 +401,13 @@ def _admitted(keys: Iterable[type[ProfileKey[Any]]]) -> list[type[ProfileKey[Any
     for key in admitted:
         admit_key(key, ProfileKey)
     return admitted
+
+
+def _entry(
+    key: str, value: V, stored: DocumentEntry[Any], error: StateError | None = None
+) -> ProfileEntry[V]:
+    printable = stored._printable  # pyright: ignore[reportPrivateUsage]
+    return ProfileEntry(key, value, stored.version, error, printable)
 
 
 def _name(owner: str, key: type[ProfileKey[Any]]) -> str:

@@ -109,7 +109,12 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
 
     @overload
     def write(
-        self, profile_key: type[ProfileKey[V]], key: Owner, value: V, *, expected_version: int | None = None
+        self,
+        profile_key: type[ProfileKey[V]],
+        key: Owner,
+        value: V,
+        *,
+        expected_version: str | int | None = None,
     ) -> int: ...
     @overload
     def write(
@@ -119,7 +124,7 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         value: V,
         agent: str | None = None,
         scope: StateScope | None = None,
-        expected_version: int | None = None,
+        expected_version: str | int | None = None,
     ) -> int: ...
     def write(
         self,
@@ -129,7 +134,7 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         *,
         agent: str | None = None,
         scope: StateScope | None = None,
-        expected_version: int | None = None,
+        expected_version: str | int | None = None,
     ) -> int:
         """Writes a value, and returns its version; 0 inside a transaction, which has none before it ends.
 
@@ -141,10 +146,12 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
             value: The value.
             agent: Instead of `key`.
             scope: Instead of `key`.
-            expected_version: Writes only over this version; 0 only if there is none.
+            expected_version: Writes only over this version; 0 only if there is none. A `printed_version` may
+                come from another process; a number is for use within a handle.
 
         Raises:
             ConflictError: Somebody else has changed it; nothing was written. Read it again, or `update` it.
+            HistoryLostError: The store lost what a printed version was printed of, and others wrote after.
             StateError: It is no value of the key; names the path.
         """
         write: Any = self._inner.write
@@ -196,12 +203,20 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         *,
         agent: str | None = None,
         scope: StateScope | None = None,
-        expected_version: int | None = None,
+        expected_version: str | int | None = None,
     ) -> bool:
         """Removes a value, and returns whether there was one; what was read only as it was, as `write` does.
 
+        Args:
+            profile_key: What to remove.
+            key: Whose; see `read`.
+            agent: Instead of `key`.
+            scope: Instead of `key`.
+            expected_version: Removes only this version; see `write`.
+
         Raises:
             ConflictError: Somebody else has changed it; nothing was removed.
+            HistoryLostError: The store lost what a printed version was printed of, and others wrote after.
         """
         return finish(
             self._inner.delete(profile_key, key, agent=agent, scope=scope, expected_version=expected_version)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 from typing import Any, cast
 
 import pytest
@@ -165,6 +166,29 @@ class ProfileContract(TypedStage):
 
         with pytest.raises(ConflictError):
             await access.write(Score, "alice", 3, expected_version=version)
+
+    async def test_a_printed_version_is_demanded_by_another_handle(self) -> None:
+        access = self.profiles()
+        version = await access.write(Score, "alice", 1)
+        (listed,) = await access.list("alice")
+        entry = await access.entry(Score, "alice")
+        assert entry is not None and entry.printed_version == listed.printed_version
+        printed = pickle.loads(pickle.dumps(entry)).printed_version
+        await access.write(Score, "bob", 1)
+        with pytest.raises(InvalidError, match="not of this place"):
+            await self.profiles().delete(Score, "bob", expected_version=printed)
+        with pytest.raises(InvalidError, match="is not a position; give a printed version"):
+            await self.profiles().delete(Score, "alice", expected_version=str(version))
+
+        await self.profiles().write(Score, "alice", 2, expected_version=printed)
+
+        with pytest.raises(ConflictError):
+            await self.profiles().write(Score, "alice", 3, expected_version=printed)
+        with pytest.raises(ConflictError):
+            await self.profiles().delete(Score, "alice", expected_version=printed)
+        entry = await self.profiles().entry(Score, "alice")
+        assert entry is not None and entry.value == 2
+        assert await self.profiles().delete(Score, "alice", expected_version=entry.printed_version)
 
     async def test_no_update_of_many_at_once_is_lost(self) -> None:
         async def add(access: ProfileAccess) -> None:
