@@ -179,6 +179,39 @@ def test_an_export_to_a_link_leaves_what_it_leads_to(tmp_path: Path, exported: A
     assert not (tmp_path / "link").is_symlink()
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["redis://ann:s3cret@h"],
+        ["spaces", "a", "redis://ann:s3cret@h"],
+        ["spaces", "--uri=redis://ann:s3cret@h"],
+        ["ls", "redis://ann:s3cret@h"],
+        ["put", "s", "k", "redis://ann:s3cret@h"],
+        ["import", "redis://ann:s3cret@h"],
+    ],
+    ids=lambda words: words[0],
+)
+def test_a_url_in_the_wrong_place_is_shown_without_its_password(
+    url: str, words: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run([*words, "--url", url]) != exits.OK
+
+    told = capsys.readouterr().err
+    assert "redis://ann@h" in told
+    assert "s3cret" not in told
+
+
+def test_a_history_on_standard_input_is_refused_in_words(
+    url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert run(["export", SPACE, str(tmp_path / "bundle"), "--url", url]) == exits.OK
+    with (tmp_path / "bundle").open() as stream:
+        monkeypatch.setattr(sys, "stdin", stream)
+        assert run(["import", "-", "--url", url]) == exits.USAGE
+
+    assert "standard input holds a history" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("words", [["spaces"], ["doctor"], ["verify"], ["sweep"]], ids=" ".join)
 def test_a_command_makes_no_store_behind_a_tier(
     words: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -6,6 +6,7 @@ import asyncio
 import os
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from importlib.metadata import version
 
 from cyclopts import App, CycloptsError
@@ -29,6 +30,7 @@ from keepstate.cli.demo.command import demo
 from keepstate.cli.doctor import doctor
 from keepstate.cli.session import Terminal, said
 from keepstate.errors import KeepstateError
+from keepstate.opening import shown_url
 
 app = App(
     name="keepstate",
@@ -75,8 +77,13 @@ app.command(langgraph.app)
 def run(arguments: Sequence[str]) -> int:
     """Returns the exit code of one command."""
     try:
-        command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=True)
-    except CycloptsError:
+        command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
+    except CycloptsError as error:
+        if _without_passwords(text := str(error), arguments) != text:
+            said().print(f"keepstate: {_without_passwords(text, arguments)}", markup=False)
+            return exits.USAGE
+        with suppress(CycloptsError):
+            app.parse_args(arguments, exit_on_error=False, print_error=True)
         return exits.USAGE
     try:
         answer = command(*bound.args, **bound.kwargs)
@@ -85,7 +92,8 @@ def run(arguments: Sequence[str]) -> int:
         sys.stdout.flush()
         return answer if isinstance(answer, int) else exits.OK
     except KeepstateError as error:
-        said().print(f"keepstate: {' '.join(str(error).split())}", markup=False)
+        text = _without_passwords(str(error), arguments)
+        said().print(f"keepstate: {' '.join(text.split())}", markup=False)
         return exits.code_of(error)
     except BrokenPipeError:  # who read the output has had enough; what is left of it goes nowhere
         _leave_output()
@@ -95,6 +103,15 @@ def run(arguments: Sequence[str]) -> int:
         said().print(f"keepstate: {what}{error.strerror or error}", markup=False)
         _leave_output()
         return exits.FAILED
+
+
+def _without_passwords(text: str, arguments: Sequence[str]) -> str:
+    """Returns a message in which URLs among the words of the command are shown without their passwords."""
+    for word in arguments:
+        url = word.partition("=")[2] if word.startswith("--") else word
+        if "://" in url:
+            text = text.replace(url, shown_url(url))
+    return text
 
 
 def _leave_output() -> None:

@@ -76,6 +76,8 @@ async def import_(
     prefix = space if space is not None else "chat" if file == _STDIN else Path(file).stem
     with _opened(file) as stream:
         if is_bundle(stream.peek()):
+            if file == _STDIN:
+                raise InvalidError("standard input holds a history that export wrote; give the file's name")
             return await _import_bundle(file, prefix, session)
         prefix = prefix.rstrip("/") or prefix
         transcript = Transcript(file, stream, key=key, by_index=by_index)

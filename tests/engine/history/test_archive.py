@@ -19,7 +19,7 @@ import msgspec
 import pytest
 
 import keepstate
-from keepstate import AlreadyExistsError, InvalidError, NotFoundError, PrunedError, Space, sync
+from keepstate import AlreadyExistsError, CorruptError, InvalidError, NotFoundError, PrunedError, Space, sync
 from keepstate.engine import layout
 from keepstate.engine.history import archive
 from keepstate.engine.history.archive import Before
@@ -366,6 +366,15 @@ async def test_in_a_confirmed_folder_only_a_regular_bundle_is_read(
 
     with pytest.raises((PrunedError, InvalidError)):
         await history.checkout("main~9")
+
+
+async def test_a_stored_name_with_a_nul_is_damage(space: Space, tmp_path: Path) -> None:
+    history = await naming(space, tmp_path / "a\0b")
+
+    with pytest.raises(CorruptError, match="has a name with a NUL"):
+        await history.checkout("main~9")
+    with pytest.raises(InvalidError, match="`folder` is"):
+        keepstate.confirm_archives("a\0b")
 
 
 def test_what_is_not_a_folder_is_not_confirmed(tmp_path: Path) -> None:

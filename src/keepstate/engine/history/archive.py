@@ -28,7 +28,7 @@ from keepstate.engine.history.record import CommitRecord, read_record
 from keepstate.engine.scope import Scope
 from keepstate.engine.stored import opened
 from keepstate.engine.unit import Unit
-from keepstate.errors import AlreadyExistsError, PrunedError
+from keepstate.errors import AlreadyExistsError, CorruptError, PrunedError
 from keepstate.stores.protocol import ABSENT
 
 _NOTHING: Final = Bundle()
@@ -92,7 +92,12 @@ class Archive:
     async def path(self, unit: Unit) -> str | None:
         """Returns where the archive is, None where there is none."""
         entry = await unit.get(layout.ARCHIVE)
-        return None if entry is None else opened(entry.value, str, "the name of the archive")
+        if entry is None:
+            return None
+        path = opened(entry.value, str, "the name of the archive")
+        if "\0" in path:
+            raise CorruptError(f"the archive of {unit.name!r} has a name with a NUL, which no file has")
+        return path
 
     async def commit(self, unit: Unit, id: bytes) -> CommitRecord | None:
         """Returns a commit that was archived."""

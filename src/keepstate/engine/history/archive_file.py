@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from keepstate._files import open_beside
+from keepstate.engine.admission import admit_path
 from keepstate.engine.history.bundle import Bundle, admit_target, bundle_of, is_bundle, write_bundle
 from keepstate.engine.history.record import read_record
 from keepstate.errors import AlreadyExistsError, InvalidError, UnsupportedError
@@ -48,7 +49,7 @@ def confirm_archives(folder: str | os.PathLike[str]) -> None:
     Raises:
         InvalidError: It is not a folder.
     """
-    place = os.path.realpath(folder)
+    place = os.path.realpath(admit_path("folder", folder))
     if not os.path.isdir(place):
         raise InvalidError(f"{folder} is not a folder; give the one that the archives are in")
     _confirmed.add(os.path.join(place, ""))
