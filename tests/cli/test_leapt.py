@@ -57,6 +57,7 @@ def test_a_store_that_leapt_is_found_and_comes_back(kind: str, keepstate: Keepst
     (risk,) = [finding for finding in told.json()["findings"] if finding["subject"] == "time"]
     assert (told.code, risk["well"]) == (1, False)
     assert "'run' by 26644 days" in risk["text"] or "'run' by 26645 days" in risk["text"], risk
+    assert "since revision 3, which moved its time from " in risk["text"], risk
     assert repaired.code == 0, repaired.out
     assert (after.code, after.json()["well"]) == (0, True)
 
@@ -74,3 +75,47 @@ def test_a_store_that_leapt_is_found_and_comes_back(kind: str, keepstate: Keepst
     assert ready == ["now"]
     assert 0 < due_s - now_ms / 1000 <= 600
     assert abs(now_ms / 1000 - time.time()) < 60
+
+
+@pytest.mark.parametrize("is_reopened", [False, True])
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_times_of_before_the_leap_stay_though_they_are_ahead_of_it(
+    kind: str, is_reopened: bool, keepstate: Keepstate, tmp_path: Path
+) -> None:
+    clock = ManualClock(SYSTEM_CLOCK.now_ms())
+    path, year_s = tmp_path / "leapt", 365 * 86_400
+
+    async def leap() -> None:
+        async with ks_package.open(await _store(kind, path, clock).open()) as ks:
+            run = ks.space("run")
+            await run.documents.put("before", 1, ttl_s=9 * year_s)
+            await run.queue.put("before", id="before", delay_s=9 * year_s)
+            await run.queue.put("between", id="between", delay_s=year_s)
+            clock.advance(3 * year_s * 1000)
+            await run.documents.put("since", 2, ttl_s=9 * year_s)
+            await run.queue.put("since", id="since", delay_s=9 * year_s)
+            await ks.store.close()
+        if is_reopened and kind == "file":  # written anew, so that the leap stands in a snapshot
+            await (await FileStore(path, format="json", runner=TaskRunner(), clock=clock).open()).close()
+
+    asyncio.run(leap())
+    source, new = f"{kind}:///{path}", f"sqlite:///{tmp_path}/new.db"
+
+    assert keepstate("repair", source, new).code == 0
+
+    async def years() -> tuple[dict[str, int], dict[str, int]]:
+        async with ks_package.open(new) as ks:
+            run, now_s = ks.space("run"), time.time()
+            found = {task.id: task.due_at.timestamp() for task in await run.queue.list("waiting")}
+            entries = [e for e in (await ks.store.scan("run", bytes((2,)))).entries if e.expires_at_ms]
+            left = {
+                ("since" if b"since" in e.key else "before"): (e.expires_at_ms or 0) / 1000 for e in entries
+            }
+            return (
+                {name: round((at_s - now_s) / year_s) for name, at_s in left.items()},
+                {name: round((at_s - now_s) / year_s) for name, at_s in found.items()},
+            )
+
+    left, due = asyncio.run(years())
+    assert left == {"before": 9, "since": 9}
+    assert due == {"before": 9, "between": 1, "since": 9}

@@ -7,9 +7,10 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from keepstate._clock import SYSTEM_CLOCK
 from keepstate.stores.combiner import Combiner
 from keepstate.stores.leaps import SecondClock
-from keepstate.stores.sqlite import retries
+from keepstate.stores.sqlite import flush, retries
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.head import Head
 from keepstate.stores.sqlite.statements import Execute
@@ -73,4 +74,26 @@ def row_subtracted_twice() -> Planted:
 def leap_unconfirmed() -> Planted:
     """Takes the clock of the process as it is, however far ahead of the stored time it stands."""
     with patch.object(SecondClock, "confirm", lambda self, clock, space, clock_ms, stored_ms: None):
+        yield
+
+
+@contextmanager
+def leap_dropped() -> Planted:
+    """Gives a dropped space a new row that knows of no leap."""
+    new_number = flush._new_number
+    with patch.object(flush, "_new_number", lambda execute, name, old=None: new_number(execute, name)):
+        yield
+
+
+@contextmanager
+def leap_by_remembered_time() -> Planted:
+    """Compares a write's time with the one that reads have moved on, and not with the stored one."""
+
+    def read(cls: type[Head], execute: Execute, name: bytes) -> Head:
+        found = read_head(execute, name)
+        found.stored_ms = max(found.stored_ms, SYSTEM_CLOCK.now_ms())
+        return found
+
+    read_head = Head.read
+    with patch.object(Head, "read", classmethod(read)):
         yield

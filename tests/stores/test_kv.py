@@ -10,7 +10,9 @@ from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import CompactedError, CorruptError, HistoryLostError, UnsupportedError
 from keepstate.stores.kv import KeyValueStore
-from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Put
+from keepstate.stores.leaps import LEAP_MS
+from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Leap, Put
+from keepstate.testing.clocks import ManualClock
 from keepstate.workspace import Memory
 
 OBJECT, HEAD = b"\x00object", b"\x02branch"
@@ -147,3 +149,22 @@ def test_damage_is_named(store: KeyValueStore, values: Memory, place: str) -> No
 
     with pytest.raises(CorruptError, match="is damaged"):
         finish(store.read("s", [OBJECT]))
+
+
+def test_a_space_keeps_its_last_leap(values: Memory) -> None:
+    clock = ManualClock()
+    store = finish(KeyValueStore(values, runner=ThreadRunner(), clock=clock).open())
+    assert finish(store.last_leap("s")) is None
+    first_ms = clock.now_ms()
+    apply(store, Batch("s", [Put(HEAD, b"1")]))
+    clock.advance(LEAP_MS)
+    apply(store, Batch("s", [Put(HEAD, b"2")]))
+    assert finish(store.last_leap("s")) == Leap(1, 0, first_ms)
+
+    clock.advance(LEAP_MS + 1)
+    finish(store.read("s", [HEAD]))
+    apply(store, Batch("s", [Put(HEAD, b"3")]))
+    finish(store.drop("s"))
+
+    assert finish(store.last_leap("s")) == Leap(3, first_ms + LEAP_MS, clock.now_ms())
+    finish(store.close())

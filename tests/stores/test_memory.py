@@ -14,10 +14,10 @@ from keepstate.stores.memory import MemoryHeap, MemoryStore
 from keepstate.stores.protocol import ABSENT, Batch, Check, Put
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.models import StoreMachine
-from keepstate.testing.store_contract import Clocked, KeepsTime, Shared, StoreContract
+from keepstate.testing.store_contract import Clocked, KeepsLeaps, KeepsTime, Shared, StoreContract
 
 
-class TestMemory(Clocked, KeepsTime, Shared, StoreContract):
+class TestMemory(Clocked, KeepsLeaps, KeepsTime, Shared, StoreContract):
     def make_store(self, tmp_path: Path) -> MemoryStore:
         return MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
 

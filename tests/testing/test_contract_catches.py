@@ -18,7 +18,7 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Changes, Entry, Outcome, Page, Put, Reading
 from keepstate.stores.sqlite import SqliteStore
 from keepstate.testing.clocks import ManualClock
-from keepstate.testing.store_contract import Clocked, ConfirmsLeaps, KeepsTime, StoreContract
+from keepstate.testing.store_contract import Clocked, ConfirmsLeaps, KeepsLeaps, KeepsTime, StoreContract
 from tests.crashes import seeded_store_bugs
 from tests.crashes.seeded_bugs import Bug
 
@@ -129,7 +129,7 @@ class Contract(Clocked, KeepsTime, StoreContract):
             finish(store.close())
 
 
-class SqliteContract(ConfirmsLeaps, Contract):
+class SqliteContract(ConfirmsLeaps, KeepsLeaps, Contract):
     """The same on a SQLite file, in the asynchronous colour: there callers surely share a flush."""
 
     colour_name = "async"
@@ -191,6 +191,8 @@ PLANTED: list[tuple[Bug, str, dict[str, Any]]] = [
         {"tmp_path": Path()},
     ),
     (seeded_store_bugs.leap_unconfirmed, "test_a_wrong_clock_moves_no_space_on", {}),
+    (seeded_store_bugs.leap_dropped, "test_a_drop_keeps_the_last_leap", {}),
+    (seeded_store_bugs.leap_by_remembered_time, "test_the_first_write_and_each_later_leap_are_kept", {}),
     (seeded_store_bugs.answers_dropped, "test_a_drop_keeps_the_answers_of_retries", {}),
     (seeded_store_bugs.row_subtracted_twice, "test_the_log_keeps_64_mib", {}),
     (

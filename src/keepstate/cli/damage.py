@@ -30,7 +30,7 @@ from keepstate.errors import CorruptError, InvalidError
 from keepstate.opening import open as open_store
 from keepstate.stores.base import StoreBase
 from keepstate.stores.leaps import LEAP_MS
-from keepstate.stores.protocol import ENCRYPTION_SPACE, Batch, Outcome, Put, Store
+from keepstate.stores.protocol import ENCRYPTION_SPACE, Batch, Outcome, Put, Store, TellsLeaps
 from keepstate.stores.salvage import Damage, Remains, SpaceRemains
 from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.keyless import KeylessStore
@@ -153,7 +153,8 @@ async def _read_all(ks: Keepstate) -> StoreRemains:
     remains = StoreRemains()
     for name in names:
         reading = await store.read(name, [])
-        entries = remains.added(SpaceRemains(name, reading.revision, reading.now_ms, True))
+        leap = await store.last_leap(name) if isinstance(store, TellsLeaps) else None
+        entries = remains.added(SpaceRemains(name, reading.revision, reading.now_ms, True, leap))
         try:
             async for page in source.pages(name):
                 entries.update((entry.key, entry) for entry in page)
@@ -173,7 +174,7 @@ async def _restore(remains: Remains, space: SpaceRemains, store: Store, report: 
     clock_ms = SYSTEM_CLOCK.now_ms()
     ahead_ms = space.now_ms - clock_ms
     times = {"now_ms": max(space.now_ms, clock_ms), "shift_ms": ahead_ms if ahead_ms > LEAP_MS else 0}
-    restoring = Restoring(SpaceRecords(remains, space.name), verifier, **times)
+    restoring = Restoring(SpaceRecords(remains, space.name), verifier, **times, leap=space.leap)
     with _progress(f"looking at {names.shown(space.name)}") as (bar, task):
         await restoring.choose(lambda: bar.update(task, advance=1))
     with _progress(f"writing {names.shown(space.name)}") as (bar, task):

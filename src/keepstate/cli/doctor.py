@@ -18,8 +18,8 @@ from keepstate._clock import Clock
 from keepstate.cli import damage, exits
 from keepstate.cli.session import Session, checked, plain, shown, write_json
 from keepstate.errors import ClockError
-from keepstate.stores.leaps import LEAP_MS
-from keepstate.stores.protocol import Capabilities, Durability, Inspected, Setting, Store
+from keepstate.stores.leaps import LEAP_MS, shown_time
+from keepstate.stores.protocol import Capabilities, Durability, Inspected, Setting, Store, TellsLeaps
 from keepstate.stores.urls import StoreUrl
 
 _PLAIN = Session()
@@ -128,7 +128,10 @@ async def _of_store(url: StoreUrl, store: Store) -> list[Finding]:
 
 
 async def _of_time(store: Store, clock: Clock) -> Finding:
-    """Compares the time of each space with the clock of this process; costs a read for each space."""
+    """Compares the time of each space with the clock of this process; costs a read for each space.
+
+    For the space that is furthest ahead, the finding tells its last leap.
+    """
     ahead: dict[str, int] = {}
     after: str | None = None
     try:
@@ -143,11 +146,17 @@ async def _of_time(store: Store, clock: Clock) -> Finding:
     if not ahead:
         return Finding("time", True, "no space is ahead of the clock of this process")
     furthest = max(ahead, key=lambda name: ahead[name])
+    leap = await store.last_leap(furthest) if isinstance(store, TellsLeaps) else None
+    since = ""
+    if leap is not None:
+        times = f"from {shown_time(leap.from_ms)} to {shown_time(leap.to_ms)}"
+        since = f" since revision {leap.revision}, which moved its time {times}"
     return Finding(
         "time",
         False,
         f"{len(ahead)} spaces are over an hour ahead of the clock of this process, {names.shown(furthest)!r} "
-        f"by {timedelta(milliseconds=ahead[furthest])}: what is written there expires late, or seems expired",
+        f"by {timedelta(milliseconds=ahead[furthest])}{since}: what is written there expires late, or seems "
+        "expired",
         mend='see docs/how-to/operate.md, "When a clock was wrong"',
     )
 

@@ -18,7 +18,18 @@ from keepstate.engine import layout, tasks
 from keepstate.engine.tasks import TaskRecord
 from keepstate.engine.verifying import Problem, Verifier, head_for
 from keepstate.errors import ConflictError
-from keepstate.stores.protocol import Applied, Batch, Conflict, Delete, Entry, Outcome, Put, Store, Write
+from keepstate.stores.protocol import (
+    Applied,
+    Batch,
+    Conflict,
+    Delete,
+    Entry,
+    Leap,
+    Outcome,
+    Put,
+    Store,
+    Write,
+)
 from keepstate.values import limits
 from keepstate.values.key import BY_KEY, Stamp, stored_key, unpack
 
@@ -63,6 +74,7 @@ class Restoring:
         verifier: Says what is wrong with a record.
         now_ms: The time that the space had come to, or the present if that is later.
         shift_ms: How far the space is ahead of the clock, if it is to come back to it.
+        leap: The last leap of the space's time; None where that is lost.
 
     Attributes:
         problems: What is left out, or is incomplete.
@@ -70,9 +82,17 @@ class Restoring:
         expired: How many are left out because their time is over.
     """
 
-    def __init__(self, records: Records, verifier: Verifier, *, now_ms: int, shift_ms: int = 0) -> None:
+    def __init__(
+        self,
+        records: Records,
+        verifier: Verifier,
+        *,
+        now_ms: int,
+        shift_ms: int = 0,
+        leap: Leap | None = None,
+    ) -> None:
         self._records, self._verifier = records, verifier
-        self._now_ms, self._shift_ms = now_ms, shift_ms
+        self._now_ms, self._shift_ms, self._leap = now_ms, shift_ms, leap
         self.problems: list[Problem] = []
         self.kept = self.expired = 0
         self._places: dict[bytes, Place] = {}
@@ -86,7 +106,7 @@ class Restoring:
             progressed()
             if entry.key.startswith(layout.LEASES):
                 continue
-            if entry.expires_at_ms is not None and self._left_ms(entry.expires_at_ms) <= 0:
+            if entry.expires_at_ms is not None and self._left_ms(entry.expires_at_ms, entry.version) <= 0:
                 self.expired += 1
                 continue
             found = await self._verifier.problems(entry)
@@ -101,13 +121,19 @@ class Restoring:
             self._tie_tasks()
         self.kept = len(self._places)
 
-    def _left_ms(self, at_ms: int) -> int:
-        """Returns how far ahead a time is that was stored.
+    def _left_ms(self, at_ms: int, version: int) -> int:
+        """Returns how far ahead a time is that was stored with a version.
 
-        Where the space is ahead of the clock, what is ahead of the space's time was stored since its leap,
-        and what is only ahead of the clock before it.
+        Where the space is ahead of the clock, a time that was stored since the leap counts from the space's
+        time, and an older one from the clock. Where the leap is lost, the time itself must tell: only one
+        that was stored since is ahead of the space's time.
         """
-        return at_ms - (self._now_ms if at_ms > self._now_ms else self._now_ms - self._shift_ms)
+        leap, clock_ms = self._leap, self._now_ms - self._shift_ms
+        if at_ms > self._now_ms if leap is None else version >= leap.revision:
+            return at_ms - self._now_ms
+        if leap is not None and clock_ms < leap.from_ms < at_ms:  # a leap before the last one led astray too
+            return at_ms - leap.from_ms
+        return at_ms - clock_ms
 
     def _mend(self, entry: Entry) -> None:
         """Makes anew what can be told from a record that is whole, and leaves out what is of no use."""
@@ -137,7 +163,7 @@ class Restoring:
             if record.state != "done" and not has_payload:
                 self._forget_task(record, entry.key, index)
                 continue
-            moved = self._moved(record)
+            moved = self._moved(record, entry.version)
             if moved is not record:
                 self._places.pop(index, None)
                 record, index = moved, tasks.place_of(moved, entry.version)
@@ -148,12 +174,22 @@ class Restoring:
                 self._places[index] = Place(index, entry.version, entry.version, entry.expires_at_ms)
                 self._values[index] = record.id.encode("utf-8", "surrogatepass")
 
-    def _moved(self, record: TaskRecord) -> TaskRecord:
-        """Returns a task as it is due by the clock, where the space is a leap ahead of it."""
+    def _moved(self, record: TaskRecord, version: int) -> TaskRecord:
+        """Returns a task as it is due by the clock, where the space is a leap ahead of it.
+
+        A task that was written since the leap is due, or claimed, by the space's time; an older one keeps its
+        time.
+        """
         clock_ms = self._now_ms - self._shift_ms
         if not self._shift_ms or record.due_at_ms <= clock_ms:
             return record
-        due_at_ms = max(record.due_at_ms - self._shift_ms, clock_ms)
+        # Without the leap, a time up to the space's own was most likely stored since: the task is due now.
+        left_ms = record.due_at_ms - self._now_ms
+        if self._leap is not None:
+            left_ms = self._left_ms(record.due_at_ms, version)
+        due_at_ms = clock_ms + max(left_ms, 0)
+        if due_at_ms == record.due_at_ms:
+            return record
         return msgspec.structs.replace(record, due_at_ms=due_at_ms)
 
     def _forget_task(self, record: TaskRecord, key: bytes, index: bytes) -> None:
@@ -207,7 +243,7 @@ class Restoring:
     def _timed(self, place: Place) -> Put:
         assert place.expires_at_ms is not None
         put = self._put(place.key)
-        return msgspec.structs.replace(put, ttl_ms=max(self._left_ms(place.expires_at_ms), 1))
+        return msgspec.structs.replace(put, ttl_ms=max(self._left_ms(place.expires_at_ms, place.version), 1))
 
 
 async def skip(store: Store, space: str, revision: int, progressed: Callable[[int], None]) -> None:

@@ -1,9 +1,9 @@
 """What every backend shares: admission, combining, retries by token, hints, and where a handle may be used.
 
 A backend subclasses `StoreBase` and writes `_open _close _apply _read _scan _changes _wait _spaces _drop
-_sweep`. They get only what `admission` let through. `_apply` answers each batch, or raises a `StorageError`
-that holds for all of them; where a reply may have been lost it says `OutcomeUnknownError`, and the base sends
-the batch again under its token.
+_sweep _last_leap`. They get only what `admission` let through. `_apply` answers each batch, or raises a
+`StorageError` that holds for all of them; where a reply may have been lost it says `OutcomeUnknownError`, and
+the base sends the batch again under its token.
 """
 
 from __future__ import annotations
@@ -30,9 +30,10 @@ from keepstate.errors import (
     UnsupportedError,
 )
 from keepstate.stores import admission
-from keepstate.stores.combiner import FLUSH_BATCHES, FLUSH_BYTES, Combiner
+from keepstate.stores.combiner import Combiner
 from keepstate.stores.fairness import Turn
 from keepstate.stores.hints import HintBoard, HintListener
+from keepstate.stores.leaps import AheadReport
 from keepstate.stores.outage import Outage
 from keepstate.stores.patience import Patience, is_retryable, is_unanswered, is_verdict
 from keepstate.stores.protocol import (
@@ -43,6 +44,7 @@ from keepstate.stores.protocol import (
     Changes,
     Conflict,
     Durability,
+    Leap,
     Outcome,
     Page,
     Reading,
@@ -66,7 +68,7 @@ logging.getLogger("keepstate").addHandler(logging.NullHandler())
 
 
 class StoreBase(ABC):
-    """A store over the ten methods of a backend.
+    """A store over the methods of a backend.
 
     A handle works in the process, and in the asynchronous colour in the event loop, in which it was opened.
 
@@ -94,15 +96,14 @@ class StoreBase(ABC):
         self.url = url
         self._runner = runner_of(runner) if isinstance(runner, str) else runner
         self._clock, self._retry_for_s = clock, retry_for_s
-        self._outage = Outage(url, retry_for_s, clock)
-        self._turn = Turn(self._runner, clock)
+        self._outage, self._turn = Outage(url, retry_for_s, clock), Turn(self._runner, clock)
         self._combiner = Combiner(self._runner, self._flush)
         self._board = HintBoard(self._runner)
+        self._ahead = AheadReport(url, clock, self._second_clock_ms)
         self._capabilities: Capabilities | None = None
         self._waiter: Work | None = None
         self._revisions = SeenRevisions()
-        self._is_open = self._has_warned = False
-        self._state = threading.Lock()
+        self._is_open, self._has_warned, self._state = False, False, threading.Lock()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.url} {'open' if self._is_open else 'closed'}>"
@@ -197,8 +198,6 @@ class StoreBase(ABC):
             InvalidError: A batch is malformed or over a limit.
         """
         self._check_open()
-        if len(batches) == 1:
-            return [admission.admit_batch(batches[0])]
         return [admission.admit_batch(batch) for batch in batches]
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
@@ -208,35 +207,19 @@ class StoreBase(ABC):
     async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
         """Applies what was admitted; a wrapper may have made the values longer since."""
         if not self.retries:
-            return await self._combined(batches, sizes)
+            return await self._combiner.apply_all(batches, sizes)
         since_s = self._clock.monotonic_s()
         named, known = list[Batch](), list[int]()
         for batch in batches:
             revision = self._revisions.get(batch.space) or (await self.read(batch.space, ())).revision
             known.append(revision if batch.retry_of is None else min(batch.retry_of, revision))
-            token = batch.token or self._token(known[-1])
+            # A new token carries the revision before it, for any process to ask for its outcome.
+            token = batch.token or token_after(known[-1], self._clock.random_bytes(TOKEN_RANDOM_BYTES))
             named.append(batch if batch.token else msgspec.structs.replace(batch, token=token))
-        outcomes = await self._combined(named, sizes)
+        outcomes = await self._combiner.apply_all(named, sizes)
         if any(isinstance(outcome, StorageError) for outcome in outcomes):
             await self._settle(named, sizes, known, outcomes, self._patience(since_s))
         return outcomes
-
-    async def _combined(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        if len(batches) == 1:
-            return await self._combiner.apply(batches, sizes[0])
-        outcomes: list[Outcome] = []
-        start = 0
-        while start < len(batches):
-            end, size = start + 1, sizes[start]
-            while end < len(batches) and end - start < FLUSH_BATCHES and size + sizes[end] <= FLUSH_BYTES:
-                size, end = size + sizes[end], end + 1
-            outcomes += await self._combiner.apply(batches[start:end], size)
-            start = end
-        return outcomes
-
-    def _token(self, revision: int) -> bytes:
-        """Returns a new token that carries the revision before it, for any process to ask for its outcome."""
-        return token_after(revision, self._clock.random_bytes(TOKEN_RANDOM_BYTES))
 
     async def _settle(
         self,
@@ -260,9 +243,8 @@ class StoreBase(ABC):
                 else batches[place]
                 for place in places
             ]
-            for place, answer in zip(
-                places, await self._combined(again, [sizes[place] for place in places]), strict=True
-            ):
+            answers = await self._combiner.apply_all(again, [sizes[place] for place in places])
+            for place, answer in zip(places, answers, strict=True):
                 outcomes[place] = answer
         for place in unknown:
             batch, outcome = batches[place], outcomes[place]
@@ -305,6 +287,8 @@ class StoreBase(ABC):
                 if self.retries:
                     self._revisions.saw(batch.space, outcome.revision)
                 self._board.hint(batch.space)
+                if self._ahead.is_due(batch.space, outcome.now_ms):
+                    await self._ahead.report(batch.space, outcome.now_ms)
         return outcomes
 
     def hurry(self) -> None:
@@ -323,9 +307,12 @@ class StoreBase(ABC):
         if not self.retries:
             if self._turn.is_over():
                 await self._turn.pass_on()
-            return await self._read(space, keys, at_ms)
-        reading = await self._repeated(self._read, space, keys, at_ms)
-        self._revisions.saw(space, reading.revision)
+            reading = await self._read(space, keys, at_ms)
+        else:
+            reading = await self._repeated(self._read, space, keys, at_ms)
+            self._revisions.saw(space, reading.revision)
+        if self._ahead.is_due(space, reading.now_ms):
+            await self._ahead.report(space, reading.now_ms)
         return reading
 
     async def scan(
@@ -341,7 +328,16 @@ class StoreBase(ABC):
         """Returns entries whose key starts with `prefix`, in key order, after `after` in scan direction."""
         self._check_open()
         admission.admit_scan(space, prefix, after, limit, at_ms)
-        return await self._repeated(self._scan, space, prefix, after, limit, reverse, at_ms)
+        page = await self._repeated(self._scan, space, prefix, after, limit, reverse, at_ms)
+        if self._ahead.is_due(space, page.now_ms):
+            await self._ahead.report(space, page.now_ms)
+        return page
+
+    async def last_leap(self, space: str) -> Leap | None:
+        """Returns the last leap of the space's time, None for a space without a revision."""
+        self._check_open()
+        admission.admit_space(space)
+        return await self._repeated(self._last_leap, space)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Returns what changed after a revision, in whole revisions."""
@@ -470,6 +466,14 @@ class StoreBase(ABC):
         self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
     ) -> Page:
         """Reads one page as of one moment; expiry is judged at `at_ms`, or now."""
+
+    @abstractmethod
+    async def _last_leap(self, space: str) -> Leap | None:
+        """Returns what the last write that moved the space's time on by more than an hour kept."""
+
+    async def _second_clock_ms(self, space: str) -> int:
+        """Asks the store's second clock; this process has no other where a backend names none."""
+        return self._clock.now_ms()
 
     @abstractmethod
     async def _changes(self, space: str, after: int, limit: int) -> Changes:

@@ -67,6 +67,20 @@ class Combiner:
         self._flushing = self._crowded = False
         self.flushes = 0
 
+    async def apply_all(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+        """Returns the outcomes of batches of these sizes, in as many flushes as their limits need."""
+        if len(batches) == 1:
+            return await self.apply(batches, sizes[0])
+        outcomes: list[Outcome] = []
+        start = 0
+        while start < len(batches):
+            end, size = start + 1, sizes[start]
+            while end < len(batches) and end - start < FLUSH_BATCHES and size + sizes[end] <= FLUSH_BYTES:
+                size, end = size + sizes[end], end + 1
+            outcomes += await self.apply(batches[start:end], size)
+            start = end
+        return outcomes
+
     async def apply(self, batches: Sequence[Batch], size_bytes: int) -> list[Outcome]:
         """Returns the outcomes of the batches, flushed with whatever else was waiting."""
         if self._runner.colour == "blocking":

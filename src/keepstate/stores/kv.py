@@ -24,6 +24,7 @@ from keepstate._runner import Runner
 from keepstate.errors import CompactedError, CorruptError, HistoryLostError, UnsupportedError
 from keepstate.stores.admission import admit_reading
 from keepstate.stores.base import StoreBase
+from keepstate.stores.leaps import leap_of
 from keepstate.stores.protocol import (
     CONTENT_NAMED,
     NONCE_BYTES,
@@ -36,6 +37,7 @@ from keepstate.stores.protocol import (
     Delete,
     Durability,
     Entry,
+    Leap,
     Outcome,
     Page,
     Put,
@@ -102,6 +104,7 @@ class _Head(msgspec.Struct, array_like=True):
     clock_ms: int = 0
     entries: dict[bytes, _Kept] = msgspec.field(default_factory=dict[bytes, _Kept])
     nonce: bytes = b""
+    leap: Leap | None = None
 
 
 class KeyValueStore(StoreBase):
@@ -148,11 +151,12 @@ class KeyValueStore(StoreBase):
         while True:
             stored = self._values.get(_head_key(batch.space))
             head = _decoded(stored, batch.space)
-            head.clock_ms = max(head.clock_ms, self._clock.now_ms())
+            stored_ms, head.clock_ms = head.clock_ms, max(head.clock_ms, self._clock.now_ms())
             if (conflict := self._judged(batch, head)) is not None:
                 return conflict
             if not batch.writes:
                 return Applied(head.revision, head.clock_ms)
+            head.leap = leap_of(head.revision + 1, stored_ms, head.clock_ms) or head.leap
             gone = self._write(batch, head)
             if self._swap(_head_key(batch.space), stored, _encoded(head)):
                 for key in gone:
@@ -235,6 +239,9 @@ class KeyValueStore(StoreBase):
         following = keys[limit - 1] if len(keys) > limit else None
         return Page(page, following, head.revision, now_ms, head.nonce)
 
+    async def _last_leap(self, space: str) -> Leap | None:
+        return self._head(space).leap
+
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         head = self._head(space)
         revision = head.revision
@@ -266,7 +273,7 @@ class KeyValueStore(StoreBase):
                 return
             head = _decoded(stored, space)
             nonce = self._clock.random_bytes(NONCE_BYTES)
-            dropped = _Head(head.revision + 1, head.clock_ms, nonce=nonce)
+            dropped = _Head(head.revision + 1, head.clock_ms, nonce=nonce, leap=head.leap)
             if self._swap(_head_key(space), stored, _encoded(dropped)):
                 break
         for key in list(self._values.keys(_object_key(space, b""))):

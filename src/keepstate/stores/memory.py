@@ -19,10 +19,12 @@ from keepstate.stores.admission import admit_read
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
 from keepstate.stores.protocol import (
     NONCE_BYTES,
+    Applied,
     Batch,
     Capabilities,
     Changes,
     Durability,
+    Leap,
     Outcome,
     Page,
     Reading,
@@ -142,7 +144,11 @@ class MemoryStore(StoreBase):
         """Applies what was admitted."""
         if self._turn.is_over():
             await self._turn.pass_on()
-        return self._apply_now(batches)
+        outcomes = self._apply_now(batches)
+        for batch, outcome in zip(batches, outcomes, strict=True):
+            if type(outcome) is Applied and self._ahead.is_due(batch.space, outcome.now_ms):
+                await self._ahead.report(batch.space, outcome.now_ms)
+        return outcomes
 
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         return self._apply_now(batches)
@@ -181,7 +187,10 @@ class MemoryStore(StoreBase):
         if self._turn.is_over():
             await self._turn.pass_on()
         with self._heap.lock:
-            return self._heap.seen(space).read(space, keys, self._clock.now_ms(), at_ms)
+            reading = self._heap.seen(space).read(space, keys, self._clock.now_ms(), at_ms)
+        if self._ahead.is_due(space, reading.now_ms):
+            await self._ahead.report(space, reading.now_ms)
+        return reading
 
     async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
         return await self.read(space, keys, at_ms=at_ms)
@@ -192,6 +201,10 @@ class MemoryStore(StoreBase):
         with self._heap.lock:
             clock_ms = self._clock.now_ms()
             return self._heap.seen(space).scan(prefix, after, limit, reverse, clock_ms, at_ms)
+
+    async def _last_leap(self, space: str) -> Leap | None:
+        with self._heap.lock:
+            return self._heap.seen(space).leap
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         with self._heap.lock:

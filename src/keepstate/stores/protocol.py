@@ -55,6 +55,18 @@ class Mark(NamedTuple):
     nonce: bytes
 
 
+class Leap(NamedTuple):
+    """A write that moved a space's time on by more than an hour.
+
+    Entries of `revision` and later were written since. The space's time was `from_ms` before, 0 for a new
+    space, and `to_ms` after.
+    """
+
+    revision: int
+    from_ms: int
+    to_ms: int
+
+
 class Entry(msgspec.Struct, frozen=True, gc=False):
     """A key's value as a read found it.
 
@@ -343,6 +355,15 @@ class TellsMarks(Protocol):
             CompactedError: `after` is below the log's floor.
             HistoryLostError: The space has not, or no longer, the mark. Nobody else is told.
         """
+        ...
+
+
+@runtime_checkable
+class TellsLeaps(Protocol):
+    """The extra ability of a store to tell when the time of a space leapt."""
+
+    async def last_leap(self, space: str) -> Leap | None:
+        """Returns the last leap of the space's time, None for a space without a revision; a drop keeps it."""
         ...
 
 

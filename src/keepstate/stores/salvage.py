@@ -11,7 +11,7 @@ from typing import Protocol
 
 import msgspec
 
-from keepstate.stores.protocol import Entry
+from keepstate.stores.protocol import Entry, Leap
 
 
 class Damage(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -32,6 +32,8 @@ class SpaceRemains(msgspec.Struct, frozen=True):
     now_ms: int
     exists: bool
     """Whether it holds something; a dropped one does not, and keeps its revision."""
+    leap: Leap | None = None
+    """The last leap of its time, None where it is lost."""
 
 
 class Remains(Protocol):

@@ -15,6 +15,7 @@ from keepstate._clock import SYSTEM_CLOCK
 from keepstate.errors import InvalidError, OutcomeUnknownError
 from keepstate.stores.admission import REPLACING_WRITES, admit_reading, refuse_gone, replaces_too_much
 from keepstate.stores.key_index import KeyIndex
+from keepstate.stores.leaps import leap_of
 from keepstate.stores.protocol import (
     NONCE_BYTES,
     Applied,
@@ -24,6 +25,7 @@ from keepstate.stores.protocol import (
     Check,
     Conflict,
     Entry,
+    Leap,
     Mark,
     Outcome,
     Page,
@@ -44,6 +46,8 @@ class SpaceState:
     Attributes:
         nonce: The nonce of the revisions that are made from now on; empty, each draws one of its own. A
             backend that replays batches and not records has to give each the nonce that it had.
+        written_ms: The time of the last revision; `clock_ms` may be ahead of it, because reads move it too.
+        leap: The last revision that moved `written_ms` on by more than an hour.
     """
 
     __slots__ = (
@@ -59,14 +63,17 @@ class SpaceState:
         "clock_ms",
         "entries",
         "floor",
+        "leap",
         "revision",
+        "written_ms",
     )
 
     def __init__(self, nonce: bytes = b"") -> None:
         self.nonce = nonce
         self._floor_mark = NO_MARK
         self.revision = 0
-        self.clock_ms = 0
+        self.clock_ms = self.written_ms = 0
+        self.leap: Leap | None = None
         self.floor = 0
         self.entries: dict[bytes, Entry] = {}
         self._index = KeyIndex()
@@ -307,12 +314,19 @@ class SpaceState:
         self._log.append(logged)
         self._log_bytes += logged[2]
         self.revision = record.revision
-        if record.now_ms > self.clock_ms:
-            self.clock_ms = record.now_ms
+        self._move_on(record)
         if record.token is not None:
             self._tokens[record.token] = Applied(record.revision, record.now_ms)
         if record.revision - self.floor > limits.LOG_REVISIONS or self._log_bytes > limits.LOG_BYTES:
             self._cut_log()
+
+    def _move_on(self, record: Record) -> None:
+        """Takes the time of a record; doing it again changes nothing."""
+        if (leap := leap_of(record.revision, self.written_ms, record.now_ms)) is not None:
+            self.leap = leap
+        self.written_ms = record.now_ms
+        if record.now_ms > self.clock_ms:
+            self.clock_ms = record.now_ms
 
     def _cut_log(self) -> None:
         log = self._log
@@ -345,7 +359,7 @@ class SpaceState:
                 self.entries.pop(key, None)
             if not self._log or self._log[-1][0].revision != record.revision:
                 self._log.append(weigh(record, olds))
-            self.clock_ms = max(self.clock_ms, record.now_ms)
+            self._move_on(record)
             self.revision = record.revision
         self._index = KeyIndex()
         for key in sorted(self.entries):
@@ -363,8 +377,7 @@ class SpaceState:
         log = deque[Logged]()
         index = KeyIndex()
         mark = Mark(record.revision, record.nonce)
-        if record.now_ms > self.clock_ms:
-            self.clock_ms = record.now_ms
+        self._move_on(record)
         # Assignments alone: an interrupt comes before or after them.
         self._floor_mark = mark
         self.revision = self.floor = record.revision

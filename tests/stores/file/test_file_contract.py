@@ -13,10 +13,17 @@ from keepstate._runner import ThreadRunner
 from keepstate.stores.file import FileStore
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.models import StoreMachine
-from keepstate.testing.store_contract import Clocked, ConfirmsLeaps, KeepsTime, Shared, StoreContract
+from keepstate.testing.store_contract import (
+    Clocked,
+    ConfirmsLeaps,
+    KeepsLeaps,
+    KeepsTime,
+    Shared,
+    StoreContract,
+)
 
 
-class FileContract(Clocked, ConfirmsLeaps, KeepsTime, Shared, StoreContract):
+class FileContract(Clocked, ConfirmsLeaps, KeepsLeaps, KeepsTime, Shared, StoreContract):
     format: Literal["json", "msgpack"]
 
     def make_store(self, tmp_path: Path) -> FileStore:

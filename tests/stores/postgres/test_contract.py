@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
+import psycopg
 import pytest
 
 from keepstate._clock import Clock
@@ -36,6 +37,10 @@ class TestPostgres(ConfirmsServersClock, Persists, SharedAcrossProcesses, StoreC
     def make_store_by(self, clock: Clock) -> PostgresStore:
         url = StoreUrl.parse(self._url)
         return PostgresStore(url, read_options(url), runner=self.runner(), clock=clock)
+
+    async def set_time(self, store: StoreBase, space: str, ms: int) -> None:
+        with psycopg.connect(self._url, autocommit=True) as rows:
+            rows.execute("UPDATE keepstate.space SET clock_ms = %s WHERE name = %s", (ms, space.encode()))
 
 
 class TestPostgresOverALossyLine(LosesReplies):

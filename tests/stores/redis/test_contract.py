@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+from typing import cast
 
 import pytest
 
 from keepstate._clock import Clock
 from keepstate.stores.base import StoreBase
+from keepstate.stores.protocol import NONCE_BYTES
 from keepstate.stores.redis import RedisStore
+from keepstate.stores.redis.encoding import STATE_FIELD
+from keepstate.stores.redis.wire import pack
 from keepstate.stores.urls import StoreUrl
 from keepstate.testing.faults import CutReply, CutRequest, Proxy, having
 from keepstate.testing.servers import Redis
@@ -29,6 +34,16 @@ class RedisContract(ConfirmsServersClock, Persists, SharedAcrossProcesses, Store
 
     def make_store_by(self, clock: Clock) -> RedisStore:
         return RedisStore(StoreUrl.parse(self.url), runner=self.runner(), clock=clock)
+
+    async def set_time(self, store: StoreBase, space: str, ms: int) -> None:
+        assert isinstance(store, RedisStore)
+        where = store._place(space)
+        found = await store._client.ask(where.slot, pack((b"HGET", where.keys[0], STATE_FIELD)), 1)
+        assert found is not None
+        stored = cast("bytes", found[0])
+        at = struct.calcsize(f">BQ{NONCE_BYTES}sQ")
+        stored = stored[:at] + ms.to_bytes(8) + stored[at + 8 :]
+        await store._client.ask(where.slot, pack((b"HSET", where.keys[0], STATE_FIELD, stored)), 1)
 
 
 class TestRedis(RedisContract):

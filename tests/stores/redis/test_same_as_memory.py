@@ -119,12 +119,16 @@ def told(outcome: object) -> Any:
 
 
 def timeless(value: Any) -> Any:
-    """Returns plain data in which a time is only there or not: the two stores have clocks of their own."""
+    """Returns plain data in which an expiry is only there or not, without present times and nonces.
+
+    The two stores have clocks and dice of their own.
+    """
     plain = msgspec.to_builtins(value)
 
     def without(part: Any) -> Any:
         if isinstance(part, dict):
-            return {k: bool(v) if k == "expires_at_ms" else without(v) for k, v in part.items()}
+            shown = {k: v for k, v in part.items() if k not in ("now_ms", "nonce", "nonces")}
+            return {k: bool(v) if k == "expires_at_ms" else without(v) for k, v in shown.items()}
         return [without(one) for one in part] if isinstance(part, list) else part
 
     return without(plain)

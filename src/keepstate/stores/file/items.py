@@ -12,7 +12,7 @@ from typing import TypeAlias
 import msgspec
 
 from keepstate.errors import InvalidError, OutcomeUnknownError
-from keepstate.stores.protocol import Applied, Conflict, Entry, Outcome
+from keepstate.stores.protocol import Applied, Conflict, Entry, Leap, Outcome
 from keepstate.stores.records import Record
 
 
@@ -94,13 +94,17 @@ class Kept(msgspec.Struct, array_like=True, frozen=True, tag="kept"):
 
 
 class SpaceHead(msgspec.Struct, array_like=True, frozen=True, tag="space"):
-    """Where a space stood when the snapshot was taken; its entries and log follow."""
+    """Where a space stood when the snapshot was taken; its entries and log follow.
+
+    `now_ms` is the time of its last revision.
+    """
 
     space: str
     revision: int
     floor: int
     now_ms: int
     floor_nonce: bytes = b""
+    leap: Leap | None = None
 
 
 class Entries(msgspec.Struct, array_like=True, frozen=True, tag="entries"):

@@ -14,6 +14,7 @@ import msgspec
 
 from keepstate.errors import KeepstateError
 from keepstate.stores.file import items
+from keepstate.stores.protocol import Leap
 from keepstate.values.codec import PLAIN
 from keepstate.values.key import Segment, Stamp, stored_key, unpack
 
@@ -110,6 +111,7 @@ class _SpaceHead(msgspec.Struct, frozen=True, tag_field="is", tag="space"):
     floor: int
     now_ms: int
     floor_nonce: bytes = b""
+    leap: Leap | None = None
 
 
 class _Entries(msgspec.Struct, frozen=True, tag_field="is", tag="entries"):

@@ -20,7 +20,8 @@ from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head, crc_of, is_torn
 from keepstate.stores.file.journal import decode_items
 from keepstate.stores.file.moved import head_from_frames, realigned
 from keepstate.stores.file.noted import End, Noted, note_beside
-from keepstate.stores.protocol import Entry
+from keepstate.stores.leaps import leap_of
+from keepstate.stores.protocol import Entry, Leap
 from keepstate.stores.salvage import Damage, SpaceRemains
 
 _LONGEST_HEAD: Final = 128
@@ -33,6 +34,7 @@ class _Space:
     def __init__(self) -> None:
         self.entries: dict[bytes, Entry] = {}
         self.revision = self.floor = self.now_ms = 0
+        self.leap: Leap | None = None
 
 
 class JournalRemains:
@@ -68,7 +70,7 @@ class JournalRemains:
     def spaces(self) -> list[SpaceRemains]:
         """Returns the spaces, also dropped ones, in the order of their names' bytes."""
         return [
-            SpaceRemains(name, space.revision, space.now_ms, space.revision > space.floor)
+            SpaceRemains(name, space.revision, space.now_ms, space.revision > space.floor, space.leap)
             for name, space in sorted(self._spaces.items(), key=lambda item: item[0].encode())
         ]
 
@@ -198,6 +200,7 @@ class JournalRemains:
                 self._install(item, space)
             case items.SpaceHead():
                 space.revision, space.floor, space.now_ms = item.revision, item.floor, item.now_ms
+                space.leap = item.leap
             case items.Entries():
                 for entry in item.entries:
                     space.entries[entry[0]] = Entry(*entry)
@@ -216,6 +219,7 @@ class JournalRemains:
             space.entries[entry.key] = entry
         for key in record.deleted:
             space.entries.pop(key, None)
+        space.leap = leap_of(record.revision, space.now_ms, record.now_ms) or space.leap
         space.revision, space.now_ms = record.revision, record.now_ms
 
     def _at(self, at: int) -> str:

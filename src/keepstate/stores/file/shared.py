@@ -148,6 +148,10 @@ class SharedJournal:
         # After an interrupt the time of a past write may be left; no writer is at work then.
         return now_ms if judged_ms is None or not self._writing.locked() else min(now_ms, judged_ms)
 
+    def second_ms(self, clock: Clock) -> int:
+        """Returns the time of the file system."""
+        return self._second_clock.read_ms(clock, clock.now_ms())
+
     def _confirm(self, space: str, clock: Clock, clock_ms: int) -> None:
         self._second_clock.confirm(clock, space, clock_ms, self.seen(space).clock_ms)
 

@@ -41,7 +41,8 @@ class JournaledState(SpaceState):
             case Kept():
                 self._retries[item.token] = item.outcome(), item.until_ms
             case SpaceHead():
-                self.revision, self.floor, self.clock_ms = item.revision, item.floor, item.now_ms
+                self.revision, self.floor, self.leap = item.revision, item.floor, item.leap
+                self.clock_ms = self.written_ms = item.now_ms
                 self._floor_mark = Mark(item.floor, item.floor_nonce)
             case Entries():
                 for entry in item.entries:
@@ -77,7 +78,8 @@ class JournaledState(SpaceState):
 
     def snapshot(self, space: str) -> Iterator[Item]:
         """Yields all that makes this state again."""
-        yield SpaceHead(space, self.revision, self.floor, self.clock_ms, self._floor_mark.nonce)
+        floor_nonce = self._floor_mark.nonce
+        yield SpaceHead(space, self.revision, self.floor, self.written_ms, floor_nonce, self.leap)
         chunk: list[tuple[bytes, bytes, int, int, int | None]] = []
         size = 0
         for key in self._index.upwards(b"", None):

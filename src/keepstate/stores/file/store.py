@@ -28,7 +28,7 @@ from keepstate.stores.file.frames import Format
 from keepstate.stores.file.io import SYSTEM_FILES, Files
 from keepstate.stores.file.shared import SharedJournal
 from keepstate.stores.places import refuse_irregular, refuse_second_name
-from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Outcome, Page, Reading
+from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Leap, Outcome, Page, Reading
 from keepstate.stores.urls import StoreUrl
 
 JOURNAL = "keepstate.journal"
@@ -201,6 +201,14 @@ class FileStore(StoreBase):
         with self._shared.lock:
             clock_ms = self._shared.reading_ms(space, self._clock)
             return self._shared.seen(space).scan(prefix, after, limit, reverse, clock_ms, at_ms)
+
+    async def _last_leap(self, space: str) -> Leap | None:
+        self._shared.settle()
+        with self._shared.lock:
+            return self._shared.seen(space).leap
+
+    async def _second_clock_ms(self, space: str) -> int:
+        return await self._runner.call(self._shared.second_ms, self._clock)
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         self._shared.settle()

@@ -22,6 +22,14 @@ LANGUAGE sql IMMUTABLE AS $$
     SELECT p_now_ms - p_clock_ms > 3600000 AND abs(p_now_ms - p_client_ms) > 3600000
 $$;
 
+-- name: leap_1
+-- The last leap of a space's time after a write as `p_revision`: that write's, or the one before.
+CREATE FUNCTION {schema}.leap_1(p_leap bigint[], p_revision bigint, p_clock_ms bigint, p_now_ms bigint)
+RETURNS bigint[] LANGUAGE sql IMMUTABLE AS $$
+    SELECT CASE WHEN p_now_ms - p_clock_ms > 3600000 THEN ARRAY[p_revision, p_clock_ms, p_now_ms]
+        ELSE p_leap END
+$$;
+
 -- name: stamped_1
 -- A key with its stamp, as `stamp_suffix` makes it, or the key alone where there is no index.
 CREATE FUNCTION {schema}.stamped_1(p_key bytea, p_revision bigint, p_index bigint) RETURNS bytea
@@ -387,7 +395,8 @@ BEGIN
             UPDATE {schema}.space x SET
                 revision = space.revision, floor = space.floor, clock_ms = now_ms, nonce = space.nonce,
                 log_bytes = space.log_bytes, next_expiry_ms = space.next_expiry_ms,
-                kept_until_ms = space.kept_until_ms, floor_nonce = space.floor_nonce
+                kept_until_ms = space.kept_until_ms, floor_nonce = space.floor_nonce,
+                leap = {schema}.leap_1(x.leap, was.revision + 1, was.clock_ms, now_ms)
             WHERE x.id = space.id;
         END IF;
         revisions[s] := CASE WHEN is_lost THEN -1 ELSE space.revision END;
@@ -473,7 +482,8 @@ BEGIN
         CASE WHEN section > 0 THEN ARRAY[new] ELSE '{}' END;
     UPDATE {schema}.space x SET
         revision = space.revision, clock_ms = now_ms, log_bytes = space.log_bytes + size, nonce = p_nonce,
-        next_expiry_ms = least(space.next_expiry_ms, now_ms + p_ttl)
+        next_expiry_ms = least(space.next_expiry_ms, now_ms + p_ttl),
+        leap = {schema}.leap_1(x.leap, space.revision, space.clock_ms, now_ms)
     WHERE x.id = space.id;
     RETURN int8send(1) || int8send(space.revision) || int8send(now_ms) || int8send(space.revision) || p_nonce;
 END $$;
@@ -506,7 +516,8 @@ BEGIN
         nonce := p_nonce;
         UPDATE {schema}.space x SET
             revision = drop_1.revision, floor = drop_1.revision, clock_ms = {schema}.now_1(space.clock_ms),
-            log_bytes = 0, next_expiry_ms = DEFAULT, nonce = p_nonce, floor_nonce = p_nonce
+            log_bytes = 0, next_expiry_ms = DEFAULT, nonce = p_nonce, floor_nonce = p_nonce,
+            leap = {schema}.leap_1(x.leap, drop_1.revision, x.clock_ms, {schema}.now_1(x.clock_ms))
         WHERE x.id = space.id;
     END IF;
 END $$;

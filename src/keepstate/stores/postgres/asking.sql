@@ -3,7 +3,7 @@
 -- name: get_1
 -- One entry and the state of its space, packed: the client takes it apart in one step, a record costs
 -- both sides more. Eight bytes each for revision, floor, nonce, what the log has for the caller's mark,
--- now, version, created and expiry, then the value; zeros for what there is not.
+-- now, the space's last time, version, created and expiry, then the value; zeros for what there is not.
 CREATE FUNCTION {schema}.get_1(p_name bytea, p_key bytea, p_mark bigint) RETURNS bytea LANGUAGE plpgsql STABLE
 {settings} AS $$
 DECLARE
@@ -13,14 +13,14 @@ BEGIN
     SELECT int8send(s.revision) || int8send(s.floor) || CASE WHEN s.nonce = '' THEN none ELSE s.nonce END
         || CASE WHEN p_mark < s.revision AND p_mark >= s.floor AND p_mark > 0
             THEN coalesce({schema}.marked_1(s.id, p_mark), none) ELSE none END
-        || int8send({schema}.now_1(s.clock_ms))
+        || int8send({schema}.now_1(s.clock_ms)) || int8send(s.clock_ms)
         || int8send(coalesce(e.version, 0)) || int8send(coalesce(e.created, 0))
         || int8send(coalesce(e.expires_at_ms, 0)) || coalesce(e.value, '')
     INTO answer
     FROM {schema}.space s LEFT JOIN {schema}.entry e ON e.space_id = s.id AND e.key = p_key
     WHERE s.name = p_name;
     IF answer IS NULL THEN
-        answer := none || none || none || none || int8send({schema}.now_1(0)) || none || none || none;
+        answer := none || none || none || none || int8send({schema}.now_1(0)) || none || none || none || none;
     END IF;
     RETURN answer;
 END $$;
@@ -44,17 +44,19 @@ CREATE FUNCTION {schema}.read_2(
     p_name bytea, p_keys bytea[], p_mark bigint, p_bytes bigint, p_at_ms bigint,
     OUT revision bigint, OUT floor bigint, OUT nonce bytea, OUT marked bytea, OUT now_ms bigint,
     OUT size_bytes bigint,
-    OUT places bigint[], OUT vals bytea[], OUT versions bigint[], OUT createds bigint[], OUT expiries bigint[]
+    OUT places bigint[], OUT vals bytea[], OUT versions bigint[], OUT createds bigint[], OUT expiries bigint[],
+    OUT clock_ms bigint
 ) LANGUAGE plpgsql STABLE
 {settings} AS $$
 DECLARE
     wanted_id bigint;
     judged_ms bigint;
 BEGIN
-    SELECT s.id, s.revision, s.floor, s.nonce, {schema}.now_1(s.clock_ms)
-    INTO wanted_id, revision, floor, nonce, now_ms
+    SELECT s.id, s.revision, s.floor, s.nonce, {schema}.now_1(s.clock_ms), s.clock_ms
+    INTO wanted_id, revision, floor, nonce, now_ms, clock_ms
     FROM {schema}.space s WHERE s.name = p_name;
     now_ms := coalesce(now_ms, {schema}.now_1(0));
+    clock_ms := coalesce(clock_ms, 0);
     judged_ms := coalesce(p_at_ms, now_ms);
     IF p_mark < revision AND p_mark >= floor AND p_mark > 0 THEN
         marked := {schema}.marked_1(wanted_id, p_mark);
@@ -85,7 +87,7 @@ CREATE FUNCTION {schema}.scan_1(
     p_bytes bigint, p_mark bigint, p_at_ms bigint,
     OUT revision bigint, OUT floor bigint, OUT nonce bytea, OUT marked bytea, OUT following bytea,
     OUT keys bytea[], OUT vals bytea[], OUT versions bigint[], OUT createds bigint[], OUT expiries bigint[],
-    OUT now_ms bigint
+    OUT now_ms bigint, OUT clock_ms bigint
 ) LANGUAGE plpgsql STABLE
 {settings} AS $$
 DECLARE
@@ -98,10 +100,11 @@ DECLARE
     size bigint := 0;
     last_key bytea;
 BEGIN
-    SELECT s.id, s.revision, s.floor, s.nonce, {schema}.now_1(s.clock_ms)
-    INTO wanted_id, revision, floor, nonce, now_ms
+    SELECT s.id, s.revision, s.floor, s.nonce, {schema}.now_1(s.clock_ms), s.clock_ms
+    INTO wanted_id, revision, floor, nonce, now_ms, clock_ms
     FROM {schema}.space s WHERE s.name = p_name;
     now_ms := coalesce(now_ms, {schema}.now_1(0));
+    clock_ms := coalesce(clock_ms, 0);
     judged_ms := coalesce(p_at_ms, now_ms);
     IF p_mark < revision AND p_mark >= floor AND p_mark > 0 THEN
         marked := {schema}.marked_1(wanted_id, p_mark);

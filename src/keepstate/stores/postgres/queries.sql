@@ -30,12 +30,13 @@ SELECT coalesce(
         || CASE WHEN $3::bigint < s.revision AND $3::bigint >= s.floor AND $3::bigint > 0
             THEN coalesce({schema}.marked_1(s.id, $3::bigint), int8send(0)) ELSE int8send(0) END
         || int8send(greatest(s.clock_ms, (date_part('epoch', clock_timestamp()) * 1000)::bigint))
+        || int8send(s.clock_ms)
         || coalesce(
             (SELECT int8send(e.version) || int8send(e.created) || int8send(coalesce(e.expires_at_ms, 0))
                 || e.value FROM {schema}.entry e WHERE e.space_id = s.id AND e.key = $2::bytea),
             decode(repeat('00', 24), 'hex'))
         FROM {schema}.space s WHERE s.name = $1::bytea),
-    decode(repeat('00', 32), 'hex') || int8send({schema}.now_1(0)) || decode(repeat('00', 24), 'hex')
+    decode(repeat('00', 32), 'hex') || int8send({schema}.now_1(0)) || decode(repeat('00', 32), 'hex')
 )
 
 -- name: plan
@@ -65,6 +66,9 @@ SELECT array_agg(listed.name) FROM (
         AND ($2::bytea IS NULL OR s.name < $2::bytea)
     ORDER BY s.name LIMIT $4::bigint
 ) listed
+
+-- name: leap
+SELECT s.leap FROM {schema}.space s WHERE s.name = $1::bytea
 
 -- name: revisions
 SELECT array_agg(s.name), array_agg(s.revision) FROM {schema}.space s WHERE s.name = ANY($1::bytea[])

@@ -12,7 +12,7 @@ from keepstate.values.key import successor
 
 Fields = Sequence[bytes | None]
 _TRUE = b"\x01"
-_FOUND = Struct("!qq8s8sqqqq")
+_FOUND = Struct("!qq8s8sqqqqq")
 
 
 def still_holds(mark: Mark, revision: int, floor: int, nonce: bytes | None, marked: bytes | None) -> bool:
@@ -26,13 +26,18 @@ State = tuple[int, int, bytes, bytes]
 """What answers begin with: a space's revision, floor, nonce, and what its log has for the caller's mark."""
 
 
-def one_entry(key: bytes, answer: bytes, at_ms: int | None) -> tuple[Reading, State]:
-    """Returns the answer of `get_1`, with expiry judged at a time, or at the space's present one."""
-    revision, floor, nonce, marked, now_ms, version, created, expires_at_ms = _FOUND.unpack_from(answer)
+def one_entry(key: bytes, answer: bytes, at_ms: int | None) -> tuple[Reading, State, int]:
+    """Returns the answer of `get_1`, with expiry judged at a time, or at the space's present one.
+
+    The last of the three is the space's last time.
+    """
+    revision, floor, nonce, marked, now_ms, clock_ms, version, created, expires_at_ms = _FOUND.unpack_from(
+        answer
+    )
     entry = None
     if version and not 0 < expires_at_ms <= (now_ms if at_ms is None else at_ms):
         entry = Entry(key, answer[_FOUND.size :], version, created, expires_at_ms or None)
-    return Reading((entry,), revision, now_ms), (revision, floor, nonce, marked)
+    return Reading((entry,), revision, now_ms), (revision, floor, nonce, marked), clock_ms
 
 
 def entries(space: str, keys: Sequence[bytes], fields: Fields) -> Reading:

@@ -13,6 +13,7 @@ CREATE TABLE {schema}.space (
     kept_until_ms bigint NOT NULL DEFAULT 0, -- no retry is kept beyond
     nonce bytea NOT NULL DEFAULT '',
     floor_nonce bytea NOT NULL DEFAULT '', -- of the revision that is the floor
+    leap bigint[], -- the last leap of its time: revision, time before, time after
     name bytea NOT NULL UNIQUE
 ) WITH (fillfactor = 50); -- rewritten by every flush: room on the page keeps its index as it is
 

@@ -10,6 +10,7 @@ from keepstate._runner import Runner
 from keepstate.errors import HistoryLostError, StoreUnavailableError, UnsupportedError
 from keepstate.stores.admission import admit_changes
 from keepstate.stores.base import RETRY_FOR_S, SWEPT_BY_FLUSH, StoreBase
+from keepstate.stores.leaps import refuse_servers_leap
 from keepstate.stores.marks import Marks, applied_beside
 from keepstate.stores.postgres import reading
 from keepstate.stores.postgres.client import Client, Settings
@@ -32,6 +33,7 @@ from keepstate.stores.protocol import (
     Capabilities,
     Changes,
     Durability,
+    Leap,
     Mark,
     Outcome,
     Page,
@@ -225,14 +227,19 @@ class PostgresStore(StoreBase):
         if len(keys) <= 1:
             key = keys[0] if keys else _NO_KEY
             answer = await self._client.ask("get", space.encode(), key, revision)
-            found, state = reading.one_entry(key, answer.get_value(0, 0) or b"", at_ms)
+            found, state, stored_ms = reading.one_entry(key, answer.get_value(0, 0) or b"", at_ms)
             if mark is None or state[0] != mark.revision or state[2] != mark.nonce:
                 self._verify(space, mark, *state)
-            return found if keys else Reading((), found.revision, found.now_ms)
+            if not keys:  # nothing is judged
+                return Reading((), found.revision, found.now_ms)
+            refuse_servers_leap(space, found.now_ms, stored_ms, self._clock, url=self.url)
+            return found
         asked = self._client.ask(
             "read", space.encode(), byteas(keys), revision, int8(limits.READ_BYTES), int8_or_null(at_ms)
         )
-        return reading.entries(space, keys, self._verified(space, mark, await asked))
+        fields = self._verified(space, mark, await asked)
+        self._refuse_leap(space, fields[4], fields[11])
+        return reading.entries(space, keys, fields)
 
     async def _scan(
         self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
@@ -243,7 +250,22 @@ class PostgresStore(StoreBase):
             "scan", space.encode(), low, high, int8(reverse), int8(limit), int8(limits.PAGE_ROWS),
             int8(limits.PAGE_BYTES), int8(mark.revision if mark else 0), int8_or_null(at_ms),
         )  # fmt: skip
-        return reading.page(self._verified(space, mark, answer))
+        fields = self._verified(space, mark, answer)
+        self._refuse_leap(space, fields[10], fields[11])
+        return reading.page(fields)
+
+    def _refuse_leap(self, space: str, now: bytes | None, stored: bytes | None) -> None:
+        refuse_servers_leap(space, from_int8(now), from_int8(stored), self._clock, url=self.url)
+
+    async def _last_leap(self, space: str) -> Leap | None:
+        answer = await self._client.ask("leap", space.encode())
+        stored = answer.get_value(0, 0) if answer.ntuples else None
+        return None if stored is None else Leap(*from_int8s(stored))
+
+    async def _second_clock_ms(self, space: str) -> int:
+        # No space has the name: its time is the server's clock.
+        answer = await self._client.ask("get", b"", _NO_KEY, int8(0))
+        return reading.one_entry(_NO_KEY, answer.get_value(0, 0) or b"", None)[0].now_ms
 
     def mark(self, space: str) -> Mark | None:
         """Returns the highest mark that this handle has seen of the space."""

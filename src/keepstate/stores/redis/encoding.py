@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from keepstate.errors import CorruptError
-from keepstate.stores.protocol import NONCE_BYTES, Batch, Change, Check, Entry, Mark, Put, Write
+from keepstate.stores.protocol import NONCE_BYTES, Batch, Change, Check, Entry, Leap, Mark, Put, Write
 from keepstate.stores.redis.scripts import FORMAT
 from keepstate.values.key import successor
 
@@ -27,7 +27,7 @@ _CONDITIONS = struct.Struct(">BQQQQHH")
 _MARK = struct.Struct(f">Q{NONCE_BYTES}s")
 _CHECK = struct.Struct(">cQ")
 _REVISION = struct.Struct(">Q")
-_STATE = struct.Struct(f">BQ{NONCE_BYTES}sQQQQQ{NONCE_BYTES}s")
+_STATE = struct.Struct(f">BQ{NONCE_BYTES}sQQQQQ{NONCE_BYTES}sQQQ")
 _HEAD = struct.Struct(">QQQI")
 _CHANGE = struct.Struct(">BH")
 _SIZE = struct.Struct(">I")
@@ -60,6 +60,7 @@ class State(NamedTuple):
     due_ms: int
     """When the first entry expires, at the earliest; 0 for never."""
     floor_nonce: bytes
+    leap: Leap | None = None
 
     @property
     def exists(self) -> bool:
@@ -174,8 +175,8 @@ def decode_state(stored: bytes | None, space: str) -> State:
             "bytes, which this release cannot read",
             space=space,
         )
-    _, revision, nonce, floor, clock_ms, due_ms, _, _, floor_nonce = _STATE.unpack(stored)
-    return State(revision, nonce, floor, clock_ms, due_ms, floor_nonce)
+    _, revision, nonce, floor, clock_ms, due_ms, _, _, floor_nonce, *leap = _STATE.unpack(stored)
+    return State(revision, nonce, floor, clock_ms, due_ms, floor_nonce, Leap(*leap) if leap[0] else None)
 
 
 def has_lost(state: State, mark: Mark, record: bytes | None) -> bool:

@@ -26,7 +26,7 @@ from keepstate.errors import (
 from keepstate.stores.admission import admit_changes, admit_reading, refuse_gone
 from keepstate.stores.base import StoreBase
 from keepstate.stores.hints import HintListener
-from keepstate.stores.leaps import clock_error
+from keepstate.stores.leaps import clock_error, refuse_servers_leap
 from keepstate.stores.marks import Marks, applied_beside
 from keepstate.stores.protocol import (
     NONCE_BYTES,
@@ -35,6 +35,7 @@ from keepstate.stores.protocol import (
     Change,
     Changes,
     Entry,
+    Leap,
     Mark,
     Outcome,
     Page,
@@ -275,6 +276,7 @@ class RedisStore(StoreBase):
             admit_reading(space, cast("int", reply[1]))
         state = self._seen_state(space, reply[1])
         now_ms = cast("int", reply[2])
+        refuse_servers_leap(space, now_ms, state.clock_ms, self._clock, url=self.url)
         found = _entries(keys, cast("list[bytes | None]", reply[3:]), now_ms if at_ms is None else at_ms)
         return Reading(found, state.revision, now_ms)
 
@@ -302,6 +304,8 @@ class RedisStore(StoreBase):
             raise self._lost(space, mark)
         self._marks.saw(space, state.revision, state.nonce)
         now_ms = max(_time_ms(replies[0]), state.clock_ms)
+        if keys:  # else nothing is judged
+            refuse_servers_leap(space, now_ms, state.clock_ms, self._clock, url=self.url)
         found = _entries(keys, stored[1:], now_ms if at_ms is None else at_ms)
         return Reading(found, state.revision, now_ms)
 
@@ -320,7 +324,16 @@ class RedisStore(StoreBase):
             for key, head, value in zip(found[::3], found[1::3], found[2::3], strict=True)
         ]
         following, now_ms = cast("bytes | None", reply[2]), cast("int", reply[3])
+        refuse_servers_leap(space, now_ms, state.clock_ms, self._clock, url=self.url)
         return Page(cast("list[Entry]", entries), following, state.revision, now_ms, state.nonce)
+
+    async def _last_leap(self, space: str) -> Leap | None:
+        reply = await self._ask("read", space, self._marks.of(space), (b"",))
+        return self._seen_state(space, reply[1]).leap
+
+    async def _second_clock_ms(self, space: str) -> int:
+        replies = await self._client.ask(self._place(space).slot, _TIME, 1)
+        return self._clock.now_ms() if replies is None else _time_ms(replies[0])
 
     def mark(self, space: str) -> Mark | None:
         """Returns the highest mark that this handle has seen of the space."""

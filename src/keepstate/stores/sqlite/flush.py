@@ -192,7 +192,7 @@ class Flush:
             return
         old = head.id
         self._execute("UPDATE spaces SET name = NULL WHERE id = ?", (old,))
-        head.id = _new_number(self._execute, head.name)
+        head.id = _new_number(self._execute, head.name, old)
         retries.move(self._execute, old, head.id, head.now_ms)
         nonce = self._next_nonce()
         head.floor, head.floor_nonce = head.revision + 1, nonce
@@ -207,8 +207,12 @@ class Flush:
         return removed
 
 
-def _new_number(execute: Execute, name: bytes) -> int:
-    number: int = execute("INSERT INTO spaces (name) VALUES (?) RETURNING id", (name,)).get
+def _new_number(execute: Execute, name: bytes, old: int | None = None) -> int:
+    """Gives a name a new number; after a drop the row of the `old` one hands on the last leap."""
+    number: int = execute(
+        "INSERT INTO spaces (name, leap) VALUES (?, (SELECT leap FROM spaces WHERE id = ?)) RETURNING id",
+        (name, old),
+    ).get
     if number > schema.LAST_SPACE:
         raise StoreFullError(f"there is no number left for space {name.decode()!r}: use another file")
     return number

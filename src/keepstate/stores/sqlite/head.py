@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from keepstate.errors import CorruptError
+from keepstate.stores.leaps import leap_of
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.statements import Execute
 from keepstate.values import limits
@@ -24,8 +25,9 @@ _NEWEST: Final = f"""
 class Head:
     """Where a space stands; `id` is -1 where it has no number yet.
 
-    `revision` and `now_ms` are of the last revision, `floor` the one below which the log is gone,
-    `kept_bytes` the log's size, `expiry_ms` a time before which no entry expires, None if none ever does.
+    `revision` and `stored_ms` are of the last revision, `now_ms` is the space's time, `floor` the revision
+    below which the log is gone, `kept_bytes` the log's size, `expiry_ms` a time before which no entry
+    expires, None if none ever does.
     `nonce` and `floor_nonce` are those of `revision` and `floor`.
     """
 
@@ -39,11 +41,12 @@ class Head:
         "nonce",
         "now_ms",
         "revision",
+        "stored_ms",
     )
 
     def __init__(self, name: bytes, number: int) -> None:
         self.name, self.id = name, number
-        self.revision = self.now_ms = self.floor = self.kept_bytes = 0
+        self.revision = self.now_ms = self.stored_ms = self.floor = self.kept_bytes = 0
         self.expiry_ms: int | None = None
         self.nonce = self.floor_nonce = b""
 
@@ -60,7 +63,8 @@ class Head:
         row_id, now_ms, floor, kept_bytes, expiry_ms, nonce, floor_nonce = row
         head = cls(name, row_id >> schema.REVISION_BITS)
         head.revision = row_id & schema.LAST_REVISION
-        head.now_ms, head.floor, head.kept_bytes, head.expiry_ms = now_ms, floor, kept_bytes, expiry_ms
+        head.now_ms = head.stored_ms = now_ms
+        head.floor, head.kept_bytes, head.expiry_ms = floor, kept_bytes, expiry_ms
         head.nonce, head.floor_nonce = nonce, floor_nonce
         return head
 
@@ -85,6 +89,9 @@ class Head:
                 nonce, self.floor_nonce, schema.log_seal(row, nonce, changes), changes,
             ),
         )  # fmt: skip
+        if (leap := leap_of(self.revision, self.stored_ms, self.now_ms)) is not None:
+            execute("UPDATE spaces SET leap = ? WHERE id = ?", (schema.leap_bytes(leap), self.id))
+        self.stored_ms = self.now_ms
 
     def correct_expiry(self, execute: Execute, expiry_ms: int | None) -> None:
         """Writes a better bound into the newest row, so that not every batch looks for what expired."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any, Final
 
 from keepstate.stores.admission import admit_reading, refuse_gone
-from keepstate.stores.protocol import Change, Changes, Entry, Page, Reading
+from keepstate.stores.protocol import Change, Changes, Entry, Leap, Page, Reading
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.changes import decode
 from keepstate.stores.sqlite.head import Head
@@ -144,6 +144,12 @@ def _nonce_of(execute: Execute, head: Head, revision: int) -> bytes:
         "SELECT nonce FROM log WHERE id = ?", (head.id << schema.REVISION_BITS | revision,)
     ).get
     return nonce or b""
+
+
+def leap(execute: Execute, name: bytes) -> Leap | None:
+    """Returns the last leap of a space's time."""
+    stored: Any = execute("SELECT leap FROM spaces WHERE name = ?", (name,)).get
+    return schema.leap_in(stored)
 
 
 def spaces(execute: Execute, prefix: str, after: str | None, limit: int) -> list[str]:

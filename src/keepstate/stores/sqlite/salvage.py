@@ -19,7 +19,7 @@ import apsw
 import msgspec
 
 from keepstate.errors import CorruptError, UnsupportedError
-from keepstate.stores.protocol import Entry
+from keepstate.stores.protocol import Entry, Leap
 from keepstate.stores.salvage import Damage, SpaceRemains
 from keepstate.stores.sqlite import changes, schema
 from keepstate.stores.sqlite.cells import Record
@@ -91,6 +91,7 @@ class DatabaseRemains:
         self._trees = Trees(self.file)
         self.damages: list[Damage] = self.file.damages
         self._names: dict[int, bytes | None] = {}
+        self._leaps: dict[int, Leap | None] = {}
         self._indexed: dict[_Key, int] = {}
         self._expiries: set[tuple[int, int, int]] = set()
         self._heads: defaultdict[int, _Head] = defaultdict(_Head)
@@ -112,9 +113,8 @@ class DatabaseRemains:
         for number, name in self._names.items():
             if name is not None:
                 head = self._heads[number]
-                found.append(
-                    SpaceRemains(name.decode(), head.revision, head.now_ms, head.revision > head.floor)
-                )
+                exists, leap = head.revision > head.floor, self._leaps.get(number)
+                found.append(SpaceRemains(name.decode(), head.revision, head.now_ms, exists, leap))
         return sorted(found, key=lambda space: space.name.encode())
 
     def entries(self, space: str) -> Iterator[Entry]:
@@ -196,8 +196,8 @@ class DatabaseRemains:
         for leaf in self._trees.leaves("spaces"):
             for found in leaf.records:
                 match found:
-                    case Record(row, (None, bytes() | None as name)) if leaf.is_sound:
-                        self._names[row] = name
+                    case Record(row, (None, bytes() | None as name, bytes() | None as leap)) if leaf.is_sound:
+                        self._names[row], self._leaps[row] = name, schema.leap_in(leap)
                     case _:
                         pass
 

@@ -5,7 +5,8 @@ one is refused. Layout 1:
 
 * `spaces` gives each space a number. A drop takes the name off its row, and the name a new row: rows of a
   number
-  without a name are absent, and are removed a few at a time.
+  without a name are absent, and are removed a few at a time. `leap` is the last leap of the space's time:
+  revision, time before and time after, of eight bytes each; a drop hands it on.
 * `entries` holds one row a key. Rows have a number of their own, and `(space, key)` an index, because
   values of 0.5 to
   4 KB then stay on one page: 1.14 times the bytes of the values, where a clustered key took 1.36.
@@ -23,10 +24,12 @@ in blobs: any text, in the order of its bytes.
 
 from __future__ import annotations
 
+from struct import Struct
 from typing import Any, Final
 from zlib import crc32
 
 from keepstate.errors import CorruptError, UnsupportedError
+from keepstate.stores.protocol import Leap
 from keepstate.stores.sqlite.statements import Execute
 
 APPLICATION_ID: Final = 0x6B656570
@@ -38,8 +41,10 @@ LAST_REVISION: Final = (1 << REVISION_BITS) - 1
 """What a row number of the log has room for: 68 thousand million revisions of a space."""
 LAST_SPACE: Final = (1 << 63 - REVISION_BITS) - 1
 
+_LEAP: Final = Struct(">QQQ")
+
 _TABLES = (
-    "CREATE TABLE spaces (id INTEGER PRIMARY KEY, name BLOB UNIQUE) STRICT",
+    "CREATE TABLE spaces (id INTEGER PRIMARY KEY, name BLOB UNIQUE, leap BLOB) STRICT",
     """
     CREATE TABLE entries (
         id INTEGER PRIMARY KEY,
@@ -129,6 +134,16 @@ def name_in(stored: bytes) -> str:
     except UnicodeDecodeError as error:
         place = f"the name {stored!r} in the table of spaces"
         raise CorruptError(f"{place} is damaged: it is no UTF-8", place=place) from error
+
+
+def leap_in(stored: bytes | None) -> Leap | None:
+    """Returns the leap that a row of `spaces` has; None for none, or for what is no leap."""
+    return Leap(*_LEAP.unpack(stored)) if stored is not None and len(stored) == _LEAP.size else None
+
+
+def leap_bytes(leap: Leap) -> bytes:
+    """Returns a leap as its row has it."""
+    return _LEAP.pack(*leap)
 
 
 def entry_seal(key: bytes, value: bytes, version: int, expires_at_ms: int | None) -> int:

@@ -38,6 +38,7 @@ from keepstate.stores.protocol import (
     Capabilities,
     Changes,
     Durability,
+    Leap,
     Outcome,
     Page,
     Reading,
@@ -264,6 +265,14 @@ class SqliteStore(StoreBase):
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         return await self._runner.call(self._look, space, reading.changes, after, limit)
+
+    async def _last_leap(self, space: str) -> Leap | None:
+        database, name = self._opened, space.encode()
+        return await self._runner.call(lambda: database.read(lambda execute: reading.leap(execute, name)))
+
+    async def _second_clock_ms(self, space: str) -> int:
+        clock = self._clock
+        return await self._runner.call(self._opened.second_clock.read_ms, clock, clock.now_ms())
 
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
         database = self._opened

@@ -18,7 +18,7 @@ _ROOTS: Final = {
 """Where the trees begin in every file that `schema.make` made, for one whose first page is damaged."""
 _UNREAD: Final = ("log_by_token", "retries")
 """The indexes of which nobody needs what they say, only which pages they are."""
-_COLUMNS: Final = {2: "spaces", 8: "entries", 9: "log"}
+_COLUMNS: Final = {3: "spaces", 8: "entries", 11: "log"}
 """The tables by how many columns they have: tells where a leaf belongs that no page names."""
 
 

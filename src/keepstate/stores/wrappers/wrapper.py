@@ -14,6 +14,7 @@ from keepstate.stores.protocol import (
     Capabilities,
     Changes,
     Inspected,
+    Leap,
     NoticesLosses,
     Outcome,
     Page,
@@ -144,6 +145,10 @@ class StoreWrapper:
     def losses(self, space: str) -> int:
         """Returns how often the store found that the space had lost history."""
         return self._store.losses(space) if isinstance(self._store, NoticesLosses) else 0
+
+    async def last_leap(self, space: str) -> Leap | None:
+        """Returns the last leap of the space's time."""
+        return await self._store.last_leap(space)
 
     def listen(self, spaces: Collection[str]) -> HintListener:
         """Returns a listener that hears every hint of these spaces from now on."""

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from keepstate._runner import TaskRunner
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Outcome, Page, Reading
+from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Leap, Outcome, Page, Reading
 from keepstate.testing.simulation.clocks import ProcessClock
 from keepstate.testing.simulation.network import Network
 from keepstate.testing.simulation.server import Server
@@ -107,6 +107,9 @@ class SimulatedStore(StoreBase):
             self._process,
             lambda: self._server.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms),
         )
+
+    async def _last_leap(self, space: str) -> Leap | None:
+        return await self._network.ask(self._process, lambda: self._server.last_leap(space))
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         return await self._network.ask(self._process, lambda: self._server.changes(space, after, limit=limit))

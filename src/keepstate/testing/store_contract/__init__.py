@@ -16,11 +16,13 @@ from keepstate.testing.store_contract.abilities import SharedAcrossProcesses as 
 from keepstate.testing.store_contract.contract import StoreContract as StoreContract
 from keepstate.testing.store_contract.leaps import ConfirmsLeaps as ConfirmsLeaps
 from keepstate.testing.store_contract.leaps import ConfirmsServersClock as ConfirmsServersClock
+from keepstate.testing.store_contract.leaps import KeepsLeaps as KeepsLeaps
 
 __all__ = [
     "Clocked",
     "ConfirmsLeaps",
     "ConfirmsServersClock",
+    "KeepsLeaps",
     "KeepsTime",
     "LosesReplies",
     "Persists",

@@ -20,6 +20,7 @@ from keepstate.testing.clocks import ManualClock
 from keepstate.testing.models import StoreMachine
 from keepstate.testing.store_contract import (
     Clocked,
+    KeepsLeaps,
     KeepsTime,
     Persists,
     Shared,
@@ -35,7 +36,7 @@ def encrypted(store: StoreBase) -> Any:
     return EncryptedStore(store, KeyRing(KEY))
 
 
-class TestEncryptedMemory(Clocked, KeepsTime, Shared, StoreContract):
+class TestEncryptedMemory(Clocked, KeepsLeaps, KeepsTime, Shared, StoreContract):
     def make_store(self, tmp_path: Path) -> StoreBase:
         store = MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
         made: StoreBase = encrypted(store)

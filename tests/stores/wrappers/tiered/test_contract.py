@@ -22,6 +22,7 @@ from keepstate.testing.clocks import ManualClock
 from keepstate.testing.models import StoreMachine
 from keepstate.testing.store_contract import (
     Clocked,
+    KeepsLeaps,
     KeepsTime,
     Persists,
     Shared,
@@ -36,7 +37,7 @@ def as_base(store: Any) -> StoreBase:
     return made
 
 
-class TestTieredMemory(Clocked, KeepsTime, Shared, StoreContract):
+class TestTieredMemory(Clocked, KeepsLeaps, KeepsTime, Shared, StoreContract):
     def make_store(self, tmp_path: Path) -> StoreBase:
         cold = MemoryStore(name=str(tmp_path), runner=self.runner(), clock=self.clock)
         return as_base(TieredStore(cold=cold, clock=self.clock))

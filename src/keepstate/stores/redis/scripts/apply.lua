@@ -163,7 +163,8 @@ if is_retry then
   kind, rest, number = 'applied', string.format('%.0f', now), own
   --> keep
 end
-puts[2] = pack(STATE, FORMAT, revision, nonce, floor, clock, due, retries, log_bytes, floor_nonce)
+puts[2] = pack(STATE, FORMAT, revision, nonce, floor, clock, due, retries, log_bytes, floor_nonce,
+  leap_revision, leap_from, leap_to)
 call('HSET', ENTRIES, unpack(puts))
 if sweeps and due ~= 0 and due <= now then
   local limit = SWEPT_BY_FLUSH

@@ -13,7 +13,8 @@
 
 local call, pack, unpack_struct, byte, sub = redis.call, struct.pack, struct.unpack, string.byte, string.sub
 local ENTRIES, LOG, INDEX, EXPIRY, RETRIES = KEYS[1], KEYS[2], KEYS[3], KEYS[4], KEYS[5]
-local STATE, HEAD = '>BI8c8I8I8I8I8I8c8', '>I8I8I8I4'
+local STATE, HEAD = '>BI8c8I8I8I8I8I8c8I8I8I8', '>I8I8I8I4'
 local RECORD, RECORD_BYTES = '>c8I8I8I4', 28
 local NO_NONCE = '\0\0\0\0\0\0\0\0'
 local revision, nonce, floor, clock, due, retries, log_bytes, floor_nonce = 0, NO_NONCE, 0, 0, 0, 0, 0, NO_NONCE
+local leap_revision, leap_from, leap_to = 0, 0, 0

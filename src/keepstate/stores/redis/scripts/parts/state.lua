@@ -2,7 +2,8 @@
 if stored then
   local format = byte(stored)
   if format ~= FORMAT then return {'format', format} end
-  format, revision, nonce, floor, clock, due, retries, log_bytes, floor_nonce = unpack_struct(STATE, stored)
+  format, revision, nonce, floor, clock, due, retries, log_bytes, floor_nonce, leap_revision, leap_from, leap_to =
+    unpack_struct(STATE, stored)
 end
 if mark ~= '' then
   local seen, seen_nonce = unpack_struct('>I8c8', mark)
