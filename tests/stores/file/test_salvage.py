@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -203,3 +204,13 @@ def test_reading_a_journal_with_a_gap_costs_in_proportion_to_its_length(
         assert [entry.value for entry in found.entries("space")] == [b"%d " % (number - 1) * 20]
     assert counts[1] < 2.5 * counts[0]
     assert counts[2] < 2.5 * counts[1]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link"])
+def test_a_lock_that_is_no_file_holds_up_no_salvage(journal: bytes, kind: str, tmp_path: Path) -> None:
+    lock = tmp_path / "damaged.lock"
+    os.mkfifo(lock) if kind == "pipe" else lock.symlink_to("/dev/zero")
+
+    found, _ = remains(tmp_path, journal)
+
+    assert found.damages == []

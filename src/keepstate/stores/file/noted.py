@@ -107,10 +107,13 @@ class Note:
 def note_beside(journal: str) -> Noted | None:
     """Returns what is noted of a journal that somebody else may hold."""
     try:
-        with open(f"{journal}.lock", "rb") as file:
-            return Noted.of(file.read(HOLDER_BYTES + _NOTE_BYTES)[HOLDER_BYTES:])
+        # A pipe in its place would hold the reader for ever.
+        descriptor = os.open(f"{journal}.lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open(descriptor, "rb") as file:
+            told = file.read(HOLDER_BYTES + _NOTE_BYTES) or b""
     except OSError:
         return None
+    return Noted.of(told[HOLDER_BYTES:])
 
 
 def cut_off(path: str, whole_bytes: int, end: End) -> CorruptError:
