@@ -131,8 +131,7 @@ def admit_file(what: str, path: str | PathLike[str]) -> str:
     Raises:
         InvalidError: It is none, or no text that UTF-8 can hold, or a URL, which the message does not show.
     """
-    if isinstance(path, str | PathLike):
-        refuse_as_path(what, str(path))
+    refuse_as_path(what, str(path))  # of a wrong argument the text is judged too, so that none is shown
     text = admit_path(what, path)
     _refuse_no_text(what, text)
     return text

@@ -9,6 +9,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from os import PathLike
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
@@ -179,8 +180,8 @@ def described(settings: DataclassInstance) -> str:
 
 
 def _shown_field(name: str, value: object) -> str:
-    is_wrong = isinstance(value, bytes) or (isinstance(value, PathLike) and ":/" in str(value))
-    if is_wrong:  # a URL may be meant; `Path` makes one slash of its two
+    # A URL may be meant; `Path` makes one slash of its two.
+    if isinstance(value, bytes) or (isinstance(value, PurePath) and ":/" in str(value)):
         return f"<{type(value).__name__}>"
     if isinstance(value, str) and (name in _URL_FIELDS or "://" in value):
         return _shown_place(value)
