@@ -156,6 +156,26 @@ async def test_what_was_taken_before_a_match_raises_is_given_back(space: Space) 
     assert {bool(info.token) for info in ready} == {False, True}  # some had been taken
 
 
+async def test_what_another_worker_holds_by_then_is_not_given_back(space: Space) -> None:
+    for number in range(20):
+        await space.queue.put(number, id=f"t{number:02}")
+
+    async def match(_: str, payload: int) -> Any:
+        if payload == 12:
+            await space.queue.discard("t00")
+            await space.queue.put("another task of that id", id="t00")
+            held.append(await space.queue.take("t00", "other", lease_s=60))
+            raise LookupError("no 12")
+        return True
+
+    held: list[Task] = []
+    with pytest.raises(LookupError):
+        await space.queue.claim("w", lease_s=60, count=20, match=match)
+
+    assert [info.id for info in await space.queue.list("claimed")] == ["t00"]
+    await held[0].complete()
+
+
 def test_an_interrupted_claim_of_blocking_use_gives_back_what_it_had() -> None:
     def match(_: str, payload: int) -> bool:
         if payload == 12:

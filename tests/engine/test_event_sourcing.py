@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from keepstate import EventStream
+from keepstate.engine.events import NO_STREAM
 from keepstate.engine.space import Space
 from keepstate.errors import ConflictError, InvalidError
 from keepstate.values.schema import CLASSES, register, upcast
@@ -54,6 +55,18 @@ async def test_a_new_event_with_an_id_meets_what_the_stream_should_be(space: Spa
 
     with pytest.raises(ConflictError):
         await space.events.append("c", id="3", expected=first)
+
+
+@pytest.mark.parametrize("known", ["1", "2", "3"])
+async def test_events_of_which_only_some_are_there_meet_what_the_stream_should_be(
+    space: Space, known: str
+) -> None:
+    await space.events.append("before", id=known)
+
+    with pytest.raises(ConflictError):
+        await space.events.append("a", "b", "c", id=["1", "2", "3"], expected=NO_STREAM)
+
+    assert [event.id for event in await space.events.read()] == [known]
 
 
 async def test_a_transaction_appends_an_event_once_too(space: Space) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 
 import pytest
@@ -11,6 +12,8 @@ import keepstate
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.errors import ClosedError, ConflictError, InvalidError, LeaseLostError
+from keepstate.stores.memory import MemoryStore
+from keepstate.stores.protocol import Batch, Outcome
 from tests.engine.conftest import Turned
 
 
@@ -92,6 +95,37 @@ async def test_a_renewal_on_its_way_does_not_revive_a_lease_that_is_let_go(space
         assert True in outcomes
         assert await space.leases.holder(f"job {turn}") is None
         assert not lease.is_held()
+
+
+class AnswersOnceLate(MemoryStore):
+    """Keeps the answer to the next batch back until `late` is set."""
+
+    late: asyncio.Event | None = None
+
+    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+        late, self.late = self.late, None
+        outcomes = await super().apply(batches)
+        if late is not None:
+            await late.wait()
+        return outcomes
+
+
+async def test_a_renewal_that_is_answered_after_the_release_revives_nothing() -> None:
+    store = AnswersOnceLate()
+    await store.open()
+    async with keepstate.open(store) as ks:
+        lease = await ks.space("run").leases.acquire("job", 30)
+        late = store.late = asyncio.Event()
+        renewing = asyncio.create_task(lease.renew(60))
+        while store.late is not None:
+            await asyncio.sleep(0)
+        assert await lease.release()
+        late.set()
+        await renewing
+
+        assert not lease.is_held()
+        assert lease.ttl_s == 30
+    await store.close()
 
 
 async def test_what_a_block_raises_is_not_hidden_by_a_lease_that_cannot_be_let_go(ks: Keepstate) -> None:

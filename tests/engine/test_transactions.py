@@ -104,6 +104,17 @@ async def test_a_read_after_a_change_of_what_was_read_raises_at_once(space: Spac
             await tx.documents.get("b")
 
 
+@pytest.mark.parametrize("changed", ["a", "b", "c"])
+async def test_a_view_does_not_move_past_a_change_of_any_of_what_was_read(space: Space, changed: str) -> None:
+    async with space.transaction() as tx:
+        for key in ("a", "b", "c"):
+            await tx.documents.get(key)
+        await space.documents.put(changed, 1)
+
+        with pytest.raises(ConflictError, match=f"'{changed}'.*changed while a transaction was reading"):
+            await tx.documents.get("d")
+
+
 async def test_a_phantom_is_refused(space: Space) -> None:
     await space.documents.put("item/1", 1)
 
@@ -343,19 +354,54 @@ async def test_all_readings_of_a_transaction_are_of_one_time(turned: Turned) -> 
     assert [key async for key in space.documents.keys("*")] == []
 
 
-async def test_a_view_does_not_move_past_the_end_of_what_it_has_seen(turned: Turned) -> None:
+async def test_all_pages_of_a_listing_are_of_one_time(turned: Turned) -> None:
     space, clock = turned.space, turned.clock
+    names = [f"{number:04d}" for number in range(limits.PAGE_ROWS)]
+    for begin in range(0, len(names), 500):
+        async with space.transaction() as tx:
+            for name in names[begin : begin + 500]:
+                await tx.documents.put(name, None)
+    await space.documents.put("on the second page", None, ttl_s=1)
+
+    found: list[str] = []
+    async with space.transaction() as tx:
+        async for name in tx.documents.keys():
+            clock.advance(1000 if not found else 0)
+            found.append(name)
+
+    assert found == [*names, "on the second page"]
+
+
+async def _with_one_to_expire_in_a_second(space: Space) -> None:
+    """Writes `a`, and more that expires before it than the next two flushes sweep."""
     async with space.transaction() as tx:
         for number in range(2 * SWEPT_BY_FLUSH):
             await tx.documents.put(f"many/{number:02d}", number, ttl_s=0.5)
         await tx.documents.put("a", 1, ttl_s=1)
 
+
+@pytest.mark.parametrize("passed_ms", [1000, 2000])
+async def test_a_view_does_not_move_past_the_end_of_what_it_has_seen(turned: Turned, passed_ms: int) -> None:
+    space, clock = turned.space, turned.clock
+    await _with_one_to_expire_in_a_second(space)
+
     with pytest.raises(ConflictError, match="expired"):
         async with space.transaction() as tx:
             assert await tx.documents.get("a") == 1
-            clock.advance(2000)
+            clock.advance(passed_ms)
             await space.documents.put("b", "written when a was gone")
             await tx.documents.get("b")
+
+
+async def test_a_view_moves_along_while_what_it_has_seen_still_lives(turned: Turned) -> None:
+    space, clock = turned.space, turned.clock
+    await _with_one_to_expire_in_a_second(space)
+
+    async with space.transaction() as tx:
+        assert await tx.documents.get("a") == 1
+        clock.advance(999)
+        await space.documents.put("b", "written while a was there")
+        assert await tx.documents.get("b") == "written while a was there"
 
 
 async def test_more_keys_than_a_batch_checks_are_guarded_against_expiry_too(turned: Turned) -> None:

@@ -30,6 +30,10 @@ KEPT: dict[str, tuple[str, str]] = {
         "import xml.etree.ElementTree",
         "xml.etree.ElementTree.fromstring('<a/>').tag == 'a'",
     ),
+    "two modules below another": (
+        "import xml.dom.minidom\nimport xml.sax.saxutils",
+        "(xml.sax.saxutils.escape('<'), xml.dom.minidom.Document().nodeType) == ('&lt;', 9)",
+    ),
     "alias": ("import math as m", "m.floor(4.5) == 4"),
     "function of C": ("from math import sqrt", "sqrt(9) == 3"),
     "bound method of a module": ("from random import random", "0 <= random() < 1"),
@@ -55,6 +59,13 @@ KEPT: dict[str, tuple[str, str]] = {
     "instance of a class": (
         "class Box:\n    def __init__(self, n):\n        self.n = n\n\nbox = Box([1])",
         "type(box) is Box and box.n == [1]",
+    ),
+    "instance with slots and a dict": (
+        (
+            "class Low:\n    __slots__ = ('a',)\n\nclass High(Low):\n    pass\n\n"
+            "high = High()\nhigh.a, high.b = 1, 2"
+        ),
+        "(high.a, high.b) == (1, 2)",
     ),
     "instance of a dataclass": (
         (
@@ -125,6 +136,10 @@ KEPT: dict[str, tuple[str, str]] = {
     "default arguments": (
         "data = [1, 2]\ndef size(n=len(data), *, rows=data):\n    return n, rows\ndata = None",
         "size() == (2, [1, 2])",
+    ),
+    "default arguments by name alone": (
+        "data = [1, 2]\ndef kept(*, rows=data):\n    return rows\ndata = None",
+        "kept() == [1, 2]",
     ),
     "class that reads a variable": (
         "limit = 3\nclass Box:\n    most = limit * 2\nlimit = 0",

@@ -21,6 +21,7 @@ from keepstate.values.key import Stamp, stored_key
 from tests.stores.file.disks import SPACE, A, B, FailingFiles, opened, put, revision, values
 
 MEGABYTE = b"x" * (1 << 20)
+C = b"\x02c"
 MEMBERS = stored_key(2, "documents", "members")
 
 
@@ -220,7 +221,11 @@ def test_all_that_is_remembered_survives_a_rewrite(tmp_path: Path, format: str) 
     finish(store.apply([Batch(SPACE, [Put(B, b"2"), Delete(A)], token=b"t")]))
     finish(store.apply([Batch(SPACE, [Put(B, b"x")], [Check(A, version=9)], token=b"u", retry_of=0)]))
     put(store, Put(b"\x01log", b"", stamp=True), Put(A, b"3", ttl_ms=9_000), Put(b"\x00object", MEGABYTE))
+    put(store, Put(C, b"1", ttl_ms=1_000))
+    clock.advance(1_000)
+    put(store, Put(B, b"3"), Put(C, b"2"))
     before = everything(store)
+    assert [change.key for change in finish(store.changes(SPACE, 0)).items if change.expired] == [C]
 
     for i in range(12):
         finish(store.apply([Batch("other", [Put(A, bytes([i]) * (1 << 20))])]))
