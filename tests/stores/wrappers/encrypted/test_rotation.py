@@ -16,6 +16,7 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Put
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.store_contract.stage import applied, entry_of, refused, scanned
+from keepstate.values import limits
 
 A, B, DOC, LOG, OBJECT = b"\x01a", b"\x01b", b"\x02doc", b"\x01log/", b"\x00object"
 LARGE = Random(7).randbytes(3_000_000)
@@ -82,6 +83,20 @@ def test_checks_against_versions_from_before_a_rotation_hold(
     )
     assert finish(refused(both, "s", Put(A, b"4"), checks=[Check(DOC, version=1)])) == Conflict(DOC, 3)
     assert finish(refused(both, "s", Put(A, b"4"), checks=[Check(DOC, created=2)])) == Conflict(DOC, 1)
+
+
+def test_more_checks_than_one_read_holds_stand_on_versions_from_before_a_rotation(
+    store: EncryptedStore, both: EncryptedStore
+) -> None:
+    keys = [b"\x01%02d" % number for number in range(3 * (limits.READ_BYTES // limits.VALUE_BYTES))]
+    finish(applied(store, "s", *(Put(key, b"1") for key in keys)))
+    finish(both.rotate())
+
+    checks = [Check(key, version=1) for key in keys]
+
+    assert finish(applied(both, "s", Put(A, b"all are as they were"), checks=checks)).revision > 1
+    stale = [*checks[:-1], Check(keys[-1], version=99)]
+    assert finish(refused(both, "s", Put(A, b"one is not"), checks=stale)) == Conflict(keys[-1], 1)
 
 
 def test_a_rotation_is_no_change_of_a_value(store: EncryptedStore, both: EncryptedStore) -> None:

@@ -204,6 +204,7 @@ class EncryptedStore(StoreWrapper):
         the version of its real write.
         """
         outcome: Outcome = conflict
+        asked = list(batch.checks)
         for _ in range(_ATTEMPTS):
             if type(outcome) is not Conflict or outcome.key is None:
                 return outcome
@@ -215,8 +216,9 @@ class EncryptedStore(StoreWrapper):
             if told is not None and actual == outcome.actual:
                 outcome = Conflict(outcome.key, told)
             checks = [_as_stored(check, *versions.get(check.key, (None, None))) for check in batch.checks]
-            if checks == list(batch.checks):
+            if checks == asked:  # what was refused just now is what would be asked again
                 return outcome
+            asked = checks
             again = msgspec.structs.replace(batch, checks=checks)
             outcome = (await self._store.apply_admitted([again], [size]))[0]
         return outcome
