@@ -169,7 +169,7 @@ def test_commits_are_let_go_of_by_age(keepstate: Keepstate, age: str, left: int)
             2,
             "'best' is no rule; give PATH=RULE, with one of refuse",
         ),
-        (("merge", "run", "main~1", "--rule", "a..b=ours"), 2, "a.⟨here⟩.b is no path"),
+        (("merge", "run", "main~1", "--rule", "a..b=ours"), 2, "a.⟨here⟩.b is not a path"),
         (("rollback", "run"), 2, "needs either --to COMMIT or --steps N"),
         (("rollback", "run", "--to", "main~1", "--steps", "1"), 2, "needs either"),
         (("prune", "run"), 2, "needs --keep-last N or --older-than 30d"),
@@ -251,7 +251,7 @@ def test_verifying_says_that_all_is_whole_and_finds_what_is_not(keepstate: Keeps
 
     assert (whole.code, whole.out.startswith("run: 3 commits, ")) == (0, True)
     assert whole.out.endswith("; all is whole\n")
-    assert told == {"space": "run", "commits": 3, "objects": told["objects"], "problems": []}
+    assert told == {"tenant": None, "space": "run", "commits": 3, "objects": told["objects"], "problems": []}
 
 
 def test_verifying_ends_with_5_where_an_object_is_gone(keepstate: Keepstate, url: str) -> None:

@@ -21,9 +21,11 @@ def test_what_was_put_is_got(keepstate: Keepstate) -> None:
 
 
 def test_json_output_tells_the_version(keepstate: Keepstate) -> None:
-    assert keepstate("put", "run", "plan", "1", "--json").json() == {"version": 1}
+    put = keepstate("put", "run", "plan", "1", "--json").json()
+    got = keepstate("get", "run", "plan", "--json").json()
 
-    assert keepstate("get", "run", "plan", "--json").json() == {
+    assert put == {"version": 1, "printed_version": got.pop("printed_version")}
+    assert got == {
         "key": "plan", "version": 1, "created": 1, "value": 1,
     }  # fmt: skip
 

@@ -144,10 +144,12 @@ def _space_of(store: StoreBase, space: str) -> Any:
 
 
 def _log_of(store: StoreBase, space: str) -> Changes:
+    """Returns the log without its nonces, which another store that has done the same draws for itself."""
     try:
-        return finish(store.changes(space, 0, limit=100_000))
+        changes = finish(store.changes(space, 0, limit=100_000))
     except CompactedError as error:
-        return finish(store.changes(space, error.floor or 0, limit=100_000))
+        changes = finish(store.changes(space, error.floor or 0, limit=100_000))
+    return msgspec.structs.replace(changes, nonces={})
 
 
 def _scanned(store: StoreBase, space: str, section: bytes) -> list[Any]:

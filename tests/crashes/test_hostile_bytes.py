@@ -231,14 +231,13 @@ def test_objects_in_a_set_have_hashes_of_their_own_in_builtin_form() -> None:
 
 def test_nesting_without_end_is_refused_without_looking_at_all_of_it() -> None:
     """A few kilobytes of zstd become 64 MiB of brackets, and counting them took half a gigabyte."""
-    from keepstate.values.compression import compress
+    from keepstate.values.compression import zstd
 
-    packed = compress(b"\x91" * (64 << 20))
-    assert packed is not None
+    packed = zstd.compress(b"\x91" * (64 << 20))
 
     tracemalloc.start()
     began_s = time.process_time()
-    with pytest.raises(CorruptError, match="nests deeper"):
+    with pytest.raises(CorruptError, match=r"nests deeper|more lists and dicts"):
         codec.decode(COMPRESSED + packed)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

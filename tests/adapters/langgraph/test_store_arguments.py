@@ -124,7 +124,7 @@ def test_what_is_no_list_of_operations_is_refused(memory: KeepstateStore, ops: A
         {"index": {"dims": 2, "embed": len, "fields": [5]}},
         {"space": ""},
         {"space": 5},
-        {"namespace": 5},
+        {"tenant": 5},
         {"author": 5},
     ],
     ids="-".join,
