@@ -213,3 +213,12 @@ async def test_listing_goes_on_over_a_long_name_whose_large_value_is_replaced(
     assert begun == (first, first)
     assert [key async for key in keys] == [second]
     assert [item async for item in items] == [(second, new)]
+
+
+async def test_a_listing_from_behind_all_that_fits_tells_nothing(space: Space) -> None:
+    for key in ("a/1", "a/2", "b/1"):
+        await space.documents.put(key, key)
+
+    assert [key async for key in space.documents.keys("a/*", after="b")] == []
+    assert [key async for key in space.documents.keys("b/*", after="a/1")] == ["b/1"]
+    assert [key async for key in space.documents.keys("a/*", after="a/1")] == ["a/2"]
