@@ -26,9 +26,9 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
     except StopIteration as done:
         return cast("T", done.value)
     except SystemError as error:
-        if (interrupt := interrupt_behind(error)) is not None:
-            raise interrupt from None
-        raise
+        if interrupt_behind(error) is None:
+            raise
+        raise (interrupt_behind(error) or error) from None  # in no variable: its traceback holds this frame
     finally:
         work.close()
     raise RuntimeError(f"{work!r} waits for an event loop, but was called through a blocking handle")

@@ -174,14 +174,18 @@ class Combiner:
         self.flushes += 1
         try:
             outcomes = await self._flush(batches)
-        except BaseException as error:
-            interrupt = interrupt_behind(error)
+        except Exception as error:  # noqa: BLE001  a fault of the backend is each caller's
+            is_fault = interrupt_behind(error) is None
             for request in requests:
-                request.fail(copy(error) if interrupt is None else _interrupted(request.batches[0]))
-            if interrupt is None:  # a fault of the backend is each caller's, and none may hang
+                request.fail(copy(error) if is_fault else _interrupted(request.batches[0]))
+            if is_fault:  # of the backend: it is each caller's, and none may hang
                 return
-            if interrupt is not error:
-                raise interrupt from None
+            raise (interrupt_behind(error) or error) from None
+        except BaseException:
+            # No variable holds the interrupt: its traceback holds this frame, and while the cycle lived, so
+            # would the connection that the flush had, which its pool then counts as taken.
+            for request in requests:
+                request.fail(_interrupted(request.batches[0]))
             raise
         start = 0
         for request in requests:
