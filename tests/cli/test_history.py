@@ -151,7 +151,7 @@ def test_a_state_of_any_ref_can_be_shown(keepstate: Keepstate) -> None:
     [
         (("show", "run", "main", "a.b"), 1, "there is no a; a key with dots is written ['a.b']"),
         (("show", "run", "main", "messages[9]"), 1, "there is no messages[9] (commit "),
-        (("show", "run", "main", "a..b"), 2, "a.⟨here⟩.b is no path"),
+        (("show", "run", "main", "a..b"), 2, "a.⟨here⟩.b is not a path"),
         (("show", "run", "main#9"), 1, "'main#9' is outside of its line of 5 commits"),
         (("log", "run", "nowhere"), 1, "there is no branch, tag or commit 'nowhere'"),
         (("log", "nobody"), 1, "there is no branch, tag or commit 'main' in 'nobody'"),

@@ -1,7 +1,7 @@
 """A pytest plugin that lends our saver to LangGraph's own tests, in place of its SQLite savers.
 
 Loaded by name, in a process of its own, where the folder of their tests is the working folder.
-`KEEPSTATE_URL` says which store: each test gets a namespace of its own in it. `KEEPSTATE_ON_CONFLICT` says
+`KEEPSTATE_URL` says which store: each test gets a tenant of its own in it. `KEEPSTATE_ON_CONFLICT` says
 what becomes of a run that another one has overtaken; theirs are the same either way.
 """
 
@@ -25,7 +25,7 @@ UNNAMED = "ignore::keepstate.adapters.langgraph.classes.NotAllowedWarning"
 
 def _opened() -> Opened[KeepstateSaver]:
     conflict = os.environ.get("KEEPSTATE_ON_CONFLICT", "fork")
-    options = {"namespace": f"{secrets.token_hex(8)}/", "on_conflict": conflict}
+    options = {"tenant": secrets.token_hex(8), "on_conflict": conflict}
     return KeepstateSaver.from_conn_string(os.environ["KEEPSTATE_URL"], **options)
 
 

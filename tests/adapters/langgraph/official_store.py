@@ -1,7 +1,7 @@
 """A plugin of pytest: what LangGraph's tests of its stores take for these is a `KeepstateStore`.
 
 Loaded by name, in a process of its own, where the folder of their tests is the working folder.
-`KEEPSTATE_URL` says which store: each database of theirs is a namespace of its own in it.
+`KEEPSTATE_URL` says which store: each database of theirs is a tenant of its own in it.
 `KEEPSTATE_POSTGRES` is the PostgreSQL in which their tests make databases, whether they are used or not.
 A test that is repeated for how PostgreSQL is reached, or how it keeps vectors, is run once; the one that
 begins 60,000 calls at once is left out: ours are not combined, and take minutes on a server.
@@ -40,7 +40,7 @@ class MemoryStore(KeepstateStore):
     """A store that has nothing yet."""
 
     def __init__(self, **options: Any) -> None:
-        super().__init__(os.environ["KEEPSTATE_URL"], namespace=f"{secrets.token_hex(8)}/", **options)
+        super().__init__(os.environ["KEEPSTATE_URL"], tenant=secrets.token_hex(8), **options)
 
 
 class NoTables:
@@ -66,7 +66,7 @@ class BlockingStore(KeepstateStore):
     def from_conn_string(cls, url: Any, **options: Any) -> Any:
         name = secrets.token_hex(8) if url == ":memory:" else sha256(str(url).encode()).hexdigest()[:16]
         taken = {option: options[option] for option in _OPTIONS if option in options}
-        return Opened(lambda: cls(os.environ["KEEPSTATE_URL"], namespace=f"{name}/", **taken))
+        return Opened(lambda: cls(os.environ["KEEPSTATE_URL"], tenant=name, **taken))
 
 
 class AsyncStore(BlockingStore):

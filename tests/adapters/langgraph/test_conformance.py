@@ -32,7 +32,7 @@ def conformance(url: str) -> CapabilityReport:
 
     @checkpointer_test(name="KeepstateSaver")
     async def saver() -> AsyncIterator[KeepstateSaver]:
-        async with KeepstateSaver(url, namespace=f"{secrets.token_hex(4)}/") as made:
+        async with KeepstateSaver(url, tenant=secrets.token_hex(4)) as made:
             yield made
 
     return asyncio.run(validate(saver))
