@@ -7,6 +7,7 @@ from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -15,7 +16,7 @@ from keepstate._runner import ThreadRunner
 from keepstate.errors import CompactedError, HistoryLostError, KeepstateError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore
-from keepstate.stores.protocol import Batch, Check, Delete, Put
+from keepstate.stores.protocol import Batch, Changes, Check, Delete, Put
 from keepstate.stores.sqlite import SqliteStore
 from keepstate.testing.clocks import ManualClock
 from keepstate.values.key import stamp_suffix
@@ -73,13 +74,17 @@ def scanning(space: str, prefix: bytes, limit: int, reverse: bool) -> Step:
         pages = [await store.scan(space, prefix, limit=limit, reverse=reverse)]
         while (after := pages[-1].next) is not None:
             pages.append(await store.scan(space, prefix, after=after, limit=limit, reverse=reverse))
-        return pages
+        return [msgspec.structs.replace(page, nonce=b"") for page in pages]  # drawn by each store
 
     return scan
 
 
 def following(space: str, after: int, limit: int) -> Step:
-    return lambda store: store.changes(space, after, limit=limit)
+    async def follow(store: StoreBase) -> Changes:
+        changes = await store.changes(space, after, limit=limit)
+        return msgspec.structs.replace(changes, nonces={})  # drawn by each store
+
+    return follow
 
 
 def listing(prefix: str, after: str | None, limit: int) -> Step:
