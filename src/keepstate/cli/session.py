@@ -33,7 +33,7 @@ FILES = ("sqlite", "file")
 
 _SHORT: Final = {"\t": r"\t", "\n": r"\n", "\r": r"\r"}
 _STYLES: Final = "\n\r\t\x1b\x07"
-"""What rich itself writes: ends of lines, colours, moves of a progress bar, and links."""
+"""Control sequences that rich writes: ends of lines, colours, moves of a progress bar, and links."""
 
 
 @Parameter(name="*")
