@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -96,12 +97,24 @@ async def test_a_damaged_bundle_is_refused_whole(history: History, tmp_path: Pat
 
 async def test_a_bundle_that_cannot_be_written_is_refused(history: History, tmp_path: Path) -> None:
     await history.commit({"n": 1})
-    (tmp_path / "taken").mkdir()
 
-    for target in ("taken", "x" * 300):
-        with pytest.raises(InvalidError, match="cannot be written"):
-            await history.export_bundle(tmp_path / target)
+    with pytest.raises(InvalidError, match="cannot be written"):
+        await history.export_bundle(tmp_path / ("x" * 300))
     assert [path.name for path in tmp_path.iterdir() if ".half" in path.name] == []
+
+
+async def test_a_bundle_never_takes_the_place_of_what_is_no_file(history: History, tmp_path: Path) -> None:
+    await history.commit({"n": 1})
+    here = tmp_path / "here"
+    pipe, folder = here / "pipe", here / "folder"
+    folder.mkdir(parents=True)
+    os.mkfifo(pipe)  # refused as /dev/null is, and anybody may make one
+
+    for target in (pipe, folder):
+        with pytest.raises(InvalidError, match=r"is not a file, and is not replaced; name another file"):
+            await history.export_bundle(target)
+    assert pipe.is_fifo()
+    assert sorted(path.name for path in here.iterdir()) == ["folder", "pipe"]
 
 
 async def test_a_bundle_of_a_later_format_is_named_as_one(history: History, tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ refused before anything is written.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
@@ -136,11 +137,15 @@ def admit_target(path: str) -> Path:
     """Returns where a file is to be.
 
     Raises:
-        InvalidError: Its folder does not exist.
+        InvalidError: Its folder does not exist, or what has its name is neither a file nor a link.
     """
     target = Path(path)
     if not target.parent.is_dir():
         raise InvalidError(f"the folder of {path!r} is not there; make it, or name another file")
+    with suppress(OSError):  # what opens it says why it cannot
+        mode = target.lstat().st_mode
+        if not stat.S_ISREG(mode) and not stat.S_ISLNK(mode):  # a rename would take the place of /dev/null
+            raise InvalidError(f"{path!r} is not a file, and is not replaced; name another file")
     return target
 
 
@@ -150,7 +155,7 @@ def write_bundle(bundle: Bundle, path: str) -> None:
     One that is there is replaced and keeps its permissions; of a link, the link itself is replaced.
 
     Raises:
-        InvalidError: Its folder does not exist, or the file cannot be written there.
+        InvalidError: Its folder does not exist, it is not a file, or the file cannot be written there.
     """
     target = admit_target(path)
     # Its own for each call: two of one process may write to the same file at once.

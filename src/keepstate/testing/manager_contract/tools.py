@@ -284,18 +284,18 @@ class ToolContract(ExecutionContract):
         seen: list[list[ToolExecution]] = []
 
         def search(parameters: dict[str, Any]) -> int:
-            time.sleep(0.7)
+            time.sleep(2.0)
             return 1
 
         async def look() -> None:
-            await self.pass_time(550)
+            await self.pass_time(1_500)
             seen.append(await other.get_stale_executions())
 
         async def work() -> None:
-            await tools.run("search", {}, search if self.colour_name == "blocking" else slowly, lease_s=0.3)
+            await tools.run("search", {}, search if self.colour_name == "blocking" else slowly, lease_s=0.8)
 
         async def slowly(parameters: dict[str, Any]) -> int:
-            await self.pass_time(700)
+            await self.pass_time(2_000)
             return 1
 
         await self.together(work(), look())
