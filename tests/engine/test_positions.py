@@ -97,7 +97,7 @@ def backup(url: str) -> Back:
     return tables(url) if url.startswith("postgres") else copied(url)
 
 
-@pytest.fixture(params=KINDS)
+@pytest.fixture(params=[*KINDS[:-1], pytest.param("warm", marks=pytest.mark.server)])
 def kept_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty store that outlives processes."""
     if request.param == "file":

@@ -254,7 +254,8 @@ class Bindings:
     def _instance(self, value: Any, of: str, opened: set[int]) -> Instance:
         kind = _kind(value)
         try:
-            make, args, *rest = value.__reduce_ex__(4)
+            # An Enum of Python 3.11.3 and older names its member by `getattr`; a later one gives its value.
+            make, args, *rest = (kind, (value.value,)) if issubclass(kind, Enum) else value.__reduce_ex__(4)
         except (TypeError, ValueError) as error:
             raise InvalidError(
                 f"an object of {of} cannot be taken apart: {error}; store its fields"
