@@ -7,7 +7,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGE = ROOT / "src" / "keepstate"
-NOT_OURS = {"__pycache__", "dist", "uv.lock"}
+NOT_OURS = {".git", "__pycache__", "dist", "uv.lock"}  # `.git` is a file in a second work tree
 FOLDERS = ("src", "tests", "tools", "bench", "docs", ".ci")
 
 

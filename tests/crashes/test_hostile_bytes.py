@@ -10,10 +10,8 @@ import subprocess
 import sys
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
-from itertools import islice
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -22,7 +20,7 @@ from zlib import crc32
 import msgspec
 import pytest
 
-from keepstate import CorruptError, EncryptedStore, InvalidError, KeepstateError, KeyRing, sync
+from keepstate import CorruptError, EncryptedStore, KeepstateError, KeyRing, sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.stores.file import FileStore
@@ -34,7 +32,6 @@ from keepstate.stores.wrappers.encrypted.sealing import Sealer
 from keepstate.testing.clocks import ManualClock
 from keepstate.values import codec, limits
 from keepstate.values.codec import COMPRESSED, PLAIN, Codec
-from keepstate.values.crowding import is_crowded
 from keepstate.values.key import unpack
 from tests.crashes.hostile import LARGE, Row, bent, every_use, hostile_rows, store_of, used_space
 from tests.formats.format_1 import KEYS, REGISTRY, STORED, VALUES
@@ -122,113 +119,6 @@ def test_a_bent_key_is_a_path_or_corrupt(size: Size, tally: Tally) -> None:
     tally("hostile bytes: keys", inputs=size.inputs)
 
 
-def same_hash(number: int) -> bytes:
-    """Returns the encoding of an int whose hash is that of every other one made here."""
-    body = ((number + 100) * ((1 << 61) - 1)).to_bytes(10)
-    return b"\xc7" + bytes((len(body), 1)) + body
-
-
-def tagged(tag: int, items: Sequence[bytes]) -> bytes:
-    body = b"\xdd" + len(items).to_bytes(4) + b"".join(items)
-    return PLAIN + b"\xc9" + len(body).to_bytes(4) + bytes((tag,)) + body
-
-
-@pytest.mark.parametrize("tag", [33, 34, 35], ids=["set", "frozenset", "map"])
-def test_keys_of_one_hash_are_refused_before_they_are_compared(tag: int) -> None:
-    """40,000 of them took a set half a minute."""
-    crowd = tagged(tag, [same_hash(number) for number in range(40_000)])
-
-    began_s = time.process_time()
-    for read in (codec.decode, codec.to_builtin):
-        with pytest.raises(CorruptError, match="hashes of its keys were chosen to meet"):
-            read(crowd)
-    assert time.process_time() - began_s < LONGEST_S
-
-
-def test_as_many_keys_of_one_hash_as_are_allowed_come_back() -> None:
-    crowd = {(number + 1) * ((1 << 61) - 1) for number in range(limits.UNCHECKED_KEYS)}
-
-    assert codec.decode(codec.encode(crowd)) == crowd
-    assert codec.decode(codec.encode(dict.fromkeys(crowd, 1))) == dict.fromkeys(crowd, 1)
-    crowd |= {(number + 1) * ((1 << 61) - 1) for number in range(3 * limits.UNCHECKED_KEYS)}
-    for value in (crowd, frozenset(crowd), dict.fromkeys(crowd), [{"deep": crowd}]):
-        with pytest.raises(InvalidError, match="hashes of its keys meet"):
-            codec.encode(value)
-
-
-def in_one_chain(count: int, size: int) -> list[int]:
-    """Returns ints of different hashes, half of which walk past hundreds of others in a dict of this size."""
-    taken, keys, random = bytearray(size), dict[int, None](), Random(0)
-
-    def steps(number: int) -> Iterator[int]:
-        slot = number % size
-        while True:
-            yield slot
-            number >>= 5
-            slot = (slot * 5 + number + 1) % size
-
-    for slot in islice(steps(0), count // 2):
-        keys[slot], taken[slot] = None, 1
-    while len(keys) < count:
-        number = random.getrandbits(20)
-        met, slot = next((met, slot) for met, slot in enumerate(steps(number)) if not taken[slot])
-        if met > 400 and number not in keys:
-            keys[number], taken[slot] = None, 1
-    return [*keys]
-
-
-def test_keys_of_one_chain_are_refused_before_they_are_looked_up() -> None:
-    """46,000 of them in 546 KB took a dict 21 s. The guard stops at its bound, whatever the keys are."""
-    keys, seen = in_one_chain(4_000, size=8_192), 0
-    chain = tagged(35, [msgspec.msgpack.encode(key) for key in keys for _ in range(2)])
-
-    def count(frame: object, event: str, argument: object) -> Any:
-        nonlocal seen
-        seen += event == "line"
-        return count
-
-    for read in (codec.decode, codec.to_builtin):
-        with pytest.raises(CorruptError, match="hashes of its keys were chosen to meet"):
-            read(chain)
-    with pytest.raises(InvalidError, match="hashes of its keys meet"):
-        codec.encode(dict.fromkeys(keys))
-    sys.settrace(count)
-    try:
-        assert is_crowded(keys)
-    finally:
-        sys.settrace(None)
-    assert seen < 5 * limits.STEPS_PER_KEY * len(keys)
-
-
-@pytest.mark.parametrize(
-    "keys",
-    [
-        range(50_000),
-        [number << 37 for number in range(50_000)],
-        [number / 1024 for number in range(50_000)],
-        [(number % 300, number // 300) for number in range(50_000)],
-        [timedelta(seconds=number) for number in range(50_000)],
-    ],
-    ids=["counted", "shifted", "fractions", "pairs", "spans"],
-)
-def test_keys_that_nobody_chose_are_taken(keys: Sequence[Any]) -> None:
-    assert not is_crowded(keys) and not is_crowded(keys, as_set=True)
-
-
-def test_objects_in_a_set_have_hashes_of_their_own_in_builtin_form() -> None:
-    """All of them had one: ten thousand took seconds, by the square of their number."""
-    profile = b"\x93\xa1p\x01\x81\xa1n"
-    members = [
-        b"\xc7" + bytes((len(profile) + 3, 36)) + profile + b"\xcd" + n.to_bytes(2) for n in range(20_000)
-    ]
-
-    began_s = time.process_time()
-    read: Any = codec.to_builtin(tagged(33, members))
-
-    assert len(read) == 20_000
-    assert time.process_time() - began_s < LONGEST_S
-
-
 def test_nesting_without_end_is_refused_without_looking_at_all_of_it() -> None:
     """A few kilobytes of zstd become 64 MiB of brackets, and counting them took half a gigabyte."""
     from keepstate.values.compression import zstd
@@ -285,7 +175,6 @@ def test_a_space_with_bent_rows_gives_values_or_errors(size: Size, rows: list[Ro
 @pytest.mark.parametrize("name", ["a", "large"])
 def test_a_manifest_that_names_one_part_without_end_is_refused_unread(name: str, rows: list[Row]) -> None:
     """Six kilobytes would have filled as many gigabytes as they like."""
-    import msgspec
 
     part = next(key for key, value in rows if key[0] == 0 and len(value) == limits.VALUE_BYTES)
     lies = [2 << 40, len(LARGE), -1, 0, 300 << 20]

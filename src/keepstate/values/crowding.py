@@ -4,15 +4,22 @@ Text and bytes hash by a secret of the process. Numbers, UUIDs, spans of time, a
 of them do not, so that the author of stored bytes can choose their hashes: equal ones, or different ones that
 meet in the same slots. The guard goes through CPython's own tables with the hashes alone and counts the steps
 that each key takes; above the bound it stops. Its time is linear in the number of keys, whatever they are.
+
+The msgpack decoder builds a plain map before the guard sees its keys. The codec writes such maps with text
+for keys only, and puts a dict with other keys under a tag. So a large plain map with another key is refused.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from datetime import date
 from pathlib import PosixPath, PurePosixPath, PureWindowsPath, WindowsPath
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
+import msgspec
+import ormsgpack
+
+from keepstate.errors import CorruptError
 from keepstate.values import limits
 
 _SECRET: Final = frozenset({
@@ -26,6 +33,47 @@ _RUN: Final = 10
 """So many neighbours a set looks at before it walks on."""
 _RUN_STEPS: Final = 4
 """Of a dict, which take about as long."""
+_UNLOOKED_BYTES: Final = 16 * limits.UNCHECKED_KEYS
+"""Up to so many bytes hold too few keys, whatever they are."""
+
+Encoding: TypeAlias = bytes | memoryview | msgspec.Raw
+
+
+def decoder(look: Callable[[int, memoryview], object]) -> Callable[[Encoding], Any]:
+    """Return a decoder of one level of encodings of any origin, which refuses chosen keys.
+
+    Args:
+        look: Returns what stands for a tagged value; it is given the tag and the bytes.
+    """
+    decode = msgspec.msgpack.Decoder(ext_hook=look).decode
+
+    def guarded(encoding: Encoding) -> Any:
+        refuse_chosen_keys(encoding)
+        return decode(encoding)
+
+    return guarded
+
+
+def refuse_chosen_keys(encoding: Encoding) -> None:
+    """Raise `CorruptError` for a large map with other keys than text, which is never written.
+
+    What is tagged is passed over.
+    """
+    if len(memoryview(encoding)) <= _UNLOOKED_BYTES:
+        return
+    data = bytes(encoding)
+    if b"\xde" not in data and b"\xdf" not in data:  # the heads of maps of more than 15 keys
+        return
+    try:
+        ormsgpack.unpackb(data, ext_hook=_pass_over)  # takes no key but text
+    except ValueError as error:
+        raise CorruptError(
+            f"a stored value is damaged, or one of its maps has a key that is not text: {error}"
+        ) from error
+
+
+def _pass_over(tag: int, data: bytes) -> None:
+    """Leaves what is tagged unread."""
 
 
 def is_crowded(keys: Collection[Any], *, as_set: bool = False) -> bool:

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-import msgspec
-
 from keepstate.values import types
 from keepstate.values.contents import open_contents, whole
+from keepstate.values.crowding import decoder
 from keepstate.values.merkle import compose
 from keepstate.values.nodes import refs_in
 from keepstate.values.refs import Fetching, together
@@ -38,6 +35,6 @@ def holds_pickle(encoding: bytes) -> bool:
         elif tag in types.CONTAINERS:
             decode(body)
 
-    decode: Any = msgspec.msgpack.Decoder(ext_hook=look).decode
+    decode = decoder(look)
     decode(encoding)
     return found

@@ -19,6 +19,7 @@ import ormsgpack
 
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import mapping, sequence, types
+from keepstate.values.crowding import is_crowded
 from keepstate.values.expansion import Expansion, is_repeated
 from keepstate.values.lowering import array_head, map_head
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Style, item, read_children, refs_in
@@ -251,10 +252,17 @@ def assemble(
                 _admit_count(ref, items)
         except KeyError as error:
             raise CorruptError(f"object {error.args[0].hex()} is missing") from error
-        return dict(zip(items[::2], items[1::2], strict=True)) if pairs else items
+        return _paired(items) if pairs else items
 
     read = reader(resolve)
     return read(encoding)
+
+
+def _paired(items: list[Any]) -> dict[Any, Any]:
+    keys = items[::2]
+    if is_crowded(keys):
+        raise CorruptError("a stored dict is damaged: the hashes of its keys were chosen to meet")
+    return dict(zip(keys, items[1::2], strict=True))
 
 
 def _admit_count(ref: Ref, items: Sequence[Any]) -> None:

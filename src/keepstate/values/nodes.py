@@ -7,15 +7,16 @@ A large item stands in a leaf as a reference to its blob.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from hashlib import sha256
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
 from keepstate.errors import CorruptError
 from keepstate.values import types
+from keepstate.values.crowding import decoder
 from keepstate.values.digest import DIGEST_SIZE
 from keepstate.values.lowering import array_head
 from keepstate.values.refs import TAG, Kind, Ref, name_of, read_number, unpack, write_number
@@ -211,7 +212,7 @@ def refs_in(encoding: bytes) -> list[Ref]:
         elif tag == types.MAP:  # a dict with other keys than text
             decode(data)
 
-    decode: Callable[[bytes | memoryview], object] = msgspec.msgpack.Decoder(ext_hook=look).decode
+    decode = decoder(look)
     try:
         decode(encoding)
     except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
@@ -241,10 +242,10 @@ def classes_in(data: bytes) -> set[str]:
         elif tag in types.CONTAINERS:
             decode(body)
 
-    decode: Callable[[bytes | memoryview], Any] = msgspec.msgpack.Decoder(ext_hook=look).decode
+    decode = decoder(look)
     try:
         decode(data)
-    except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+    except (CorruptError, msgspec.MsgspecError, ValueError, TypeError, RecursionError):
         return found  # a branch, whose digests may look like anything
     return found
 

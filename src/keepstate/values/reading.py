@@ -12,7 +12,7 @@ import msgspec
 from keepstate.errors import CorruptError, InvalidError, KeepstateError
 from keepstate.values import limits, standard, types
 from keepstate.values.builtin import TYPE, Record
-from keepstate.values.crowding import is_crowded
+from keepstate.values.crowding import decoder, is_crowded
 from keepstate.values.nesting import nests_deeper
 from keepstate.values.schema import Registration, Registry
 
@@ -46,7 +46,7 @@ class Reader:
 
     def __init__(self, leaves: LeafReaders = types.LEAF_READERS, depth: int = 0) -> None:
         self._leaves, self._depth = leaves, depth
-        self.decode = msgspec.msgpack.Decoder(ext_hook=self._tagged).decode
+        self.decode = decoder(self._tagged)
 
     @cached_property
     def _inner(self) -> Reader | None:

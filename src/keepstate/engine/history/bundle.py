@@ -34,6 +34,7 @@ from keepstate.engine.history.record import CommitRecord, id_of, read_record
 from keepstate.errors import CorruptError, InvalidError, UnsupportedError
 from keepstate.values import limits
 from keepstate.values.codec import PLAIN
+from keepstate.values.crowding import refuse_chosen_keys
 from keepstate.values.merkle import reach
 from keepstate.values.refs import Kind, Ref, name_of
 
@@ -245,6 +246,7 @@ def _read(data: bytes) -> Bundle:
     while place < end:
         begin = place + _LENGTH_BYTES
         place = begin + int.from_bytes(data[place:begin])
+        refuse_chosen_keys(data[begin:place])
         try:
             kind, *parts = msgspec.msgpack.decode(data[begin:place], type=list[Any])
             left -= _take(bundle, kind, *parts)

@@ -12,10 +12,11 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from keepstate.errors import KeepstateError
+from keepstate.errors import CorruptError, KeepstateError
 from keepstate.stores.file import items
 from keepstate.stores.protocol import Leap
 from keepstate.values.codec import PLAIN
+from keepstate.values.crowding import refuse_chosen_keys
 from keepstate.values.key import Segment, Stamp, stored_key, unpack
 
 _LARGEST_INT: Final = 2**63 - 1
@@ -33,11 +34,12 @@ class Shown(msgspec.Struct, omit_defaults=True, frozen=True):
         """Shows a value."""
         if data.startswith(PLAIN):
             try:
+                refuse_chosen_keys(data[len(PLAIN) :])
                 plain: Any = msgspec.msgpack.decode(data[len(PLAIN) :])
                 shown = cls(json=msgspec.json.decode(msgspec.json.encode(plain)))
                 if shown.data() == data:
                     return shown
-            except (msgspec.MsgspecError, ValueError, TypeError, RecursionError):
+            except (CorruptError, msgspec.MsgspecError, ValueError, TypeError, RecursionError):
                 pass  # no plain data: tagged, or not the codec's
         return cls(base64=data)
 
