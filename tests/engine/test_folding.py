@@ -17,8 +17,8 @@ from keepstate.engine.event_record import Event
 from keepstate.engine.events import event_key
 from keepstate.engine.space import Space
 from keepstate.engine.verifying import Verifier
-from keepstate.errors import InvalidError, NotFoundError, PrunedError
-from keepstate.stores.protocol import Batch, Delete, Entry, Put
+from keepstate.errors import InvalidError, NotFoundError, PrunedError, StoreUnavailableError
+from keepstate.stores.protocol import Batch, Delete, Entry, Outcome, Put
 from keepstate.values import codec
 from tests.engine.conftest import Turned
 
@@ -282,6 +282,34 @@ async def test_who_needs_what_was_let_go_is_told_so(space: Space) -> None:
             await reading
     assert await stream.fold(added, 1, from_base=True) == sum(range(6))
     assert [event.data["n"] for event in await stream.read(after=places[3])] == [4, 5]
+
+
+async def test_a_listing_skips_what_a_truncation_left_that_was_cut_short(
+    space: Space, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The end stands already, and events before it are still there."""
+    places = await filled(space, 8)
+    stream = space.events.stream("sums")
+    store = await space._alone.store()
+    plain = store.apply
+
+    async def apply(batches: Sequence[Batch]) -> list[Outcome]:
+        if any(batch.writes and all(type(write) is Delete for write in batch.writes) for batch in batches):
+            raise StoreUnavailableError("the process ends here")
+        return await plain(batches)
+
+    with monkeypatch.context() as patch, pytest.raises(StoreUnavailableError):
+        patch.setattr(store, "apply", apply)
+        await stream.truncate(places[4], Fold(added, 0))
+
+    present = (await store.scan(space.name, layout.stream_key(layout.EVENTS, "sums"))).entries
+    assert len(present) == 8
+    assert [event.data["n"] for event in await stream.read()] == [5, 6, 7]
+    assert await stream.fold(added, 0, None) == sum(range(8))
+    with pytest.raises(PrunedError):
+        await stream.read(after=places[1])
+    assert await stream.truncate(places[4], Fold(added, 0)) == 4
+    assert [event.data["n"] for event in await stream.read()] == [5, 6, 7]
 
 
 async def test_truncation_is_refused_where_something_would_be_lost(space: Space) -> None:
