@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import re
 import shutil
@@ -210,22 +209,38 @@ def test_a_turned_bit_in_the_note_costs_the_note_alone(
     finish(store.close())
 
 
-def test_a_journal_that_was_removed_is_begun_anew_and_said_so(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_journal_that_was_removed_is_refused_until_its_lock_file_is_removed_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, restarts: bool
 ) -> None:
     path = tmp_path / "journal"
-    filled(path)
+    written = filled(path)
     path.unlink()
+    if restarts:
+        after_a_restart(monkeypatch)
 
-    with caplog.at_level(logging.WARNING, "keepstate.stores"):
-        store = opened(path)
+    for _ in range(2):
+        with pytest.raises(CorruptError, match=f"{re.escape(str(path))} was removed") as caught:
+            opened(path)
+    assert f"notes {len(written)} bytes" in str(caught.value)
+    assert caught.value.place == str(path)
+    assert [file.name for file in tmp_path.iterdir()] == [lock_of(path).name]
 
-    assert put(store, Put(A, b"1")) == 1
+    path.write_bytes(written)
+    store = opened(path)
+    assert revision(store) == 5
     finish(store.close())
-    assert [record.getMessage() for record in caplog.records] == [
-        f"{path} is not there any more; a new journal is begun"
-    ]
-    put_and_close(path, b"2")
+    path.unlink()
+    lock_of(path).unlink()
+    put_and_close(path, b"begins anew")
+
+
+def test_a_lock_file_without_a_note_tells_of_no_journal(tmp_path: Path) -> None:
+    """A process that was killed before its journal had a name leaves one."""
+    path = tmp_path / "journal"
+    lock_of(path).write_bytes(b"4711".ljust(31) + b"\n")
+
+    put_and_close(path, b"1")
 
 
 @dataclass

@@ -145,6 +145,7 @@ def test_a_power_cut_in_a_write_keeps_all_before_it(
     """Any of the write's sectors may be missing, and the file may have grown for them or not."""
     path = tmp_path / "journal"
     path.unlink(missing_ok=True)
+    noted(path).unlink(missing_ok=True)
     store = opened(path, format=form)
     put(store, Put(A, b"k" * before))
     start, note = path.stat().st_size, noted(path).read_bytes()

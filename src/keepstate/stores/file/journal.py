@@ -21,7 +21,7 @@ from keepstate.stores.file import items, json_form
 from keepstate.stores.file.faults import storage_error
 from keepstate.stores.file.frames import Format, Head, crc_of, frames
 from keepstate.stores.file.io import Files
-from keepstate.stores.file.noted import NO_FRAME, End, Note, cut_off, replaced
+from keepstate.stores.file.noted import NO_FRAME, End, Note, cut_off, removed, replaced
 from keepstate.values.compression import compress, decompress
 
 _SEED_BYTES: Final = 8
@@ -67,7 +67,7 @@ class Journal:
         """Reads all that is there, cuts off what was torn, and makes the rest durable.
 
         Raises:
-            CorruptError: The file is damaged or no journal; it was not touched.
+            CorruptError: The file is damaged or no journal, and was not touched; or it was removed.
             UnsupportedError: A later keepstate wrote it.
         """
         try:
@@ -88,10 +88,9 @@ class Journal:
 
     def _begin(self, form: Format) -> None:
         noted = self._note.read()
-        if noted is not None and self._descriptor >= 0:
-            raise cut_off(self.path, 0, noted.ends[0])
         if noted is not None:
-            _log.warning("%s is not there any more; a new journal is begun", self.path)
+            end = noted.ends[0]
+            raise cut_off(self.path, 0, end) if self._descriptor >= 0 else removed(self.path, end)
         self.rewrite([], form)
 
     def reread(self, replay: Callable[[items.Item], None]) -> None:

@@ -2,7 +2,8 @@
 
 Frames tell a torn end from a damaged one, but not that frames are missing: a journal cut between two of them
 is whole. So each flush, once it is durable, notes in the lock file where its frame ends, and who opens the
-journal looks for that frame. What follows it is the only thing that a crash may have torn.
+journal looks for that frame. What follows it is the only thing that a crash may have torn. The first note
+is made when the journal's name is durable too: a journal that is noted and not there was removed.
 
 Nobody waits until a note is on the disk: it is exact after a crash of processes. One from before the machine
 last started may be any older one. Of the same journal it is a lower bound, for a journal only grows; one that
@@ -129,6 +130,16 @@ def cut_off(path: str, whole_bytes: int, end: End) -> CorruptError:
 def replaced(path: str) -> CorruptError:
     """Returns the error for another journal in the place of the one that is noted."""
     return _lost(path, f"was replaced: {path}.lock notes another journal", 0)
+
+
+def removed(path: str, end: End) -> CorruptError:
+    """Returns the error for a journal that is not there, although a note tells of it."""
+    return CorruptError(
+        f"{path} was removed, and {path}.lock notes {end.size_bytes} bytes of it that were durable; nothing "
+        f"was made: put it or a backup back; to begin with an empty store, remove {path}.lock while nobody "
+        "has it open",
+        place=path,
+    )
 
 
 def _lost(path: str, what: str, at: int) -> CorruptError:
