@@ -9,10 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from keepstate import sync
 from keepstate.engine.history.bundle import _MAGIC, Bundle, _line, read_bundle, write_bundle
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import codec, limits
 from keepstate.values.codec import COMPRESSED, STATES
+from keepstate.values.expansion import Expansion
 from keepstate.values.lowering import array_head
 from keepstate.values.refs import Kind, Ref, name_of
 
@@ -81,6 +83,37 @@ def test_shared_objects_count_each_time(monkeypatch: pytest.MonkeyPatch) -> None
         tracemalloc.stop()
     assert peak < 4 << 20
     assert STATES.assemble(*doubled(6))[0][0][0][1][1][1] == [1, 2]
+
+
+@pytest.mark.parametrize("is_dict", [False, True], ids=["list", "dict"])
+def test_shared_nodes_of_a_tree_count_each_time(is_dict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leaves and branches are objects too, and a list may name one tree often."""
+    monkeypatch.setattr(limits, "SHARED_BYTES", 1 << 20)
+    monkeypatch.setattr("keepstate.values.expansion._UNWEIGHED_BYTES", 1 << 14)
+    spent = list[int]()
+    spend = Expansion.spend
+    monkeypatch.setattr(Expansion, "spend", lambda *of: (spent.append(len(of[1])), spend(*of))[1])
+    texts = [f"{number:06} {sha256(bytes(number)).hexdigest()}" for number in range(4_000)]
+    tree = STATES.plant(dict.fromkeys(texts, 1) if is_dict else texts)
+    read = STATES.assemble(tree.encoding, tree.objects)
+
+    assert list(read) == texts
+    assert sum(spent) == sum(map(len, tree.objects.values()))
+    with pytest.raises(CorruptError, match="repeats its parts"):
+        STATES.assemble(array_head(400) + tree.encoding * 400, tree.objects)
+
+
+def test_the_values_of_one_state_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = [f"{number:06} {sha256(bytes(number)).hexdigest()}" for number in range(400)]
+    with sync.open("memory://") as ks:
+        history = ks.space("s").history
+        history.commit({f"key {number}": texts for number in range(400)})
+        monkeypatch.setattr(limits, "SHARED_BYTES", 1 << 20)
+        monkeypatch.setattr("keepstate.values.expansion._UNWEIGHED_BYTES", 1 << 14)
+
+        with pytest.raises(CorruptError, match="repeats its parts"):
+            history.checkout("main")
+        assert history.checkout("main", load=False).fetch("key 399") == texts
 
 
 def test_a_value_that_repeats_itself_too_often_is_refused_when_it_is_written(

@@ -344,6 +344,24 @@ async def test_a_bundle_outside_of_what_was_confirmed_is_not_opened(space: Space
     assert (await history.checkout("main~9"))["n"] == 2
 
 
+@pytest.mark.parametrize("way", ["ours/../theirs/old.archive", "ours/out/old.archive"], ids=["up", "link"])
+async def test_no_way_out_of_a_confirmed_folder_is_taken(way: str, space: Space, tmp_path: Path) -> None:
+    for folder in ("ours", "theirs"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "ours" / "out").symlink_to(tmp_path / "theirs")
+    history = await naming(space, tmp_path / "any")
+    shutil.copyfile(tmp_path / "own.archive", tmp_path / "theirs" / "old.archive")
+    store, name = await history._scope.store(), history._scope.stored_name
+    await store.apply([Batch(name, [Put(layout.ARCHIVE, msgspec.msgpack.encode(f"{tmp_path}/{way}"))])])
+    keepstate.confirm_archives(tmp_path / "ours")
+
+    with pytest.raises(PrunedError, match="confirm_archives"):
+        await history.checkout("main~9")
+    keepstate.confirm_archives(tmp_path / "theirs")
+
+    assert (await history.checkout("main~9"))["n"] == 2
+
+
 @pytest.mark.parametrize("kind", ["pipe", "link", "link out", "another file", "folder"])
 async def test_in_a_confirmed_folder_only_a_regular_bundle_is_read(
     kind: str, space: Space, tmp_path: Path

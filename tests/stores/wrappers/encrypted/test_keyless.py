@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import keepstate
-from keepstate import CorruptError, InvalidError, KeyRing, sync
+from keepstate import CorruptError, EncryptedStore, InvalidError, KeyRing, sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.cli import exits
@@ -207,6 +207,36 @@ def test_the_store_of_a_keyless_handle_refuses_the_record_too(is_sealed: bool) -
     assert finish(store.spaces(limit=1)) == []
     assert finish(plain.read(ENCRYPTION_SPACE, [RECORD])).entries[0] is not None
     finish(plain.close())
+
+
+def test_the_store_with_the_keys_refuses_its_own_record_too(
+    store: EncryptedStore, plain: MemoryStore
+) -> None:
+    delete = Batch(ENCRYPTION_SPACE, [Delete(RECORD)])
+    asked = (
+        store.drop(ENCRYPTION_SPACE),
+        store.read(ENCRYPTION_SPACE, [RECORD]),
+        store.scan(ENCRYPTION_SPACE, b""),
+        store.changes(ENCRYPTION_SPACE, 0),
+        store.apply([delete]),
+        store.apply_admitted([delete], [100]),
+    )
+    for question in asked:
+        with pytest.raises(InvalidError, match="the encryption's own"):
+            finish(question)
+
+    assert finish(store.spaces(limit=1)) == []
+    assert finish(plain.read(ENCRYPTION_SPACE, [RECORD])).entries[0] is not None
+
+
+def test_a_handle_over_the_sealed_values_lists_no_record(store: EncryptedStore, plain: MemoryStore) -> None:
+    """What is handed over is not looked at, so that the handle itself hides the record."""
+    assert finish(store.spaces()) == []
+
+    with sync.open(plain) as ks:
+        assert list(ks.spaces()) == list(ks.spaces(ENCRYPTION_SPACE)) == []
+        with pytest.raises(InvalidError, match="the encryption's own"):
+            ks.drop(ENCRYPTION_SPACE)
 
 
 def test_no_space_of_that_name_is_made_in_a_store_that_is_not_encrypted() -> None:
