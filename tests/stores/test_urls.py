@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 
 import keepstate.sync
@@ -158,6 +159,19 @@ def test_quoted_signs_are_part_of_the_file_s_name(tmp_path: Path) -> None:
         ks.space("s").documents.put("k", 1)
 
     assert (tmp_path / "a#b?c%d.db").is_file()
+
+
+def test_a_value_of_an_option_that_may_be_a_secret_is_not_shown() -> None:
+    class Options(msgspec.Struct):
+        api_key: int = 0
+
+    with pytest.raises(InvalidError, match="cannot take the option api_key=…: Expected `int`"):
+        StoreUrl.parse("x://h?api_key=s3cret").options_as(Options)
+
+
+def test_a_sign_that_quotes_nothing_is_refused_in_words() -> None:
+    with pytest.raises(InvalidError, match="has a % that quotes nothing"):
+        StoreUrl.parse("redis://ann:s3cret%zz@h")
 
 
 @pytest.mark.parametrize(

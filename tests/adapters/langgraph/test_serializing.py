@@ -480,3 +480,15 @@ def test_a_pattern_prints_nothing_when_it_is_read(capfd: pytest.CaptureFixture[s
 
     assert (pattern.pattern, pattern.flags) == ("a+b", int(re.ASCII))
     assert capfd.readouterr() == ("", "")
+
+
+def test_a_pattern_that_prints_when_it_is_compiled_is_stored_without_that(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    pattern = re.compile("a+b", re.DEBUG | re.ASCII)
+    capfd.readouterr()
+
+    read = Values(Classes()).load(Values(Classes()).dump(pattern), "here")
+
+    assert (read.pattern, read.flags) == ("a+b", int(re.ASCII))
+    assert capfd.readouterr() == ("", "")

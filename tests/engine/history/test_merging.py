@@ -8,6 +8,7 @@ import pytest
 
 from keepstate.engine.documents import MISSING
 from keepstate.engine.history.history import History
+from keepstate.engine.history.merging import MergeConflict
 from keepstate.errors import InvalidError, MergeConflictError, NotFoundError
 from tests.engine.conftest import Turned
 
@@ -204,3 +205,9 @@ async def test_only_a_commit_of_the_branch_can_be_reverted(history: History) -> 
 
     with pytest.raises(NotFoundError):
         await history.revert("side")
+
+
+def test_a_conflict_over_an_int_that_python_does_not_show_is_told_in_words() -> None:
+    conflict = MergeConflict(("n",), 1, 10**5000, [10**5000], None, None, "both changed it")
+
+    assert str(conflict) == "n: both changed it (base, ours, theirs: 1, a large int, a list with a large int)"

@@ -56,7 +56,7 @@ def _brief(value: object) -> str:
     try:
         text = repr(value)
     except ValueError:  # Python shows no int of more than 4,300 digits
-        text = f"a {type(value).__name__} with a large int"
+        text = "a large int" if isinstance(value, int) else f"a {type(value).__name__} with a large int"
     return text if len(text) <= _SHOWN_CHARS else text[: _SHOWN_CHARS - 1] + "…"
 
 
