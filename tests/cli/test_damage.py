@@ -94,6 +94,27 @@ def test_a_whole_store_is_told_to_be_whole(
 
 
 @pytest.mark.parametrize("kind", ["sqlite", "file"])
+def test_behind_a_tier_the_files_themselves_are_looked_at_and_saved(
+    keepstate: Keepstate, tmp_path: Path, kind: str, request: pytest.FixtureRequest
+) -> None:
+    url = _url(kind, tmp_path, request)
+    _filled(url)
+    path = tmp_path / f"store.{kind}"
+    _damage(path, b"text of 17 text of 17")
+    before = path.read_bytes()
+    new = f"tiered+{_url(kind, tmp_path, request, 'new')}"
+
+    told = keepstate("doctor", "--verify", f"tiered+{url}", "--json")
+    assert told.code == DAMAGED
+    assert told.json()["damages"] == keepstate("doctor", "--verify", url, "--json").json()["damages"]
+    assert keepstate("repair", f"tiered+{url}", new).code == DAMAGED
+    assert "is there already" in keepstate("repair", url, new).err
+
+    assert path.read_bytes() == before
+    assert keepstate("get", "run", "plan 16", "--url", new).code == 0
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "file"])
 def test_damage_to_a_file_is_named_with_its_place_and_the_file_is_not_touched(
     keepstate: Keepstate, tmp_path: Path, kind: str, request: pytest.FixtureRequest
 ) -> None:

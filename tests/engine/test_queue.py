@@ -322,7 +322,7 @@ async def test_put_does_not_replace_a_task_that_a_worker_holds(space: Space) -> 
     await space.queue.put("old", id="t")
     held = await take(space)
 
-    with pytest.raises(TransitionError, match=r"'t' of .* is held by 'w'; discard it first"):
+    with pytest.raises(TransitionError, match=r"'t' of .* is held by 'w'; wait, or call discard\(\)"):
         await space.queue.put("new", id="t", if_present="replace")
 
     await held.complete("result")

@@ -18,6 +18,7 @@ from keepstate._runner import ThreadRunner
 from keepstate.errors import InvalidError, KeepstateError, UnsupportedError
 from keepstate.stores import places
 from keepstate.stores.base import StoreBase
+from keepstate.stores.file.io import SYSTEM_FILES
 from keepstate.stores.protocol import Batch, Put
 from keepstate.stores.urls import StoreUrl, store_class
 
@@ -338,3 +339,27 @@ def test_a_journal_is_not_rewritten_through_a_link(tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_bytes() == b"what somebody else keeps"
     assert not (tmp_path / "store").is_symlink()
     finish(store.close())
+
+
+def test_a_rewritten_journal_keeps_its_permissions(tmp_path: Path) -> None:
+    put(store := opened("file", tmp_path / "store"), b"1")
+    (tmp_path / "store").chmod(0o640)
+    first = (tmp_path / "store").stat().st_ino
+
+    for number in range(100):
+        put(store, bytes([number]) * 500_000)
+        if (tmp_path / "store").stat().st_ino != first:
+            break
+
+    assert (tmp_path / "store").stat().st_ino != first
+    assert mode(tmp_path / "store") == 0o640
+    finish(store.close())
+
+
+def test_what_the_journal_opens_is_not_a_link(tmp_path: Path) -> None:
+    """A link that is planted after the path was resolved leads nowhere either."""
+    (tmp_path / "precious").write_bytes(b"what somebody else keeps")
+    (tmp_path / "store").symlink_to(tmp_path / "precious")
+
+    with pytest.raises(OSError, match="symbolic links"):
+        SYSTEM_FILES.open(str(tmp_path / "store"), os.O_RDWR)

@@ -45,7 +45,7 @@ async def put_task(
             )
         if known.state == "claimed":
             raise TransitionError(
-                f"task {record.id!r} of {scope.name!r} is held by {known.worker!r}; discard it first",
+                f"task {record.id!r} of {scope.name!r} is held by {known.worker!r}; wait, or call discard()",
                 current=known.state,
                 wanted="replaced",
             )
