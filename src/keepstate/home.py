@@ -90,6 +90,17 @@ async def _has_own(place: Space | Transaction, begin: str) -> bool:
     return False
 
 
+def refuse_exchanged(persistence: object, space: object) -> None:
+    """Raise `InvalidError` for a space or transaction given as `persistence`, or a handle given as `space`."""
+    held, place = getattr(persistence, "_inner", persistence), getattr(space, "_inner", space)
+    if isinstance(held, Space | Transaction):
+        raise InvalidError(f"`persistence` is {held!r} ({type(held).__name__}); pass it as `space`")
+    if isinstance(place, Keepstate):
+        raise InvalidError(
+            f"`space` is {place!r} (Keepstate); pass it as `persistence`, or one of its spaces as `space`"
+        )
+
+
 class HomeBase:
     """Holds a store, or the space that was passed; closes only what it has opened.
 
@@ -115,6 +126,7 @@ class HomeBase:
         self.passed: Space | Transaction | None = None
         self.handle: Keepstate | None = None
         self._is_own = False
+        refuse_exchanged(persistence, space)
         if space is not None:
             if persistence is not None:
                 raise InvalidError(

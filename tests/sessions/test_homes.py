@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import sha256
 from typing import Any
 
 import msgspec
 import pytest
 
+import keepstate
 from keepstate import (
     AgentCheckpoint,
     AgentSnapshot,
@@ -38,6 +40,7 @@ from keepstate import (
     VersionedState,
     WorkflowState,
     WorkflowStateManager,
+    sync,
 )
 from keepstate.engine.keepstate import Keepstate
 from keepstate.errors import InvalidError
@@ -326,3 +329,29 @@ async def test_a_session_joins_a_transaction_with_queue_and_events(ks: Keepstate
     tasks = await home.queue.claim("worker", lease_s=60)
     assert [task.payload for task in tasks] == [{"search": "NYC"}]
     assert [event.data for event in await home.events.read()] == [{"kind": "searching"}]
+
+
+async def test_a_space_and_a_handle_that_are_exchanged_are_told(row: Row) -> None:
+    async with keepstate.open("memory://") as ks:
+        space = ks.space("elsewhere")
+
+        with pytest.raises(InvalidError, match="pass it as `space`"):
+            row.make(persistence=space)
+        with pytest.raises(InvalidError, match="pass it as `persistence`, or one of its spaces"):
+            row.make(space=ks)
+        async with space.transaction() as tx:
+            with pytest.raises(InvalidError, match=r"\(Transaction\); pass it as `space`"):
+                row.make(persistence=tx)
+
+
+@pytest.mark.parametrize("make", [partial(sync.Session, "s"), sync.StateManager])
+def test_a_blocking_space_and_handle_that_are_exchanged_are_told(make: Callable[..., Any]) -> None:
+    with sync.open("memory://") as ks:
+        space = ks.space("elsewhere")
+
+        with pytest.raises(InvalidError, match="pass it as `space`"):
+            make(persistence=space)
+        with pytest.raises(InvalidError, match="pass it as `persistence`, or one of its spaces"):
+            make(space=ks)
+        with space.transaction() as tx, pytest.raises(InvalidError, match="pass it as `space`"):
+            make(persistence=tx)

@@ -23,7 +23,7 @@ from keepstate.engine.space import Space
 from keepstate.engine.together import recorded
 from keepstate.engine.transaction import Transaction
 from keepstate.errors import ClosedError, InvalidError
-from keepstate.home import prefix_of, subjects_in
+from keepstate.home import prefix_of, refuse_exchanged, subjects_in
 from keepstate.managers import naming
 from keepstate.managers.backends import Backend, url_of
 from keepstate.opening import OpenStore, source_of
@@ -132,6 +132,7 @@ class Place:
         self._is_own, self._is_closed = False, False
         self.space: Space | Transaction | None = None
         self._folders: OrderedDict[str, Folder] = OrderedDict()
+        refuse_exchanged(persistence, space)
         if space is not None:
             if (persistence, url, redis_url, file_path) != (None, None, None, None):
                 raise InvalidError("`space` says where to keep things already; give nothing beside it")
