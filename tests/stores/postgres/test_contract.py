@@ -18,13 +18,14 @@ from keepstate.testing.servers import Postgres
 from keepstate.testing.store_contract import (
     ConfirmsServersClock,
     LosesReplies,
+    NoticesLostFloors,
     Persists,
     SharedAcrossProcesses,
     StoreContract,
 )
 
 
-class TestPostgres(ConfirmsServersClock, Persists, SharedAcrossProcesses, StoreContract):
+class TestPostgres(ConfirmsServersClock, NoticesLostFloors, Persists, SharedAcrossProcesses, StoreContract):
     _url: str
 
     @pytest.fixture(autouse=True)
@@ -41,6 +42,12 @@ class TestPostgres(ConfirmsServersClock, Persists, SharedAcrossProcesses, StoreC
     async def set_time(self, store: StoreBase, space: str, ms: int) -> None:
         with psycopg.connect(self._url, autocommit=True) as rows:
             rows.execute("UPDATE keepstate.space SET clock_ms = %s WHERE name = %s", (ms, space.encode()))
+
+    async def replace_floor(self, store: StoreBase, space: str) -> None:
+        with psycopg.connect(self._url, autocommit=True) as rows:
+            rows.execute(
+                "UPDATE keepstate.space SET floor_nonce = 'another!' WHERE name = %s", (space.encode(),)
+            )
 
 
 class TestPostgresOverALossyLine(LosesReplies):

@@ -20,13 +20,14 @@ from keepstate.testing.servers import Redis
 from keepstate.testing.store_contract import (
     ConfirmsServersClock,
     LosesReplies,
+    NoticesLostFloors,
     Persists,
     SharedAcrossProcesses,
     StoreContract,
 )
 
 
-class RedisContract(ConfirmsServersClock, Persists, SharedAcrossProcesses, StoreContract):
+class RedisContract(ConfirmsServersClock, NoticesLostFloors, Persists, SharedAcrossProcesses, StoreContract):
     url: str
 
     def make_store(self, tmp_path: Path) -> RedisStore:
@@ -36,13 +37,19 @@ class RedisContract(ConfirmsServersClock, Persists, SharedAcrossProcesses, Store
         return RedisStore(StoreUrl.parse(self.url), runner=self.runner(), clock=clock)
 
     async def set_time(self, store: StoreBase, space: str, ms: int) -> None:
+        await self._set(store, space, struct.calcsize(f">BQ{NONCE_BYTES}sQ"), ms.to_bytes(8))
+
+    async def replace_floor(self, store: StoreBase, space: str) -> None:
+        await self._set(store, space, struct.calcsize(f">BQ{NONCE_BYTES}sQQQQQ"), b"another!")
+
+    async def _set(self, store: StoreBase, space: str, at: int, field: bytes) -> None:
+        """Writes one field of a space's state."""
         assert isinstance(store, RedisStore)
         where = store._place(space)
         found = await store._client.ask(where.slot, pack((b"HGET", where.keys[0], STATE_FIELD)), 1)
         assert found is not None
         stored = cast("bytes", found[0])
-        at = struct.calcsize(f">BQ{NONCE_BYTES}sQ")
-        stored = stored[:at] + ms.to_bytes(8) + stored[at + 8 :]
+        stored = stored[:at] + field + stored[at + len(field) :]
         await store._client.ask(where.slot, pack((b"HSET", where.keys[0], STATE_FIELD, stored)), 1)
 
 

@@ -283,12 +283,19 @@ class PostgresStore(StoreBase):
             "changes", space.encode(), int8(after), int8(limit), int8(limits.PAGE_BYTES),
             int8(mark.revision if mark else 0),
         )  # fmt: skip
-        return reading.changes(space, after, self._verified(space, mark, answer))
+        # Under the mark of another handle nothing is told of the own one, which stays to be compared.
+        return reading.changes(space, after, self._verified(space, mark, answer, is_own=under is None))
 
-    def _verified(self, space: str, mark: Mark | None, answer: PGresult) -> reading.Fields:
+    def _verified(
+        self, space: str, mark: Mark | None, answer: PGresult, *, is_own: bool = True
+    ) -> reading.Fields:
         """Returns the fields of a record that begins with the space's state, if the mark still holds."""
         fields = from_record(answer.get_value(0, 0))
-        self._verify(space, mark, from_int8(fields[0]), from_int8(fields[1]), fields[2], fields[3])
+        state = from_int8(fields[0]), from_int8(fields[1]), fields[2], fields[3]
+        if is_own:
+            self._verify(space, mark, *state)
+        elif mark is not None and not reading.still_holds(mark, *state):
+            raise self._lost(space, mark)
         return fields
 
     def _verify(

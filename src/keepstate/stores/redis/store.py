@@ -350,7 +350,8 @@ class RedisStore(StoreBase):
         reply = await self._ask(
             "changes", space, mark, (b"%d" % after, b"%d" % min(limit, limits.PAGE_BYTES))
         )
-        state = self._seen_state(space, reply[1])
+        # Under the mark of another handle nothing is told of the own one, which stays to be compared.
+        state = self._seen_state(space, reply[1], is_own=under is None)
         refuse_gone(space, after, floor=state.floor, revision=state.revision, url=self.url)
         upto = cast("int", reply[2])
         nonces = {after: cast("bytes", reply[3]), upto: cast("bytes", reply[4])}
@@ -388,9 +389,10 @@ class RedisStore(StoreBase):
             raise error
         return told
 
-    def _seen_state(self, space: str, stored: Reply) -> State:
+    def _seen_state(self, space: str, stored: Reply, *, is_own: bool = True) -> State:
         state = decode_state(cast("bytes | None", stored), space)
-        self._marks.saw(space, state.revision, state.nonce)
+        if is_own:
+            self._marks.saw(space, state.revision, state.nonce)
         return state
 
     # ---- hints

@@ -17,6 +17,7 @@ from keepstate.testing.store_contract.contract import StoreContract as StoreCont
 from keepstate.testing.store_contract.leaps import ConfirmsLeaps as ConfirmsLeaps
 from keepstate.testing.store_contract.leaps import ConfirmsServersClock as ConfirmsServersClock
 from keepstate.testing.store_contract.leaps import KeepsLeaps as KeepsLeaps
+from keepstate.testing.store_contract.losses import NoticesLostFloors as NoticesLostFloors
 
 __all__ = [
     "Clocked",
@@ -25,6 +26,7 @@ __all__ = [
     "KeepsLeaps",
     "KeepsTime",
     "LosesReplies",
+    "NoticesLostFloors",
     "Persists",
     "Shared",
     "SharedAcrossProcesses",
