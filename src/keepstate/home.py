@@ -91,7 +91,7 @@ async def _has_own(place: Space | Transaction, begin: str) -> bool:
 
 
 def refuse_exchanged(persistence: object, space: object) -> None:
-    """Raise `InvalidError` for a space or transaction given as `persistence`, or a handle given as `space`."""
+    """Raise `InvalidError` for a space or transaction as `persistence`, or a handle as `space`."""
     held, place = getattr(persistence, "_inner", persistence), getattr(space, "_inner", space)
     if isinstance(held, Space | Transaction):
         raise InvalidError(f"`persistence` is {held!r} ({type(held).__name__}); pass it as `space`")

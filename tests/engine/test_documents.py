@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from keepstate.engine.collecting import collect_parts
@@ -118,9 +118,14 @@ def test_an_escaped_name_fits_only_itself(name: str) -> None:
 
 @given(
     pattern=st.text("abc/*?", max_size=8)
-    | st.lists(st.sampled_from(["a", "/", "*", "?", "[a-c]", "[!a]", "[/b]", "[!/-c]", "[]-]"])).map("".join),
+    | st.lists(
+        st.sampled_from(["a", "/", "*", "?", "[a-c]", "[!a]", "[/b]", "[!/-c]", "[]-]", "[a-cb]"])
+    ).map("".join),
     name=st.text("abc/]-\n", max_size=8),
 )
+@example(pattern="[a-cb]", name="c")
+@example(pattern="[!a-cb]", name="c")
+@example(pattern="[ba-c]", name="c")
 def test_a_pattern_fits_what_a_naive_matcher_fits(pattern: str, name: str) -> None:
     glob = compiled(pattern)
 

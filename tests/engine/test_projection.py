@@ -255,6 +255,21 @@ async def test_truncation_waits_for_projections_and_they_know_what_is_gone(
     assert await totals(space) == TOTALS
 
 
+async def test_truncation_waits_for_a_projection_that_stands_within_a_batch(orders: EventStream) -> None:
+    async def failing(tx: Transaction, event: Event) -> None:
+        if event.data != ORDERS[0]:
+            raise RuntimeError("out of paper")
+
+    await orders.append(*ORDERS[:3])
+    with pytest.raises(RuntimeError, match="out of paper"):
+        await Projection(orders, "totals", failing, documents="total/*").run(at_once=1)
+    first, second, _ = [event.number or 0 for event in await orders.read()]
+
+    with pytest.raises(InvalidError, match=f"projection 'totals' .* stands at {first}, before {second}"):
+        await orders.truncate(second)
+    assert await orders.truncate(first) == 1
+
+
 async def test_what_makes_no_projection_is_refused(turned: Turned) -> None:
     stream = turned.space.events.stream("orders")
     good: dict[str, Any] = {"stream": stream, "name": "totals", "apply": total, "documents": "total/*"}

@@ -205,6 +205,9 @@ class ConversationContract(SessionStage):
         await fork.edit(0, "A3")
         await conversation.merge("f")
         assert await texts(conversation) == ["A3", "same", "C2"]
+        await conversation.edit(2, "C3")  # of which the fork knows nothing, as of its own edit all is merged
+        assert await conversation.merge("f") == 0
+        assert await texts(conversation) == ["A3", "same", "C3"]
 
     async def test_what_is_no_fork_is_told_so(self) -> None:
         conversation = self.session().conversation

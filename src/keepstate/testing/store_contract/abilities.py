@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from keepstate.errors import CompactedError
+from keepstate.errors import CompactedError, OutcomeUnknownError
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
 from keepstate.stores.protocol import ABSENT, Applied, Change, Check, Conflict, Delete, Durability, Put
 from keepstate.testing.clocks import ManualClock
@@ -373,6 +373,19 @@ class LosesReplies(Stage):
 
         assert await refused(store, space, Put(A, b"2"), checks=[Check(A, version=7)]) == Conflict(A, 1)
         assert await revision_of(store, space) == 1
+
+    async def test_a_lost_request_of_a_retry_forgets_nothing_of_the_first_attempt(
+        self, store: StoreBase, space: str
+    ) -> None:
+        await applied(store, space, Put(A, b"1"), token=b"first")
+        await store.drop(space)  # the log no longer tells of it
+        await applied(store, space, Put(A, b"3"))
+        self.lose(store, requests=1)
+
+        retried = await outcome_of(store, space, Put(B, b"again"), token=b"first", retry_of=0)
+
+        assert isinstance(retried, OutcomeUnknownError)
+        assert await entry_of(store, space, B) is None
 
     async def test_a_lost_reply_of_many_batches_applies_each_once(self, store: StoreBase, space: str) -> None:
         await applied(store, space, Put(A, b"1"))

@@ -152,6 +152,20 @@ class Tokens(Stage):
 
         assert len(await scanned(store, space, LOG)) == 2
 
+    async def test_a_retry_of_the_log_s_floor_applies_and_one_of_the_revision_below_does_not(
+        self, store: StoreBase, space: str
+    ) -> None:
+        await applied(store, space, Put(A, b"1"))
+        await store.drop(space)
+        await applied(store, space, Put(A, b"3"))
+
+        below = await outcome_of(store, space, Put(B, b"below"), token=b"below", retry_of=1)
+        at_floor = await applied(store, space, Put(B, b"at"), token=b"at", retry_of=2)
+
+        assert isinstance(below, OutcomeUnknownError)
+        assert at_floor.revision == 4
+        assert await value_of(store, space, B) == b"at"
+
     async def test_a_retry_below_the_log_s_floor_is_not_applied_and_says_so(
         self, store: StoreBase, space: str
     ) -> None:

@@ -86,6 +86,14 @@ def test_what_others_leave_alone_is_remembered(
     assert (cold.asked, cold.looked) == ([2, 0, 1], [3])
 
 
+def test_an_own_write_behind_that_of_another_hides_no_change(store: TieredStore, other: MemoryStore) -> None:
+    finish(values(store, A))
+    finish(put(other, A, b"2"))
+    finish(put(store, B, b"2"))
+
+    assert finish(values(store, A)) == [b"2"]
+
+
 def test_an_object_that_another_deletes_is_gone(store: TieredStore, other: MemoryStore) -> None:
     finish(put(store, OBJECT, b"1"))
     assert finish(values(store, OBJECT, A)) == [b"1", b"1"]
