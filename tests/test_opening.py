@@ -219,6 +219,21 @@ def test_a_text_that_is_no_path_shows_how_a_url_looks(door: Any, text: str) -> N
         door(text)
 
 
+@pytest.mark.parametrize("door", [keepstate.open, sync.open], ids=["async", "blocking"])
+def test_a_word_that_is_no_url_is_shown(door: Any) -> None:
+    with pytest.raises(
+        InvalidError, match=r"^'nowhere' is no store URL; one looks like sqlite:///agents\.db"
+    ):
+        door("nowhere")
+
+
+@pytest.mark.parametrize("text", ["a" * 100_000, "a/" * 50_000])
+def test_a_long_text_that_is_no_url_is_not_shown(text: str) -> None:
+    with pytest.raises(InvalidError) as refused:
+        sync.open(text)
+    assert len(str(refused.value)) < 300
+
+
 @pytest.mark.parametrize("url", ["file://./state/", "sqlite://./app.db"])
 def test_a_path_after_two_slashes_is_told_as_it_was_given(url: str) -> None:
     with pytest.raises(InvalidError, match=rf"^{re.escape(url)} names no file"):

@@ -56,8 +56,10 @@ _SECRET: Final = re.compile(r"pas|pwd|pw$|secret|key|token|auth|cred")
 _QUOTING: Final = "signs of a user or password are quoted there, such as %40 for @, %2F for / and %3F for ?"
 
 _ENTRY_POINTS = "keepstate.stores"
-_PATH = re.compile(r"(?=.*[./])[\w./-]+")
+_PATH = re.compile(r"(?=.*[./])[\w./-]{1,400}")
 """What is most likely meant as a path, and needs no quoting in a URL; a password would not show."""
+_WORD: Final = re.compile(r"[\w-]{1,60}")
+"""A text without the signs that stand around a user or password."""
 
 
 class OpensUrls(Protocol):
@@ -249,6 +251,8 @@ def _backend_of(scheme: str) -> str:
 def _not_a_url(text: str) -> str:
     """Returns what to write instead of a text that is no URL: most often it is a path."""
     names_backend = text.partition("//")[0].lower() in {*BACKENDS, *_ALIASES}
+    if not names_backend and _WORD.fullmatch(text):
+        return f"{text!r} is no store URL; one looks like sqlite:///agents.db or memory://"
     if names_backend or not _PATH.fullmatch(text):
         return f"this text is no store URL; one looks like sqlite:///agents.db or memory://; {_QUOTING}"
     return f"{text!r} is no store URL; {_suggested(text)}"

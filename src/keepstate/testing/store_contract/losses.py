@@ -10,7 +10,15 @@ import pytest
 from keepstate.errors import HistoryLostError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Applied, Batch, Check, NoticesLosses, Put, TellsMarks
-from keepstate.testing.store_contract.stage import Stage, applied, changed, outcome_of, revision_of, scanned
+from keepstate.testing.store_contract.stage import (
+    Stage,
+    applied,
+    changed,
+    outcome_of,
+    put_away,
+    revision_of,
+    scanned,
+)
 
 A, B = b"\x02a", b"\x02b"
 
@@ -80,6 +88,20 @@ class NoticesLostFloors(Stage):
 
         assert [type(outcome) for outcome in (lone, *beside)] == [HistoryLostError, Applied, HistoryLostError]
         assert [entry.value for entry in await scanned(store, space, b"\x02")] == [b"3", b"fresh"]
+        await second.close()
+
+    async def test_a_loss_in_one_space_leaves_the_answers_of_the_others(
+        self, store: StoreBase, space: str, tmp_path: Path
+    ) -> None:
+        second, neighbour = await self._lost_at_the_floor(store, space, tmp_path), f"{space}'s neighbour"
+        names = [space, neighbour, space, neighbour]
+
+        outcomes = await second.apply([Batch(name, [Put(B, b"%d" % n)]) for n, name in enumerate(names)])
+
+        kinds = [type(outcome) for outcome in outcomes]
+        assert kinds == [HistoryLostError, Applied, HistoryLostError, Applied]
+        assert [entry.value for entry in await scanned(store, neighbour, b"\x02")] == [b"3"]
+        await put_away(store, neighbour)
         await second.close()
 
     async def test_changes_under_a_mark_of_another_handle_hide_no_loss(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
 from keepstate.stores.protocol import ABSENT, Applied, Batch, Change, Check, Conflict, Delete, Put
 from keepstate.testing.store_contract.stage import (
@@ -68,6 +70,22 @@ class Times(Stage):
         assert (await changed(store, space, 1))[-1] == Change(
             done.revision, DOC, False, b"old", b"new", expired=True
         )
+
+    @pytest.mark.parametrize("is_together", [True, False])
+    async def test_what_expires_first_is_gone_for_a_put_though_others_expire_later(
+        self, store: StoreBase, space: str, *, is_together: bool
+    ) -> None:
+        short, long = Put(DOC, b"old", ttl_ms=SHORT_MS), Put(B, b"", ttl_ms=LONG_MS)
+        for writes in [(short, long)] if is_together else [(Put(A, b""),), (short,), (long,)]:
+            await applied(store, space, *writes)
+        await self.pass_time(SHORT_MS)
+
+        done = await applied(store, space, Put(DOC, b"new"))
+
+        entry = await entry_of(store, space, DOC)
+        assert entry is not None
+        assert (entry.created, entry.value) == (done.revision, b"new")
+        assert (await changed(store, space, done.revision - 1))[0].expired
 
     async def test_a_rewrite_without_a_ttl_stays(self, store: StoreBase, space: str) -> None:
         short, lasting = [Put(A, b"1", ttl_ms=SHORT_MS)], [Put(A, b"2")]
