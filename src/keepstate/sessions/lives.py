@@ -132,6 +132,14 @@ class Lives(Site):
         """Raises `NotOwnerError` if another user owns the session; asking does not count as use."""
         await self._head(self.place)
 
+    async def admit_user_of(self, life: int, owner: str | None) -> None:
+        """Raises `NotOwnerError` if a life is another user's, given its owner at one moment.
+
+        The present life may have got its owner after that moment.
+        """
+        head = await self.place.documents.get(self.prefix + HEAD, type=HeadRecord)
+        self.refuse_other(head.user_id if head is not None and head.life == life else owner)
+
     async def end(self) -> bool:
         """Ends the present life, and returns whether there was one."""
 

@@ -55,7 +55,7 @@ class Session(Kept):
     space keeps them. Reading counts as use, up to a sixteenth of the time late.
 
     The first user who writes to a session owns it. Only this user opens it from then on: other users, and
-    callers without a user, get `NotOwnerError`.
+    callers without a user, get `NotOwnerError`. Until then any user can become its owner by a write.
 
     Args:
         session_id: Which session; any text.
@@ -363,11 +363,11 @@ class Session(Kept):
             ref: The moment: a time, `main~3` for three changes before the last, `main#37`, a commit.
 
         Raises:
-            NotOwnerError: It was another user's then.
+            NotOwnerError: It was another user's then, or became one's later in the same life.
             NotFoundError: Nothing was recorded then, or its space records nothing.
         """
         moment = moment_in(await self._lives.place.at(ref), self._lives.prefix)
-        self._lives.refuse_other(moment.user_id)
+        await self._lives.admit_user_of(moment.life, moment.user_id)
         return moment
 
     # ---- its documents

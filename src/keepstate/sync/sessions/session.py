@@ -38,7 +38,7 @@ class Session(Kept[sessions.Session]):
     space keeps them. Reading counts as use, up to a sixteenth of the time late.
 
     The first user who writes to a session owns it. Only this user opens it from then on: other users, and
-    callers without a user, get `NotOwnerError`.
+    callers without a user, get `NotOwnerError`. Until then any user can become its owner by a write.
 
     Args:
         session_id: Which session; any text.
@@ -250,7 +250,7 @@ class Session(Kept[sessions.Session]):
             ref: The moment: a time, `main~3` for three changes before the last, `main#37`, a commit.
 
         Raises:
-            NotOwnerError: It was another user's then.
+            NotOwnerError: It was another user's then, or became one's later in the same life.
             NotFoundError: Nothing was recorded then, or its space records nothing.
         """
         return finish(self._inner.at(ref))

@@ -239,6 +239,20 @@ class SessionContract(SessionStage):
                     pass
         assert await owned.get_state() == {"secret": 1} and await owned.conversation.count() == 1
 
+    async def test_what_was_said_before_a_session_had_its_owner_is_the_owners(self) -> None:
+        nobodys = self.session()
+        await nobodys.conversation.append(said("user", "before the login"))
+        before = (await nobodys.at()).messages
+        owned = self.session(user_id="ann")
+        await owned.update({"step": 1})
+
+        for user_id in ("bob", None):
+            with pytest.raises(NotOwnerError):
+                await self.session(user_id=user_id).at("main~1")
+        for user_id in ("ann", ANY_USER):
+            moment = await self.session(user_id=user_id).at("main~1")
+            assert (moment.user_id, moment.messages) == (None, before)
+
     async def test_the_application_opens_a_session_of_any_user_and_its_owner_stays(self) -> None:
         anybodys = self.session(user_id=ANY_USER)
         await anybodys.update({"visits": 1})
