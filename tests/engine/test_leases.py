@@ -9,11 +9,13 @@ from contextlib import suppress
 import pytest
 
 import keepstate
+from keepstate.engine import layout
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.space import Space
 from keepstate.errors import ClosedError, ConflictError, InvalidError, LeaseLostError
 from keepstate.stores.memory import MemoryStore
-from keepstate.stores.protocol import Batch, Outcome
+from keepstate.stores.protocol import Batch, Outcome, Put
+from keepstate.values import codec
 from tests.engine.conftest import Turned
 
 
@@ -32,6 +34,16 @@ async def test_each_holder_has_a_higher_token(space: Space) -> None:
     assert second.token > first.token
     assert await first.release() is False
     await second.check()
+
+
+async def test_a_holder_of_any_length_makes_a_short_error(space: Space) -> None:
+    store = await space._alone.store()
+    holder = codec.encode("x" * 100_000)
+    key = layout.named_key(layout.LEASES, "job")
+    await store.apply([Batch(space.name, [Put(key, holder, ttl_ms=60_000)])])
+
+    with pytest.raises(ConflictError, match=r"is held by x{160}…x{80}; try later"):
+        await space.leases.acquire("job", 30)
 
 
 async def test_a_lease_that_is_let_go_wakes_who_waits_for_it(space: Space) -> None:

@@ -24,6 +24,7 @@ import msgspec
 
 from keepstate.engine import layout, tasks
 from keepstate.engine.beside import done_beside, taken_beside
+from keepstate.engine.describing import brief
 from keepstate.engine.document_record import decoded, read_record
 from keepstate.engine.hearing import hear
 from keepstate.engine.losses import Losses
@@ -371,7 +372,8 @@ class Claims:
             now_ms = await unit.now_ms()
             if record.state == "claimed" and now_ms < record.due_at_ms:
                 return ConflictError(
-                    f"task {task_id!r} of {self._scope.name!r} is held by {record.worker!r}; try later",
+                    f"task {task_id!r} of {self._scope.name!r} is held by "
+                    f"{brief(record.worker or '')!r}; try later",
                     space=self._scope.name,
                     key=stored.key,
                     actual=stored.version,

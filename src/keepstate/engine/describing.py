@@ -1,4 +1,4 @@
-"""Keys in words, for messages."""
+"""Keys and stored texts, for messages."""
 
 from __future__ import annotations
 
@@ -14,6 +14,19 @@ _WORDS: Final = {
     layout.BRANCHES: "branch",
     layout.TAGS: "tag",
 }
+
+_SHOWN_BEGIN: Final = 160
+_SHOWN_END: Final = 80
+
+
+def brief(text: str) -> str:
+    """Returns a stored text as messages show it: a long one by its beginning and its end.
+
+    Whoever may write to the store decides how long it is.
+    """
+    if len(text) <= _SHOWN_BEGIN + _SHOWN_END:
+        return text
+    return f"{text[:_SHOWN_BEGIN]}…{text[-_SHOWN_END:]}"
 
 
 def describe(key: bytes) -> str:

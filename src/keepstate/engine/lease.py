@@ -15,7 +15,7 @@ from typing import Self
 from keepstate._runner import present_process
 from keepstate.engine import layout
 from keepstate.engine.beside import done_though_cancelled, taken_beside
-from keepstate.engine.describing import describe
+from keepstate.engine.describing import brief, describe
 from keepstate.engine.hearing import hear
 from keepstate.engine.losses import Losses
 from keepstate.engine.scope import Scope
@@ -253,7 +253,7 @@ class Leases:
         except ConflictError as conflict:
             holder = await self.holder(name)
             taken = ConflictError(
-                f"lease {name!r} of {self._scope.name!r} is held by {holder or 'another'}; try later",
+                f"lease {name!r} of {self._scope.name!r} is held by {brief(holder or 'another')}; try later",
                 space=self._scope.name,
                 key=key,
                 actual=conflict.actual,

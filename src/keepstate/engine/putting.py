@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, get_args
 
 from keepstate.engine import tasks
+from keepstate.engine.describing import brief
 from keepstate.engine.scope import Scope
 from keepstate.engine.tasks import Put, TaskRecord
 from keepstate.engine.unit import UNWRITTEN, Unit
@@ -45,7 +46,8 @@ async def put_task(
             )
         if known.state == "claimed":
             raise TransitionError(
-                f"task {record.id!r} of {scope.name!r} is held by {known.worker!r}; wait, or call discard()",
+                f"task {record.id!r} of {scope.name!r} is held by {brief(known.worker or '')!r}; "
+                "wait, or call discard()",
                 current=known.state,
                 wanted="replaced",
             )

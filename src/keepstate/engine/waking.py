@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 
 from keepstate.engine import layout, tasks
+from keepstate.engine.describing import brief
 from keepstate.engine.scope import Scope
 from keepstate.engine.tasks import DONE_KEPT_MS, TaskRecord, TaskState
 from keepstate.engine.unit import Unit
@@ -87,7 +88,7 @@ def put_ready_or_dead(unit: Unit, key: bytes, record: TaskRecord, now_ms: int) -
     if not is_spent(record):
         return put_ready(unit, key, record)
     place = tasks.timed_key(layout.DEAD, now_ms, record.id)
-    error = f"the lease of worker {record.worker!r} ran out in attempt {record.attempt}"
+    error = f"the lease of worker {brief(record.worker or '')!r} ran out in attempt {record.attempt}"
     record = msgspec.structs.replace(record, state="dead", due_at_ms=now_ms, place=place, error=error)
     unit.put(place, tasks.name_of(record))
     unit.put(key, tasks.encoded(record))

@@ -14,6 +14,7 @@ from os import PathLike
 from typing import Any, Final, TypeVar
 
 from keepstate._runner import Colour, Signal
+from keepstate.engine.describing import brief
 from keepstate.engine.keepstate import Keepstate
 from keepstate.engine.once import entered_once
 from keepstate.engine.space import Space
@@ -148,7 +149,9 @@ class OrchestrationStateManager(TeamRosters):
                 if info.worker == agent_id:
                     return team_tasks.shown(team, info)
                 # Raised here, it would be tried again and again.
-                return ConflictError(f"task {task_id!r} of team {team.id!r} is held by {info.worker!r}")
+                return ConflictError(
+                    f"task {task_id!r} of team {team.id!r} is held by {brief(info.worker or '')!r}"
+                )
             await team.space.queue.take(team.task(task_id), agent_id, lease_s=lease_s)
             await let_work(team, agent_id, task_id, instead_of=info.worker)
             return team_tasks.shown(team, await team_tasks.find(team, task_id))

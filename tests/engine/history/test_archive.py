@@ -386,6 +386,21 @@ async def test_in_a_confirmed_folder_only_a_regular_bundle_is_read(
         await history.checkout("main~9")
 
 
+async def test_a_stored_name_of_any_length_makes_a_short_error(space: Space, tmp_path: Path) -> None:
+    path = tmp_path / ("a" * 100_000)
+    history = await naming(space, path)
+
+    with pytest.raises(PrunedError, match="confirm_archives") as refused:
+        await history.checkout("main~9")
+    keepstate.confirm_archives(tmp_path)
+    with pytest.raises(PrunedError, match="cannot be read here") as unread:
+        await history.checkout("main~9")
+
+    for error in (refused.value, unread.value):
+        assert str(tmp_path)[:100] in str(error)
+        assert len(str(error)) < 600
+
+
 async def test_a_stored_name_with_a_nul_is_damage(space: Space, tmp_path: Path) -> None:
     history = await naming(space, tmp_path / "a\0b")
 

@@ -14,6 +14,7 @@ from typing import Final
 import msgspec
 
 from keepstate.engine import layout
+from keepstate.engine.describing import brief
 from keepstate.engine.history.archive_file import (
     Stamp,
     add_to,
@@ -74,8 +75,9 @@ class Archive:
             return None, _NOTHING
         if not is_confirmed(path):
             raise PrunedError(
-                f"what was asked for of {unit.name!r} was archived in {path}, and no caller in this process "
-                "has named that file: call keepstate.confirm_archives() with its folder, or give --archives"
+                f"what was asked for of {unit.name!r} was archived in {brief(path)}, and no caller in "
+                "this process has named that file: call keepstate.confirm_archives() with its folder, or "
+                "give --archives"
             )
         try:
             stamp = stamp_of(path)
@@ -84,8 +86,8 @@ class Archive:
                 self._read = read = (path, stamp), await self._scope.runner.call(read_archive, path)
         except OSError as error:
             raise PrunedError(
-                f"what was asked for of {unit.name!r} was archived in {path}, which cannot be read here "
-                f"({error.strerror}); put the file there, or read where it is"
+                f"what was asked for of {unit.name!r} was archived in {brief(path)}, which cannot be read "
+                f"here ({error.strerror}); put the file there, or read where it is"
             ) from error
         return stamp, read[1]
 
