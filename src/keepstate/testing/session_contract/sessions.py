@@ -249,8 +249,8 @@ class SessionContract(SessionStage):
         for user_id in ("bob", None):
             with pytest.raises(NotOwnerError):
                 await self.session(user_id=user_id).at("main~1")
-        for user_id in ("ann", ANY_USER):
-            moment = await self.session(user_id=user_id).at("main~1")
+        for allowed in (owned, self.session(user_id=ANY_USER)):
+            moment = await allowed.at("main~1")
             assert (moment.user_id, moment.messages) == (None, before)
 
     async def test_the_application_opens_a_session_of_any_user_and_its_owner_stays(self) -> None:
