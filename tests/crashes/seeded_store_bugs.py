@@ -7,9 +7,12 @@ from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
+import msgspec
+
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate.stores.combiner import Combiner
 from keepstate.stores.leaps import SecondClock
+from keepstate.stores.protocol import Batch, Outcome
 from keepstate.stores.sqlite import flush, retries
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.head import Head
@@ -67,6 +70,20 @@ def row_subtracted_twice() -> Planted:
         self.kept_bytes -= before - self.kept_bytes
 
     with patch.object(Head, "_trim", trim):
+        yield
+
+
+@contextmanager
+def floor_taken_one_low() -> Planted:
+    """Applies a retry whose first attempt may stand in the one revision that the log has just lost."""
+    right = Flush._refuse
+
+    def refuse(self: Flush, head: Head, batch: Batch) -> Outcome | None:
+        if batch.retry_of is not None:
+            batch = msgspec.structs.replace(batch, retry_of=batch.retry_of + 1)
+        return right(self, head, batch)
+
+    with patch.object(Flush, "_refuse", refuse):
         yield
 
 

@@ -36,6 +36,16 @@ async def test_each_holder_has_a_higher_token(space: Space) -> None:
     await second.check()
 
 
+async def test_a_lease_that_another_holds_now_is_not_held(turned: Turned) -> None:
+    first = await turned.space.leases.acquire("job", 30)
+    turned.clock.advance(31_000)
+    second = await turned.space.leases.acquire("job", 30)
+
+    with pytest.raises(LeaseLostError):
+        await first.check()
+    await second.check()
+
+
 async def test_a_holder_of_any_length_makes_a_short_error(space: Space) -> None:
     store = await space._alone.store()
     holder = codec.encode("x" * 100_000)

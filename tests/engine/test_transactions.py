@@ -417,3 +417,17 @@ async def test_more_keys_than_a_batch_checks_are_guarded_against_expiry_too(turn
             await tx.documents.put("answer", "the lease is held")
 
     assert await space.documents.get("answer") is None
+
+
+async def test_a_listing_in_a_transaction_shows_each_document_once_as_it_has_it(space: Space) -> None:
+    for name in "bdf":
+        await space.documents.put(name, 0)
+
+    async with space.transaction() as tx:
+        for name in "acdg":
+            await tx.documents.put(name, 1)
+        await tx.documents.delete("f")
+        found = [item async for item in tx.documents.items()]
+
+    assert found == [("a", 1), ("b", 0), ("c", 1), ("d", 1), ("g", 1)]
+    assert [item async for item in space.documents.items()] == found

@@ -194,6 +194,11 @@ PLANTED: list[tuple[Bug, str, dict[str, Any]]] = [
     (seeded_store_bugs.leap_dropped, "test_a_drop_keeps_the_last_leap", {}),
     (seeded_store_bugs.leap_by_remembered_time, "test_the_first_write_and_each_later_leap_are_kept", {}),
     (seeded_store_bugs.answers_dropped, "test_a_drop_keeps_the_answers_of_retries", {}),
+    (
+        seeded_store_bugs.floor_taken_one_low,
+        "test_a_retry_of_the_log_s_floor_applies_and_one_of_the_revision_below_does_not",
+        {},
+    ),
     (seeded_store_bugs.row_subtracted_twice, "test_the_log_keeps_64_mib", {}),
     (
         seeded_store_bugs.answers_by_request,
