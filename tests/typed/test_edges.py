@@ -418,3 +418,26 @@ async def test_a_number_refuses_what_is_none_by_the_name_of_its_key() -> None:
                 await state.commit(MutationBatch().update(Top, 1).update(Top, wrong))
 
         assert (state.read(Visits), state.read(Top)) == (None, None)
+
+
+async def test_fields_of_a_later_version_stay_in_the_records_of_a_thread() -> None:
+    async with keepstate.open("memory://") as ks:
+        space = ks.space("thread/t")
+        async with AgentRun(persistence=ks, keys=KEYS) as run:
+            await run.start_run("t", "r")
+            await run.commit(MutationBatch().update(Notes, ["a"]))
+        heads = ["typed/head", "typed/runs/r"]
+        for name in heads:
+            await space.documents.put(name, {**await space.documents.get(name), "since_then": [1]})
+
+        async with KeyedState("t", persistence=ks, keys=KEYS) as state:
+            await state.commit(state.begin_mutation().update(Notes, ["b"]))
+            stored = await space.documents.get("typed/head")
+            assert (stored["since_then"], stored["revision"]) == ([1], state.revision)
+        async with AgentRun(persistence=ks, keys=KEYS) as again:
+            await again.start_run("t", "r", resume=True)
+            await again.commit(MutationBatch().update(Notes, ["c"]))
+            await again.finish_run()
+
+        for name in heads:
+            assert (await space.documents.get(name))["since_then"] == [1]

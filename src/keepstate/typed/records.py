@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, TypeVar, cast
 
 import msgspec
 
@@ -44,6 +44,8 @@ class Head(msgspec.Struct, frozen=True):
     recent: dict[str, int] = {}
     runs: dict[str, int] = {}
     cleared: int = 0
+    later: dict[str, Any] = {}
+    """Fields that a later version of keepstate has added; they are written again unchanged."""
 
     def after(self, changed: Collection[str], run_id: str, *, removes: bool) -> Head:
         """Returns the head once a batch has changed these slots."""
@@ -57,7 +59,9 @@ class Head(msgspec.Struct, frozen=True):
         if any(slot.startswith(RUN_SLOTS) for slot in changed):
             runs = {**runs, run_id: revision}
         removed = revision if removes else self.removed
-        return Head(revision, self.lineage, removed, floor, recent, runs, self.cleared)
+        return msgspec.structs.replace(
+            self, revision=revision, removed=removed, floor=floor, recent=recent, runs=runs
+        )
 
     def after_clearing(self, cleared: Mapping[str, Collection[str]], begun: str) -> Head:
         """Returns the head once slots of some runs were removed, because the run `begun` begins."""
@@ -134,6 +138,8 @@ class RunRecord(msgspec.Struct, frozen=True):
     messages: int = 0
     revision: int = 0
     author: str | None = None
+    later: dict[str, Any] = {}
+    """Fields that a later version of keepstate has added; they are written again unchanged."""
 
 
 def read_record(kind: type[R], document: str, value: object) -> R:
@@ -143,15 +149,22 @@ def read_record(kind: type[R], document: str, value: object) -> R:
         CorruptError: It holds no such record.
     """
     try:
-        return msgspec.convert(value, kind)
+        record = msgspec.convert(value, kind)
     except msgspec.ValidationError as error:
         raise CorruptError(f"document {document!r} is damaged: {error}", place=document) from error
+    known = kind.__struct_fields__
+    if "later" not in known or not isinstance(value, dict):
+        return record
+    stored = cast("dict[str, Any]", value)
+    later = {name: field for name, field in stored.items() if name not in known}
+    return msgspec.structs.replace(record, later=later) if later else record
 
 
 def plain(record: msgspec.Struct) -> dict[str, Any]:
     """Returns a record as a document holds it."""
     fields = msgspec.structs.asdict(record)
-    return {name: value for name, value in fields.items() if value or name not in _LATER}
+    later: dict[str, Any] = fields.pop("later", {})
+    return {name: value for name, value in fields.items() if value or name not in _LATER} | later
 
 
 def kept_record(stored: Kept) -> dict[str, Any]:

@@ -338,7 +338,7 @@ class ThreadState:
         else:
             revision, lineage = change.restart
             runs = {**dict.fromkeys(before.runs, revision), self.run_id: revision}
-            head = Head(revision, lineage, revision, revision, runs=runs)
+            head = Head(revision, lineage, revision, revision, runs=runs, later=before.later)
         written = replace(head, lineage=head.lineage.removesuffix(self._mark))
         await tx.documents.put(self.names.head, plain(written))
         return head
