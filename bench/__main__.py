@@ -51,7 +51,7 @@ RESULTS = Path(__file__).parent / "results.json"
 
 
 def main() -> int:
-    """Returns 0 when every row was measured, within its budget or not: a noisy machine is no failure."""
+    """Return 0 when every row was measured, within its budget or not: a noisy machine is no failure."""
     options = _options()
     print(f"{'':34}{'ratio':>9}{'budget':>10}{'ours':>12}{'raw':>12}", flush=True)
     table = Table(0.1 if options.quick else 1.0, _show)

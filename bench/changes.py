@@ -13,28 +13,28 @@ KEYS = 1_000
 
 
 def message(dice: random.Random, number: int) -> dict[str, Any]:
-    """Returns a message of about 500 bytes that hardly compresses."""
+    """Return a message of about 500 bytes that hardly compresses."""
     return {"role": "user", "n": number, "content": dice.randbytes(236).hex()}
 
 
 def value(dice: random.Random) -> str:
-    """Returns 0.5 KB of text."""
+    """Return 0.5 KB of text."""
     return dice.randbytes(250).hex()
 
 
 def conversation(size: int) -> State:
-    """Returns a state with so many messages."""
+    """Return a state with so many messages."""
     dice = random.Random(size)
     return {"messages": [message(dice, number) for number in range(size)], "plan": "x"}
 
 
 def nested(size: int) -> State:
-    """Returns a state whose messages stand deeper."""
+    """Return a state whose messages stand deeper."""
     return {"runs": [{"steps": conversation(size)["messages"], "done": False}, {"steps": [], "done": True}]}
 
 
 def keyed(size: int) -> State:
-    """Returns a state of so many keys."""
+    """Return a state of so many keys."""
     dice = random.Random(size)
     return {f"key{number}": value(dice) for number in range(size)}
 

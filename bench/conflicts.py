@@ -25,7 +25,7 @@ Change = Callable[[Space, int, list[int]], Awaitable[object]]
 
 
 async def conflicts(table: Table, places: dict[str, str]) -> None:
-    """Tells what a change costs by how many make changes at once, and how."""
+    """Tell what a change costs by how many make changes at once, and how."""
     for store, place in places.items():
         for tasks in TASKS[::3] if table.is_quick else TASKS:
             for who, change in CHANGERS.items():

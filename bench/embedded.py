@@ -18,7 +18,7 @@ UPSERT = "insert into kv values (?, ?) on conflict (k) do update set v = exclude
 
 
 def memory(table: Table) -> None:
-    """Adds puts and gets beside the calls of a dict's own methods."""
+    """Add puts and gets beside the calls of a dict's own methods."""
     store, raw = sides.opened("memory://"), dict[bytes, bytes]()
 
     def set_raw(items: Sequence[Item]) -> None:
@@ -39,7 +39,7 @@ def memory(table: Table) -> None:
 
 
 def sqlite_normal(table: Table) -> None:
-    """Adds puts and gets in `normal` durability beside a raw upsert and select in the same."""
+    """Add puts and gets in `normal` durability beside a raw upsert and select in the same."""
     with TemporaryDirectory() as folder, _raw(Path(folder), "normal") as connection:
         store = sides.opened(f"sqlite:///{folder}/ours.db?durability=normal")
         try:
@@ -52,7 +52,7 @@ def sqlite_normal(table: Table) -> None:
 
 
 def sqlite_full(table: Table) -> None:
-    """Adds 64 tasks on one space in `full` durability beside raw commits in sequence."""
+    """Add 64 tasks on one space in `full` durability beside raw commits in sequence."""
     with TemporaryDirectory() as folder, _raw(Path(folder), "full") as connection:
 
         async def run() -> None:

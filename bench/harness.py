@@ -56,7 +56,7 @@ class Row:
         return self.ratio >= self.budget if self.at_least else self.ratio <= self.budget
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the row for `results.json`."""
+        """Return the row for `results.json`."""
         return {**asdict(self), "holds": self.holds}
 
 
@@ -83,7 +83,7 @@ class Cost:
     turns: int
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the line for `results.json`."""
+        """Return the line for `results.json`."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -110,7 +110,7 @@ class Pace:
     calls: int
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the line for `results.json`."""
+        """Return the line for `results.json`."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ class Figure:
     unit: str
 
     def as_json(self) -> dict[str, Any]:
-        """Returns the line for `results.json`."""
+        """Return the line for `results.json`."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -155,7 +155,7 @@ Shown = Row | Cost | Pace | Figure | str
 
 @contextmanager
 def apart(server: ServerT) -> Generator[ServerT]:
-    """Starts a server on a core of its own and calls it from another one, as if from another machine.
+    """Start a server on a core of its own and call it from another one, as if from another machine.
 
     Left to the scheduler, a caller and a server that wait for each other share a core or do not, by chance
     and for minutes: the same raw call then takes 33 us or 100, and a ratio says where each side was.
@@ -194,7 +194,7 @@ class Table:
         self.figures: list[Figure] = []
 
     def _blocks(self, operations: int, blocks: int) -> list[list[Item]]:
-        """Returns the keys and values of each block; the first one warms up."""
+        """Return the keys and values of each block; the first one warms up."""
         wanted = max(64, int(operations * self._scale))
         return [
             [(KEYS[number % len(KEYS)], VALUES[(number + block) % len(VALUES)]) for number in range(wanted)]
@@ -204,14 +204,14 @@ class Table:
     def compare(
         self, name: str, budget: float, ours: Side, raw: Side, *, operations: int, blocks: int = 9
     ) -> None:
-        """Adds how many times longer one of our operations takes than a raw one."""
+        """Add how many times longer one of our operations takes than a raw one."""
         times = [(_timed(ours, items), _timed(raw, items)) for items in self._blocks(operations, blocks)]
         self._add(name, budget, times[1:], at_least=False)
 
     async def compare_async(
         self, name: str, budget: float, ours: AsyncSide, raw: AsyncSide, *, operations: int, blocks: int = 9
     ) -> None:
-        """Adds the same of awaited operations, one after the other in one loop."""
+        """Add the same of awaited operations, one after the other in one loop."""
         times = [
             (await _timed_async(ours, items), await _timed_async(raw, items))
             for items in self._blocks(operations, blocks)
@@ -221,7 +221,7 @@ class Table:
     async def compare_throughput(
         self, name: str, budget: float, ours: AsyncSide, raw: Side, *, operations: int, blocks: int = 7
     ) -> None:
-        """Adds how many times more of our operations are done in a time than raw ones in sequence."""
+        """Add how many times more of our operations are done in a time than raw ones in sequence."""
         times = [
             (await _timed_async(ours, items), _timed(raw, items))
             for items in self._blocks(operations, blocks)
@@ -229,30 +229,30 @@ class Table:
         self._add(name, budget, times[1:], at_least=True)
 
     def add(self, name: str, budget: float, times: Sequence[tuple[float, float]]) -> None:
-        """Adds a row whose pairs of times, ours and raw in seconds, were measured elsewhere."""
+        """Add a row whose pairs of times, ours and raw in seconds, were measured elsewhere."""
         self._add(name, budget, times, at_least=False)
 
     def add_at_least(self, name: str, budget: float, times: Sequence[tuple[float, float]]) -> None:
-        """Adds a row of how many times longer the other side takes, which is to be so many at least."""
+        """Add a row of how many times longer the other side takes, which is to be so many at least."""
         self._add(name, budget, times, at_least=True)
 
     def weigh(self, name: str, budget_kb: float, ours_bytes: float, raw_bytes: float) -> None:
-        """Adds a row of how many kilobytes something of ours has, the other side's beside it."""
+        """Add a row of how many kilobytes something of ours has, the other side's beside it."""
         self._judge(Row(name, round(ours_bytes / 1_000, 3), budget_kb, False, ours_bytes, raw_bytes, "B"))
 
     def tell(self, costs: Sequence[Cost]) -> None:
-        """Adds lines that have no budget."""
+        """Add lines that have no budget."""
         self.costs += costs
         for cost in costs:
             self.show(cost)
 
     def time(self, pace: Pace) -> None:
-        """Adds a line of how long a call took whom."""
+        """Add a line of how long a call took whom."""
         self.paces.append(pace)
         self.show(pace)
 
     def figure(self, figure: Figure) -> None:
-        """Adds a line of any kind."""
+        """Add a line of any kind."""
         self.figures.append(figure)
         self.show(figure)
 
@@ -262,7 +262,7 @@ class Table:
         return self._scale < 1
 
     def scaled(self, count: int, *, least: int) -> int:
-        """Returns how often to do what is worth doing so often."""
+        """Return how often to do what is worth doing so often."""
         return max(least, round(count * self._scale))
 
     def _add(self, name: str, budget: float, times: Sequence[tuple[float, float]], *, at_least: bool) -> None:

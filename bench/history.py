@@ -37,7 +37,7 @@ Makers = Sequence[Callable[[Change, int], Keeper]]
 
 
 def history(table: Table) -> None:
-    """Adds the rows of histories that have a budget, and shows what each change costs everywhere."""
+    """Add the rows of histories that have a budget, and show what each change costs everywhere."""
     for name in others.missing():
         table.show(f"{name} is not installed, and not measured: {others.INSTALL}")
     _memory(table)
@@ -89,7 +89,7 @@ def _sqlite(table: Table) -> None:
 
 
 def _appends(table: Table, folder: str) -> None:
-    """Adds the rows of appends to few and to many messages, and to a snapshot, each in turn."""
+    """Add the rows of appends to few and to many messages, and to a snapshot, each in turn."""
     url = f"sqlite:///{folder}/appends.db?durability=normal"
     many = Ours(url, APPEND, MANY)
     few = Ours(url, APPEND, SIZES[0])
@@ -127,7 +127,7 @@ def _costs(table: Table, store: str, makers: Makers) -> list[Cost]:
 
 
 def _compared(store: str, change: Change, size: int, makers: Makers, table: Table) -> list[Cost]:
-    """Lets all of them make the same changes, each in turn."""
+    """Let all of them make the same changes, each in turn."""
     turns, heavy_turns = table.scaled(TURNS, least=8), table.scaled(HEAVY_TURNS, least=4)
     with _kept(change, size, makers) as keepers:
         times: dict[str, list[float]] = {keeper.name: [] for keeper in keepers}
@@ -163,7 +163,7 @@ def _kept(change: Change, size: int, makers: Makers) -> Generator[list[Keeper]]:
 
 
 def _read_one_key(table: Table) -> None:
-    """Adds the row of opening a store of 10,000 keys, and reading one."""
+    """Add the row of opening a store of 10,000 keys, and reading one."""
     if "kvgit" in others.missing():
         return
     with TemporaryDirectory() as folder:
@@ -189,7 +189,7 @@ def _read_one_key(table: Table) -> None:
 
 
 def _read_back(table: Table) -> None:
-    """Adds the rows of reading 10,000 messages with nothing at hand, beside one blob that is stored alike."""
+    """Add the rows of reading 10,000 messages with nothing at hand, beside one blob that is stored alike."""
     with TemporaryDirectory() as folder:
         url, state = f"sqlite:///{folder}/ours.db?durability=normal", conversation(MANY)
         whole = apsw.Connection(f"{folder}/blob.db")

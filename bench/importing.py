@@ -12,7 +12,7 @@ BLOCKS = 11
 
 
 def importing(table: Table) -> None:
-    """Adds the row: a fresh interpreter for each import, less the time of one that imports nothing."""
+    """Add the row: a fresh interpreter for each import, less the time of one that imports nothing."""
     times: list[tuple[float, float]] = []
     for _ in range(BLOCKS):
         bare = _started("pass")

@@ -36,20 +36,20 @@ class Keeper(ABC):
         self.keep(self.state, list(self.state))
 
     def turn(self) -> None:
-        """Changes the state, and keeps it."""
+        """Change the state, and keep it."""
         self.keep(self.state, [self._change.edit(self.state, self._dice, self._size)])
 
     @abstractmethod
     def keep(self, state: State, changed: list[str]) -> None:
-        """Keeps the state, of which some keys have changed."""
+        """Keep the state, of which some keys have changed."""
 
     @abstractmethod
     def stored_bytes(self) -> int:
-        """Returns how much is kept by now, keys included."""
+        """Return how much is kept by now, keys included."""
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of what is open."""
+        """Let go of what is open."""
 
 
 class Ours(Keeper):
@@ -143,7 +143,7 @@ class Snapshot(Keeper):
 
     @abstractmethod
     def put(self, number: int, encoded: bytes) -> None:
-        """Stores one snapshot."""
+        """Store one snapshot."""
 
     def stored_bytes(self) -> int:
         return self._bytes

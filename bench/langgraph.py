@@ -48,7 +48,7 @@ Points = dict[str, list[tuple[int, int]]]
 
 
 def langgraph(table: Table) -> None:
-    """Adds rows of bytes and times, and draws bytes by turn."""
+    """Add rows of bytes and times, and draws bytes by turn."""
     if "LangGraph's savers" in others.missing():
         table.show(f"LangGraph's own savers are not installed, and nothing is measured: {others.INSTALL}")
         return
@@ -90,7 +90,7 @@ def _direct(table: Table, places: dict[str, str], turns: int) -> Points:
 
 
 def _grown(table: Table, places: dict[str, str], turns: int) -> tuple[Points, dict[str, Conversation]]:
-    """Lets a conversation grow with each saver, a few turns of it in a row; returns its bytes by turn.
+    """Let a conversation grow with each saver, a few turns of it in a row; returns its bytes by turn.
 
     What a graph puts it has just looked through, so that the processor's caches hold the messages; turn by
     turn the savers would push each other's out. A row's time counts whole: now and then a put also moves
@@ -127,7 +127,7 @@ def _grown(table: Table, places: dict[str, str], turns: int) -> tuple[Points, di
 def _calls(
     table: Table, call: str, savers: dict[str, Any], do: Callable[[Any], None], rounds: int, each: int = 1
 ) -> Sequence[tuple[float, float]]:
-    """Returns how long ours and SQLite's took, in turn; tells those of all.
+    """Return how long ours and SQLite's took, in turn; tells those of all.
 
     Each is called some times in a row, so that it is the one that waits while Python looks for garbage among
     what it has made: one call in ten is as slow as three others.
@@ -153,7 +153,7 @@ def _timed(call: Callable[[], object]) -> float:
 
 
 def _through_a_graph(table: Table, folder: str, turns: int) -> None:
-    """Adds how much a graph's turns take, each a message of the user and one of the model.
+    """Add how much a graph's turns take, each a message of the user and one of the model.
 
     SqliteSaver goes half the way, after which it has a quarter of what it would have at the end: 335 MB.
     """
@@ -197,7 +197,7 @@ def _graph(saver: Any) -> Any:
 
 
 async def _many(table: Table, folder: str, url: str, turns: int) -> None:
-    """Tells how long a checkpoint takes while 64 conversations go on at once, by how many there were."""
+    """Tell how long a checkpoint takes while 64 conversations go on at once, by how many there were."""
     said = list(texts(turns, seed=3))
 
     async def talk(saver: Any, number: int) -> None:

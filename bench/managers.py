@@ -34,7 +34,7 @@ Call = Callable[[int], object]
 
 
 def managers(table: Table) -> None:
-    """Shows what each call costs everywhere."""
+    """Show what each call costs everywhere."""
     if "agenticaiframework" in others.missing():
         table.show(f"agenticaiframework is not installed, and not measured: {others.INSTALL}")
     with TemporaryDirectory() as folder:
@@ -63,7 +63,7 @@ def _measure(table: Table, store: str, url: str, *, theirs: tuple[str, dict[str,
 
 
 def _pace(table: Table, store: str, calls: dict[str, Call], name: str) -> None:
-    """Lets all who can do it do it, in turn, block by block, after some calls that warm up."""
+    """Let all who can do it do it, in turn, block by block, after some calls that warm up."""
     counts = {keeper: _warmed_up(call, table.scaled(CALLS, least=10)) for keeper, call in calls.items()}
     times: dict[str, list[float]] = {keeper: [] for keeper in calls}
     for block in range(1, ROUNDS + 1):
@@ -77,7 +77,7 @@ def _pace(table: Table, store: str, calls: dict[str, Call], name: str) -> None:
 
 
 def _warmed_up(call: Call, most: int) -> int:
-    """Calls it as often as a block does, or for as long as that may take, and returns how often that was."""
+    """Call it as often as a block does, or for as long as that may take, and return how often that was."""
     begun = time.perf_counter()
     for number in range(most):
         call(number)
@@ -117,7 +117,7 @@ def _ours(stack: ExitStack, url: str, many: int) -> dict[str, Call]:
 
 
 def _keys(many: int) -> Iterator[str]:
-    """Yields keys of which ten begin alike."""
+    """Yield keys of which ten begin alike."""
     return (f"agent:{number // 10:04}{number % 10}" for number in range(many))
 
 

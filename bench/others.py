@@ -20,13 +20,13 @@ INSTALL = "`make bench` installs it"
 
 
 def admit() -> None:
-    """Lets what is installed for the bench be imported, after everything else."""
+    """Let what is installed for the bench be imported, after everything else."""
     if PACKAGES.is_dir() and str(PACKAGES) not in sys.path:
         sys.path.append(str(PACKAGES))
 
 
 def missing() -> list[str]:
-    """Returns the names of those that are not installed."""
+    """Return the names of those that are not installed."""
     admit()
     wanted = {
         "kvgit": "kvgit",
@@ -45,13 +45,13 @@ def _is_there(module: str) -> bool:
 
 
 def agentic_managers() -> tuple[Any, Any, Any]:
-    """Returns agenticaiframework's managers of state and of teams, and the class of its configuration."""
+    """Return agenticaiframework's managers of state and of teams, and the class of its configuration."""
     state = import_module("agenticaiframework.state")
     return state.StateManager, state.OrchestrationStateManager, state.StateConfig
 
 
 def kvgit_worktree(folder: Path | None) -> Any:
-    """Returns an open worktree of kvgit, in memory or on disk, where it syncs as SQLite's `normal` does."""
+    """Return an open worktree of kvgit, in memory or on disk, where it syncs as SQLite's `normal` does."""
     kvgit = import_module("kvgit")
     return kvgit.open(kind="memory") if folder is None else kvgit.open(kind="disk", path=str(folder))
 
@@ -71,7 +71,7 @@ class Saver:
         self._step = 0
 
     def put(self, state: dict[str, Any], changed: list[str]) -> None:
-        """Keeps the state after a step."""
+        """Keep the state after a step."""
         self._step += 1
         checkpoint = self._base.empty_checkpoint()
         checkpoint["id"] = str(self._new_id(clock_seq=self._step))
@@ -82,10 +82,10 @@ class Saver:
         self._config = self._saver.put(self._config, checkpoint, metadata, versions)
 
     def stored_bytes(self) -> int:
-        """Returns how much its checkpoints have."""
+        """Return how much its checkpoints have."""
         query = "select total(length(checkpoint) + length(metadata)) from checkpoints"
         return int(self._connection.execute(query).fetchone()[0])
 
     def close(self) -> None:
-        """Closes the connection, which brings its log into the file."""
+        """Close the connection, which brings its log into the file."""
         self._connection.close()

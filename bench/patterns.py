@@ -48,20 +48,20 @@ class Case(NamedTuple):
 
     @property
     def way(self) -> type[Way]:
-        """Returns the way."""
+        """The way."""
         return WAYS[self.name]
 
     def session(self, name: str) -> str:
-        """Returns what a session of it is called, where several ways have one store."""
+        """Return what a session of it is called, where several ways have one store."""
         return f"{name}-{self.name.replace(' ', '-')}"
 
     def told(self, what: str, value: float, unit: str, *, of: int = 0) -> Figure:
-        """Returns a figure of it."""
+        """Return a figure of it."""
         return Figure("patterns", self.store, self.name, what, of, round(value, 1), unit)
 
 
 def patterns(table: Table) -> None:
-    """Adds what each way costs and gives, what conflicts cost, and rows of what must not grow."""
+    """Add what each way costs and give, what conflicts cost, and rows of what must not grow."""
     with TemporaryDirectory() as folder:
         with apart(Postgres(durable=True)) as server:
             cases = _cases(folder, server.url)
@@ -94,7 +94,7 @@ def _cases(folder: str, server: str) -> list[Case]:
 
 
 def _grow(table: Table, cases: Sequence[Case]) -> None:
-    """Lets a conversation grow in all ways, and tells how long a step takes at which length."""
+    """Let a conversation grow in all ways, and tell how long a step takes at which length."""
     turns = table.scaled(TURNS, least=40)
     shown = [max(1, turns * part // 20) for part in range(1, 21)]
     with ExitStack() as stack:
@@ -136,7 +136,7 @@ def _read(way: Way) -> float:
 
 
 def _same_at_any_length(table: Table, place: str) -> None:
-    """Adds how much longer a step takes in a long conversation than where the context has just been full."""
+    """Add how much longer a step takes in a long conversation than where the context has just been full."""
     turns = table.scaled(TURNS, least=40)
     short, long = Persisted(place, "short"), Persisted(place, "long")
     for way, length in ((short, turns // 2), (long, 2 * turns)):
@@ -152,7 +152,7 @@ def _same_at_any_length(table: Table, place: str) -> None:
 
 
 def _complexity(table: Table, case: Case) -> None:
-    """Tells a way's lines, its calls of a store, and what it keeps."""
+    """Tell a way's lines, its calls of a store, and what it keeps."""
     calls: list[Measurement] = []
     store = sides.opened(case.place)
     way = case.way(MeasuredStore(store, calls.append), case.session("weighed"))
@@ -169,7 +169,7 @@ def _complexity(table: Table, case: Case) -> None:
 
 
 def _kept_bytes(store: StoreBase, case: Case) -> int:
-    """Returns how much a store keeps of the session, keys and values."""
+    """Return how much a store keeps of the session, keys and values."""
     with sync.open(store) as ks:
         names = [name for name in ks.spaces() if name.endswith(case.session("weighed"))]
         return sum(ks.space(name).size().size_bytes for name in names)
@@ -187,30 +187,30 @@ class _Worker:
         self._process = subprocess.Popen(command, cwd=root, stdin=PIPE, stdout=PIPE, text=True)
 
     def ask(self, *words: object) -> None:
-        """Tells it what to do."""
+        """Tell it what to do."""
         assert self._process.stdin is not None
         print(*words, file=self._process.stdin, flush=True)
 
     def answers(self, count: int) -> list[str]:
-        """Returns so many lines."""
+        """Return so many lines."""
         assert self._process.stdout is not None
         lines = list(islice(self._process.stdout, count))
         assert len(lines) == count
         return lines
 
     def kill(self) -> int:
-        """Kills it as `kill -9` does, and returns how many lines it has still said."""
+        """Kill it as `kill -9` does, and return how many lines it has still said."""
         self._process.kill()
         said, _ = self._process.communicate()
         return said.count("\n")
 
     def end(self) -> None:
-        """Lets it come to its end."""
+        """Let it come to its end."""
         self._process.communicate()
 
 
 def _processes(table: Table, case: Case) -> None:
-    """Tells how many steps one process and four do, what all know of, and what a kill leaves."""
+    """Tell how many steps one process and four do, what all know of, and what a kill leaves."""
     steps = table.scaled(STEPS, least=5)
     workers = [_Worker(case) for _ in range(PROCESSES)]
     try:
@@ -242,7 +242,7 @@ def _rate(workers: Sequence[_Worker], *sessions: str, steps: int) -> float:
 
 
 def _kill(table: Table, case: Case, worker: _Worker, steps: int) -> None:
-    """Kills a process at work; tells how much of what it had acknowledged another one reads."""
+    """Kill a process at work; tells how much of what it had acknowledged another one reads."""
     worker.ask("steps", case.session("killed"), 1_000_000)
     worker.answers(steps)
     done = steps + worker.kill()

@@ -7,14 +7,14 @@ from math import log10
 
 WIDTH, HEIGHT = 760, 400
 LEFT, RIGHT, TOP, BOTTOM = 70, 250, 40, 50
-COLOURS = ("#0b7285", "#c92a2a", "#5f3dc4", "#868e96", "#e67700")
+MODES = ("#0b7285", "#c92a2a", "#5f3dc4", "#868e96", "#e67700")
 LABEL_HEIGHT = 16
 
 Line = Sequence[tuple[int, float]]
 
 
 def plotted(points: Mapping[str, Sequence[tuple[int, int]]], turns: int, content_bytes: int) -> str:
-    """Returns the picture of bytes on disk by turn, and of what the content has.
+    """Return the picture of bytes on disk by turn, and of what the content has.
 
     Args:
         points: Turn and bytes, of each saver.
@@ -30,7 +30,7 @@ def plotted(points: Mapping[str, Sequence[tuple[int, int]]], turns: int, content
 def drawn(
     title: str, lines: Mapping[str, Line], told: Callable[[float], str], *, dashed: Collection[str] = ()
 ) -> str:
-    """Returns a picture of what grows by turns, on a scale of powers of ten.
+    """Return a picture of what grows by turns, on a scale of powers of ten.
 
     Args:
         title: What is seen.
@@ -67,18 +67,18 @@ def drawn(
     heights = _apart({name: up(line[-1][1]) for name, line in lines.items()})
     kinds = list(dict.fromkeys(name.partition(",")[0] for name in lines))
     for name, line in lines.items():
-        colour = COLOURS[kinds.index(name.partition(",")[0]) % len(COLOURS)]
+        mode = MODES[kinds.index(name.partition(",")[0]) % len(MODES)]
         path = " ".join(f"{across(turn):.1f},{up(value):.1f}" for turn, value in line)
         dashes = ' stroke-dasharray="4 4"' if name in dashed else ""
-        parts.append(f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2.5"{dashes}/>')
-        place = f'x="{across(line[-1][0]) + 8:.1f}" y="{heights[name] + 4:.1f}" fill="{colour}"'
+        parts.append(f'<polyline points="{path}" fill="none" stroke="{mode}" stroke-width="2.5"{dashes}/>')
+        place = f'x="{across(line[-1][0]) + 8:.1f}" y="{heights[name] + 4:.1f}" fill="{mode}"'
         parts.append(f"<text {place}>{name}: {told(line[-1][1])}</text>")
     parts.append(f'<text x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 8}" text-anchor="middle">turns</text>')
     return "\n".join([*parts, "</svg>"]) + "\n"
 
 
 def _marked(lowest: float, highest: float) -> list[float]:
-    """Returns the values that get a line: powers of ten, and where they are few, two and five times them."""
+    """Return the values that get a line: powers of ten, and where they are few, two and five times them."""
     powers = [lowest * 10**n for n in range(int(log10(highest / lowest)) + 1)]
     if len(powers) > 3:
         return powers
@@ -86,7 +86,7 @@ def _marked(lowest: float, highest: float) -> list[float]:
 
 
 def _apart(heights: Mapping[str, float]) -> dict[str, float]:
-    """Returns where labels stand, so that none covers another: as near as can be to where their lines end."""
+    """Return where labels stand, so that none covers another: as near as can be to where their lines end."""
     stacks: list[tuple[float, list[str]]] = []
     for name, height in sorted(heights.items(), key=lambda item: item[1]):
         stacks.append((height, [name]))

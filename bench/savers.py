@@ -24,14 +24,14 @@ _LETTERS = string.ascii_letters + string.digits + " ."
 
 
 def texts(count: int, size: int = TEXT_BYTES, *, seed: int = 1) -> Iterator[str]:
-    """Yields texts that hardly compress: 6 bits a letter."""
+    """Yield texts that hardly compress: 6 bits a letter."""
     dice = random.Random(seed)
     return ("".join(dice.choices(_LETTERS, k=size)) for _ in range(count))
 
 
 @contextmanager
 def opened(name: str, where: str) -> Iterator[Any]:
-    """Yields a saver, and closes what it has opened.
+    """Yield a saver, and close what it has opened.
 
     Args:
         name: Which one.
@@ -58,7 +58,7 @@ def _url(where: str) -> str:
 
 
 def file_bytes(folder: str) -> int:
-    """Returns how much is in the files of a folder, logs and all."""
+    """Return how much is in the files of a folder, logs and all."""
     return sum(path.stat().st_size for path in Path(folder).iterdir())
 
 
@@ -79,16 +79,16 @@ class Conversation:
         self._version: Any = None
 
     def moved(self, saver: Any) -> None:
-        """Goes on with a saver that was opened anew."""
+        """Go on with a saver that was opened anew."""
         self.saver = saver
 
     @property
     def newest(self) -> Any:
-        """Returns what asks for the latest checkpoint."""
+        """Return what asks for the latest checkpoint."""
         return {"configurable": dict(self._thread)}
 
     def turn(self, text: str) -> tuple[Any, Any, Any, Any]:
-        """Returns the arguments of the next `put`."""
+        """Return the arguments of the next `put`."""
         step = len(self._messages)
         self._messages = [*self._messages, self._human(text, id=f"{step:08}")]
         self._version = self.saver.get_next_version(self._version, None)
@@ -105,20 +105,20 @@ class Conversation:
         return self.config, checkpoint, {"source": "loop", "step": step, "parents": {}}, versions
 
     def put(self, text: str) -> float:
-        """Stores the next checkpoint, and returns how many seconds that took."""
+        """Store the next checkpoint, and return how many seconds that took."""
         turn = self.turn(text)
         begun = time.perf_counter()
         self.config = self.saver.put(*turn)
         return time.perf_counter() - begun
 
     async def aput(self, text: str) -> None:
-        """Stores the next checkpoint."""
+        """Store the next checkpoint."""
         self.config = await self.saver.aput(*self.turn(text))
 
 
 @asynccontextmanager
 async def opened_async(name: str, where: str) -> AsyncIterator[Any]:
-    """Yields the asynchronous saver of the same name; see `opened`."""
+    """Yield the asynchronous saver of the same name; see `opened`."""
     if name == OURS:
         async with KeepstateSaver(_url(where)) as saver:
             yield saver

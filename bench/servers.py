@@ -20,7 +20,7 @@ SELECT = "select v from kv where k = %s"
 
 
 def redis_rows(table: Table) -> None:
-    """Adds puts and gets beside SET and GET."""
+    """Add puts and gets beside SET and GET."""
     with apart(Redis()) as server:
         store, raw = sides.opened(server.url), redis.Redis.from_url(server.url)
 
@@ -61,7 +61,7 @@ async def _redis_async(table: Table, url: str) -> None:
 
 
 def postgres_rows(table: Table) -> None:
-    """Adds puts and gets beside upserts and selects, and 64 tasks over 16 spaces beside upserts alone."""
+    """Add puts and gets beside upserts and selects, and 64 tasks over 16 spaces beside upserts alone."""
     with apart(Postgres(durable=True)) as server, psycopg.connect(server.url, autocommit=True) as raw:
         _make_table(raw)
         store = sides.opened(server.url)

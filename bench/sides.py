@@ -9,28 +9,29 @@ from bench.harness import AsyncSide, Item, Side
 from keepstate._finish import finish
 from keepstate._runner import TaskRunner, ThreadRunner
 from keepstate.errors import KeepstateError
+from keepstate.opening import store_class
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Applied, Batch, Put, Store
-from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.stores.urls import StoreUrl
 
 SPACE = "bench"
 TASKS = 64
 
 
 def opened(url: str) -> StoreBase:
-    """Returns the store of a URL, for blocking use."""
+    """Return the store of a URL, for blocking use."""
     parsed = StoreUrl.parse(url)
     return finish(store_class(parsed.scheme).from_url(parsed, runner=ThreadRunner()).open())
 
 
 async def opened_async(url: str) -> StoreBase:
-    """Returns the store of a URL, for use in this loop."""
+    """Return the store of a URL, for use in this loop."""
     parsed = StoreUrl.parse(url)
     return await store_class(parsed.scheme).from_url(parsed, runner=TaskRunner()).open()
 
 
 def puts(store: Store) -> Side:
-    """Returns a side that writes one value for each key."""
+    """Return a side that writes one value for each key."""
 
     def side(items: Sequence[Item]) -> None:
         for key, value in items:
@@ -40,7 +41,7 @@ def puts(store: Store) -> Side:
 
 
 def gets(store: Store) -> Side:
-    """Returns a side that reads one value for each key."""
+    """Return a side that reads one value for each key."""
 
     def side(items: Sequence[Item]) -> None:
         for key, _ in items:
@@ -50,7 +51,7 @@ def gets(store: Store) -> Side:
 
 
 def async_puts(store: StoreBase) -> AsyncSide:
-    """Returns a side that writes one value for each key, one after the other."""
+    """Return a side that writes one value for each key, one after the other."""
 
     async def side(items: Sequence[Item]) -> None:
         for key, value in items:
@@ -60,7 +61,7 @@ def async_puts(store: StoreBase) -> AsyncSide:
 
 
 def async_gets(store: StoreBase) -> AsyncSide:
-    """Returns a side that reads one value for each key, one after the other."""
+    """Return a side that reads one value for each key, one after the other."""
 
     async def side(items: Sequence[Item]) -> None:
         for key, _ in items:
@@ -70,7 +71,7 @@ def async_gets(store: StoreBase) -> AsyncSide:
 
 
 def crowd(store: StoreBase, *, spaces: int) -> AsyncSide:
-    """Returns a side of 64 tasks that write side by side into so many spaces."""
+    """Return a side of 64 tasks that write side by side into so many spaces."""
 
     async def worker(items: Sequence[Item], space: str) -> None:
         for key, value in items:

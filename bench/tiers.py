@@ -22,12 +22,12 @@ STRAIGHT, VERIFIED, FRESH = "straight", "verified", "fresh"
 
 
 def tiers(table: Table, server: str) -> None:
-    """Adds how much faster what is remembered is read than PostgreSQL answers, and how long reads take."""
+    """Add how much faster what is remembered is read than PostgreSQL answers, and how long reads take."""
     with ExitStack() as stack:
         stores: dict[str, StoreBase | StoreWrapper] = {
             STRAIGHT: sides.opened(server),
-            VERIFIED: finish(TieredStore(cold=server, colour="blocking").open()),
-            FRESH: finish(TieredStore(cold=server, max_staleness_s=3600, colour="blocking").open()),
+            VERIFIED: finish(TieredStore(cold=server, mode="blocking").open()),
+            FRESH: finish(TieredStore(cold=server, max_staleness_s=3600, mode="blocking").open()),
         }
         for store in stores.values():
             stack.callback(_close, store)
@@ -53,7 +53,7 @@ def _hot(table: Table, stores: dict[str, StoreBase | StoreWrapper]) -> None:
 
 
 def _documents(table: Table, stores: dict[str, StoreBase | StoreWrapper], size: int) -> None:
-    """Tells how long a document's reading takes, each way in turn."""
+    """Tell how long a document's reading takes, each way in turn."""
     spent: dict[str, list[float]] = {name: [] for name in stores}
     with ExitStack() as stack:
         handles = {name: stack.enter_context(sync.open(store)) for name, store in stores.items()}

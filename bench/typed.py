@@ -24,7 +24,7 @@ _FLAT = 1.25
 
 
 def typed(table: Table) -> None:
-    """Adds how much longer a commit takes among many keys than among few."""
+    """Add how much longer a commit takes among many keys than among few."""
     with TemporaryDirectory() as folder, ExitStack() as stack:
         for store, operations in (("memory", 1_000), ("SQLite", 500)):
 
@@ -63,7 +63,7 @@ def _keys(count: int) -> list[Any]:
 
 
 def _opened(url: str, count: int) -> sync.KeyedState:
-    """Returns a state in which each of so many keys has a value."""
+    """Return a state in which each of so many keys has a value."""
     registered = _keys(count)
     state = sync.KeyedState(persistence=url, keys=registered)
     state.refresh()

@@ -31,11 +31,11 @@ class Memory(Protocol):
     """What an agent knows in a session."""
 
     def append(self, message: Message, /) -> object:
-        """Takes in a message."""
+        """Take in a message."""
         ...
 
     def get_context(self) -> list[Message]:
-        """Returns what a model is given."""
+        """Return what a model is given."""
         ...
 
 
@@ -50,7 +50,7 @@ class Agent:
         self.memory = memory
 
     def process(self, user_input: str) -> str:
-        """Does a step: takes in what a user says, reads what a model is given, and takes in the answer."""
+        """Do a step: takes in what a user says, reads what a model is given, and take in the answer."""
         self.memory.append({"role": "user", "content": user_input})
         context = self.memory.get_context()
         response = f"{len(context)} {context[-1]['content']}"
@@ -71,28 +71,28 @@ class Way(ABC):
 
     @abstractmethod
     def step(self, user_input: str) -> str:
-        """Lets the agent do a step."""
+        """Let the agent do a step."""
 
     @classmethod
     @abstractmethod
     def lines(cls) -> int:
-        """Returns how many lines of an application say how its state is kept."""
+        """Return how many lines of an application say how its state is kept."""
 
     def read(self) -> list[Message]:
-        """Returns what a model would be given now."""
+        """Return what a model would be given now."""
         return []
 
     def count(self) -> int:
-        """Returns how many messages the agent knows of."""
+        """Return how many messages the agent knows of."""
         return 0
 
     def moments(self) -> int:
-        """Returns how many moments can be told apart by reading each again."""
+        """Return how many moments can be told apart by reading each again."""
         return 0
 
     @abstractmethod
     def close(self) -> None:
-        """Lets go of what is open."""
+        """Let go of what is open."""
 
 
 class Stateless(Way):
@@ -107,7 +107,7 @@ class Stateless(Way):
         return _body_lines(cls.step)
 
     def close(self) -> None:
-        """Has nothing open."""
+        """Have nothing open."""
 
 
 class InMemory(Way):
@@ -119,7 +119,7 @@ class InMemory(Way):
         self._agent = Agent(self._session.conversation)
 
     def opened(self) -> Session:
-        """Returns the session."""
+        """Return the session."""
         return Session(self.session, persistence=self.place)
 
     @classmethod
@@ -154,12 +154,12 @@ class Tiered(InMemory):
     """The same in a store, and what was used last in memory too."""
 
     def opened(self) -> Session:
-        tiers = TieredStore(cold=self.place, max_staleness_s=FRESH_S, colour="blocking")
+        tiers = TieredStore(cold=self.place, max_staleness_s=FRESH_S, mode="blocking")
         return Session(self.session, persistence=tiers)
 
 
 def apply_event(messages: list[Message], event: Event) -> list[Message]:
-    """Returns what was said after an event."""
+    """Return what was said after an event."""
     return [*messages, event.data]
 
 
@@ -187,7 +187,7 @@ class EventSourced(Way):
         self._agent = Agent(Events(self._stream))
 
     def opened(self) -> EventStream:
-        """Returns the stream."""
+        """Return the stream."""
         return EventStream(self._ks.space(self.session), "messages")
 
     @classmethod
@@ -222,7 +222,7 @@ WAYS: dict[str, type[Way]] = {
 
 
 def _body_lines(written: Any) -> int:
-    """Returns how many lines of code a class or function has below its first one."""
+    """Return how many lines of code a class or function has below its first one."""
     tree = ast.parse(dedent(inspect.getsource(written)))
     for node in ast.walk(tree):
         if isinstance(node, (ast.FunctionDef, ast.ClassDef)) and ast.get_docstring(node) is not None:
@@ -231,7 +231,7 @@ def _body_lines(written: Any) -> int:
 
 
 def main() -> None:
-    """Does steps as it is told, and says what is done as soon as it is."""
+    """Do steps as it is told, and say what is done as soon as it is."""
     way, place = WAYS[sys.argv[1]], sys.argv[2]
     opened: dict[str, Way] = {}
     for line in sys.stdin:

@@ -26,14 +26,14 @@ settings.load_profile("ci" if IN_CI else "dev")
 
 
 def pytest_configure() -> None:
-    """Hears what ends a process, which a shell's background jobs do not: tests send it to their processes."""
+    """Hear what ends a process, which a shell's background jobs do not: tests send it to their processes."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(signal, "SIGHUP"):
         signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out a test whose file beside the checkout is missing: it is no part of such a checkout."""
+    """Leave out a test whose file beside the checkout is missing: it is no part of such a checkout."""
     absent = [item for item in items if (path := path_in_shared(item)) and not path.exists()]
     if absent:
         items[:] = [item for item in items if item not in absent]
@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Turns a skip into a failure in CI: what was not run has not passed."""
+    """Turn a skip into a failure in CI: what was not run has not passed."""
     report = yield
     refuse_skip(report)
     return report
@@ -50,7 +50,7 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
 
 @pytest.hookimpl(wrapper=True)
 def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """Turns the skip of a whole module into a failure in CI."""
+    """Turn the skip of a whole module into a failure in CI."""
     report = yield
     refuse_skip(report)
     return report
@@ -68,7 +68,7 @@ def shared_data(request: pytest.FixtureRequest) -> Path:
 
 @pytest.fixture(autouse=True)
 def company(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
-    """Keeps the suite's other processes waiting while a test marked `alone` measures time."""
+    """Keep the suite's other processes waiting while a test marked `alone` measures time."""
     if not hasattr(request.config, "workerinput"):
         yield
         return
@@ -79,13 +79,13 @@ def company(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
 
 
 def path_in_shared(item: pytest.Item) -> Path | None:
-    """Returns the file beside the checkout that a test reads, if it says so."""
+    """Return the file beside the checkout that a test reads, if it says so."""
     mark = item.get_closest_marker("shared")
     return SHARED / mark.args[0] if mark else None
 
 
 def refuse_skip(report: pytest.TestReport | pytest.CollectReport) -> None:
-    """Makes a report of a skip one of a failure, in CI."""
+    """Make a report of a skip one of a failure, in CI."""
     if IN_CI and report.skipped and not hasattr(report, "wasxfail"):
         report.outcome = "failed"
         report.longrepr = f"skipped in CI, where every test must run: {report.longrepr}"

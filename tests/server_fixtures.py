@@ -108,7 +108,7 @@ def redis_cluster_url(redis_cluster: RedisCluster) -> str:
 
 
 def running(request: pytest.FixtureRequest, server: S) -> Iterator[S]:
-    """Yields the started server; skips the test, which fails it in CI, where its binary is not installed."""
+    """Yield the started server; skips the test, which fails it in CI, where its binary is not installed."""
     if request.config.getoption("--quick"):
         pytest.fail("a test that `--quick` selected asks for a server: mark it with pytest.mark.server")
     try:

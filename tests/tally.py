@@ -86,13 +86,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 def first_seed() -> int:
-    """Returns the seed from which a proof makes its random choices: KEEPSTATE_SEED, or 0."""
+    """Return the seed from which a proof makes its random choices: KEEPSTATE_SEED, or 0."""
     return int(os.environ.get("KEEPSTATE_SEED", "0"))
 
 
 @pytest.fixture
 def tally(request: pytest.FixtureRequest) -> Tally:
-    """Adds a row to the record of this run."""
+    """Add a row to the record of this run."""
 
     def add(subject: str, /, **counts: int) -> None:
         refuse_unknown(counts)

@@ -10,6 +10,7 @@ import pytest
 
 FORKS = """
 import asyncio, os, sys, warnings
+from keepstate.sync import of
 import keepstate
 from keepstate import ClosedError, sync
 
@@ -81,7 +82,7 @@ async def asynchronous():
     async with keepstate.open(url) as ks:
         space = ks.space("s")
         await space.documents.put("k", 1)
-        ks.sync.space("s").documents.get("k")
+        of(ks).space("s").documents.get("k")
 
         def run(work):
             # In the copy of the parent's loop a call is refused before it first waits.
@@ -95,7 +96,7 @@ async def asynchronous():
                 lambda: run(space.documents.get("k")),
                 lambda: run(space.events.append("event")),
                 lambda: run(space.queue.claim("w", lease_s=1)),
-                lambda: ks.sync.space("s").documents.get("k"),
+                lambda: of(ks).space("s").documents.get("k"),
             ],
             again_blocking,
         )
@@ -109,10 +110,10 @@ else:
 """
 
 
-@pytest.mark.parametrize("colour", ["async", "blocking"])
+@pytest.mark.parametrize("mode", ["async", "blocking"])
 @pytest.mark.parametrize("url", ["memory://forked", "sqlite:///state.db"])
-def test_a_child_is_refused_and_opens_its_own(url: str, colour: str, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", FORKS, url, colour]
+def test_a_child_is_refused_and_opens_its_own(url: str, mode: str, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", FORKS, url, mode]
     done = subprocess.run(command, cwd=tmp_path, timeout=60, check=False, capture_output=True, text=True)
 
     assert (done.returncode, done.stderr) == (0, "")

@@ -21,7 +21,7 @@ def both() -> list[object]:
 
 def driven(runner: Runner, works: list[object]) -> list[object]:
     gathered = runner.gather(works)  # type: ignore[arg-type]
-    if runner.colour == "blocking":
+    if runner.mode == "blocking":
         return list(finish(gathered))
 
     async def main() -> list[object]:

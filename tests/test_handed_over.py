@@ -26,6 +26,7 @@ from keepstate.stores.sqlite import SqliteStore
 from keepstate.stores.wrappers.encrypted import EncryptedStore
 from keepstate.stores.wrappers.measured import MeasuredStore
 from keepstate.stores.wrappers.wrapper import StoreWrapper
+from keepstate.sync import of
 from tests.test_opening import first_cancelled
 
 
@@ -93,7 +94,7 @@ def test_a_store_that_was_passed_in_has_a_twin_that_ends_with_the_handle() -> No
         store = await MemoryStore(runner=TaskRunner()).open()
         async with keepstate.open(store) as ks:
             await ks.space("s").documents.put("k", 1)
-            seen, twin = ks.sync.space("s").documents.get("k"), ks.sync.store
+            seen, twin = of(ks).space("s").documents.get("k"), of(ks).store
         shown = f"{store!r} {twin!r}"
         await store.close()
         return seen, shown
@@ -108,9 +109,9 @@ def test_a_store_without_its_keys_has_a_twin_that_reads_and_writes_nothing(tmp_p
 
     async def used() -> list[str]:
         async with keepstate.open(url) as ks, keepstate.open(ks.store) as passed:
-            names = list(passed.sync.spaces())
+            names = list(of(passed).spaces())
             with pytest.raises(InvalidError, match="is encrypted"):
-                passed.sync.space("s").documents.put("k", 2)
+                of(passed).space("s").documents.put("k", 2)
             return names
 
     assert asyncio.run(used()) == ["s"]
@@ -120,7 +121,7 @@ def test_a_wrapper_that_cannot_be_made_again_says_so() -> None:
     async def used() -> None:
         async with keepstate.open(StoreWrapper(MemoryStore(runner=TaskRunner()))) as ks:
             with pytest.raises(UnsupportedError, match="has no `around`"):
-                _ = ks.sync
+                _ = of(ks)
 
     asyncio.run(used())
 
@@ -132,4 +133,4 @@ def test_a_foreign_store_has_no_twin() -> None:
         async def apply(self, batches: object) -> None: ...
 
     with pytest.raises(UnsupportedError, match="has no twin in another colour; open it there"):
-        _ = keepstate.open(Foreign()).sync  # type: ignore[arg-type]  # no store of ours
+        _ = of(keepstate.open(Foreign()))  # type: ignore[arg-type]  # no store of ours

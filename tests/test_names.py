@@ -51,7 +51,7 @@ def test_nothing_ends_by_time_unless_the_caller_says_so() -> None:
 
 
 def _times_of(kind: type) -> dict[str, Any]:
-    """Returns the defaults of all arguments of a class's methods by which something ends."""
+    """Return the defaults of all arguments of a class's methods by which something ends."""
     return {
         f"{kind.__name__ if method == '__init__' else method}.{parameter.name}": parameter.default
         for method, function in inspect.getmembers(kind, inspect.isfunction)

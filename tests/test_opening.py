@@ -21,6 +21,7 @@ from keepstate._runner import TaskRunner, ThreadRunner
 from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import ENCRYPTION_SPACE
+from keepstate.sync import of
 
 T = TypeVar("T")
 
@@ -28,11 +29,11 @@ T = TypeVar("T")
 class Both:
     """Opens and drives handles of either colour with the same words."""
 
-    def __init__(self, colour: str, loop: asyncio.Runner) -> None:
-        self.colour, self._loop = colour, loop
+    def __init__(self, mode: str, loop: asyncio.Runner) -> None:
+        self.mode, self._loop = mode, loop
 
     def open(self, url: Any, **options: Any) -> Any:
-        if self.colour == "blocking":
+        if self.mode == "blocking":
             return sync.open(url, **options)
 
         async def opened() -> keepstate.Keepstate:
@@ -44,11 +45,11 @@ class Both:
         return self._loop.run(answer) if isinstance(answer, Coroutine) else answer
 
     def finish(self, work: Coroutine[Any, Any, T]) -> T:
-        """Drives what is `async def` in either colour: a store."""
-        return self._loop.run(work) if self.colour == "async" else finish(work)
+        """Drive what is `async def` in either colour: a store."""
+        return self._loop.run(work) if self.mode == "async" else finish(work)
 
     def store(self) -> MemoryStore:
-        runner = TaskRunner() if self.colour == "async" else ThreadRunner()
+        runner = TaskRunner() if self.mode == "async" else ThreadRunner()
         return self.finish(MemoryStore(runner=runner).open())
 
 
@@ -247,7 +248,7 @@ def test_the_twin_of_what_is_no_asynchronous_handle_is_refused() -> None:
         sync.of(3)  # type: ignore[arg-type]
 
 
-def test_a_store_of_the_wrong_colour_names_the_right_call() -> None:
+def test_a_store_of_the_wrong_mode_names_the_right_call() -> None:
     with pytest.raises(InvalidError, match=r"is async; hand it to keepstate\.open"):
         sync.open(MemoryStore(runner=TaskRunner()))
     with pytest.raises(InvalidError, match=r"is blocking; hand it to keepstate\.sync\.open"):
@@ -300,7 +301,7 @@ def test_who_is_cancelled_while_opening_leaves_the_others_a_store(tmp_path: Path
 
 
 async def first_cancelled(opened: Callable[[], Keepstate]) -> int:
-    """Cancels the first of two that open a handle at once; returns what the second has written."""
+    """Cancel the first of two that open a handle at once; returns what the second has written."""
     ks = opened()
     first = asyncio.create_task(ks.space("s").documents.put("k", 1))
     await asyncio.sleep(0)
@@ -350,7 +351,7 @@ def test_a_handle_shows_no_password_and_opens_nothing() -> None:
 
     assert repr(ks) == "<Keepstate postgresql://agent@127.0.0.1:1/db of tenant 'app' not open>"
     assert repr(ks.space("s").documents.document("k", int)) == "<Document 'k' in <Documents of 's'>>"
-    assert "hush" not in repr(ks.space("s")) + repr(ks.sync) + ks.url
+    assert "hush" not in repr(ks.space("s")) + repr(of(ks)) + ks.url
 
 
 def test_a_handle_and_its_spaces_pickle_as_a_url_and_open_again(both: Both, tmp_path: Path) -> None:
@@ -437,11 +438,12 @@ def test_the_blocking_twin_sees_the_same_data_and_is_closed_with_its_handle(
     async def used() -> sync.Keepstate:
         async with keepstate.open(url, tenant="app", author="me") as ks:
             twin = sync.of(ks)
-            assert ks.sync is twin and (twin.tenant_id, twin.author) == ("app", "me")
+            assert (twin.tenant_id, twin.author) == ("app", "me")
             await asyncio.to_thread(twin.space("s").documents.put, "k", 1)
             assert await ks.space("s").documents.get("k") == 1
             await ks.space("s").documents.put("k", 2)
             assert twin.space("s").documents.get("k") == 2  # in the loop's own thread too
+            assert of(ks).store is twin.store
             return twin
 
     twin = asyncio.run(used())
@@ -453,7 +455,7 @@ def test_the_blocking_twin_sees_the_same_data_and_is_closed_with_its_handle(
 def test_the_twin_may_be_first_to_open_private_memory() -> None:
     async def used() -> Any:
         ks = keepstate.open("memory://")
-        ks.sync.space("s").documents.put("k", 1)
+        of(ks).space("s").documents.put("k", 1)
         seen = await ks.space("s").documents.get("k")
         await ks.close()
         return seen
@@ -465,16 +467,16 @@ def test_the_twin_of_a_closed_handle_is_closed() -> None:
     async def used() -> None:
         ks = await keepstate.open("memory://")
         await ks.close()
-        ks.sync.space("s").documents.get("k")
+        of(ks).space("s").documents.get("k")
 
     with pytest.raises(ClosedError):
         asyncio.run(used())
 
 
 def home_of(space: Any) -> Any:
-    """Returns the handle that an unpickled space has brought with it."""
+    """Return the handle that an unpickled space has brought with it."""
     inner = getattr(space, "_inner", space)
-    home = inner._home
+    home = inner.executor.home
     return sync.Keepstate(home) if inner is not space else home
 
 

@@ -22,7 +22,7 @@ import time
 
 
 def option(name: str, default: str) -> str:
-    """Returns the word after an option of the command line."""
+    """Return the word after an option of the command line."""
     words = sys.argv[1:]
     return words[words.index(name) + 1] if name in words[:-1] else default
 
@@ -45,7 +45,7 @@ class SetupError(Exception):
 
 
 def main() -> int:
-    """Makes or renews `.venv`; returns the exit code."""
+    """Make or renew `.venv`; returns the exit code."""
     made_from = fingerprint(ROOT, *MADE_FROM)
     if is_ready(made_from):
         return 0
@@ -63,7 +63,7 @@ def main() -> int:
 
 
 def main_bench() -> int:
-    """Puts what the bench compares with where only the bench looks; returns the exit code."""
+    """Put what the bench compares with where only the bench looks; returns the exit code."""
     made_from = fingerprint(ROOT, BENCH_LOCK)
     ready = BENCH / ".ready"
     if ready.exists() and ready.read_text(encoding="utf-8") == made_from:
@@ -83,7 +83,7 @@ def main_bench() -> int:
 
 
 def main_pythons() -> int:
-    """Prints the Pythons that the tests run on, one a minor version; returns the exit code."""
+    """Print the Pythons that the tests run on, one a minor version; returns the exit code."""
     for minor in range(OLDEST[1], NEWEST[1] + 1):
         found = [(patch(version), version, path) for version, path in find_pythons(minor)]
         if found:
@@ -94,7 +94,7 @@ def main_pythons() -> int:
 
 
 def find_pythons(minor: int) -> "list[tuple[str, str]]":
-    """Returns version and path of each Python of a minor version: on the path, of pyenv, of uv."""
+    """Return version and path of each Python of a minor version: on the path, of pyenv, of uv."""
     name = f"python{version_text(OLDEST[0], minor)}"
     places = [pathlib.Path(folder) / name for folder in os.get_exec_path()]
     for command, below in ((("pyenv", "root"), "versions"), (("uv", "python", "dir"), ".")):
@@ -106,18 +106,18 @@ def find_pythons(minor: int) -> "list[tuple[str, str]]":
 
 
 def patch(version: str) -> int:
-    """Returns the third number of a version."""
+    """Return the third number of a version."""
     return int("".join(filter(str.isdigit, version.split(".")[2][:2])))
 
 
 def answer_of(*command: str) -> str:
-    """Returns what a command prints, or nothing if it fails."""
+    """Return what a command prints, or nothing if it fails."""
     done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False)
     return done.stdout.decode().strip() if done.returncode == 0 else ""
 
 
 def fingerprint(root: pathlib.Path, *files: pathlib.Path) -> str:
-    """Returns the name of one set-up: what it is from, and where, as an editable install holds the path."""
+    """Return the name of one set-up: what it is from, and where, as an editable install holds the path."""
     digest = hashlib.sha256(str(root).encode())
     for file in files:
         digest.update(hashlib.sha256(file.read_bytes()).digest())
@@ -125,12 +125,12 @@ def fingerprint(root: pathlib.Path, *files: pathlib.Path) -> str:
 
 
 def is_ready(made_from: str) -> bool:
-    """Says whether `.venv` was made whole from exactly this."""
+    """Return whether `.venv` was made whole from exactly this."""
     return PYTHON.exists() and READY.exists() and READY.read_text(encoding="utf-8") == made_from
 
 
 def enter_python() -> None:
-    """Goes on in a Python that is new enough: this one, or the newest on the path."""
+    """Go on in a Python that is new enough: this one, or the newest on the path."""
     if tuple(sys.version_info[:2]) >= OLDEST:
         return
     for minor in range(NEWEST[1], OLDEST[1] - 1, -1):
@@ -144,7 +144,7 @@ def enter_python() -> None:
 
 
 def fill() -> None:
-    """Makes `.venv` if it is missing, and brings it to exactly what the lock says."""
+    """Make `.venv` if it is missing, and bring it to exactly what the lock says."""
     if shutil.which("uv") and not PYTHON.exists():
         run("uv", "venv", "--quiet", "--clear", "--python", sys.executable, VENV)
     uv, settings = find_uv()
@@ -155,7 +155,7 @@ def fill() -> None:
 
 
 def find_uv() -> "tuple[str, dict[str, str]]":
-    """Returns the machine's uv or the lock's own, which is fetched if need be, and how it is to fetch."""
+    """Return the machine's uv or the lock's own, which is fetched if need be, and how it is to fetch."""
     uv = shutil.which("uv")
     settings: dict[str, str] = {}
     if not uv:
@@ -169,7 +169,7 @@ def find_uv() -> "tuple[str, dict[str, str]]":
 
 
 def make_with_pip() -> None:
-    """Makes `.venv` with the standard library alone, and in it the lock's uv."""
+    """Make `.venv` with the standard library alone, and in it the lock's uv."""
     need_venv_module()
     run(sys.executable, "-m", "venv", "--clear", VENV)
     with tempfile.TemporaryDirectory() as folder:
@@ -180,7 +180,7 @@ def make_with_pip() -> None:
 
 
 def need_venv_module() -> None:
-    """Raises SetupError if this Python cannot make a `.venv` with pip in it, as a bare Debian's cannot."""
+    """Raise SetupError if this Python cannot make a `.venv` with pip in it, as a bare Debian's cannot."""
     try:
         for module in ("venv", "ensurepip"):
             importlib.import_module(module)
@@ -193,7 +193,7 @@ def need_venv_module() -> None:
 
 
 def requirement(name: str, lock: str) -> str:
-    """Returns the lock's lines of one package, its hashes with them."""
+    """Return the lock's lines of one package, its hashes with them."""
     kept: list[str] = []
     for line in lock.splitlines():
         if kept and not line.startswith(" "):
@@ -206,7 +206,7 @@ def requirement(name: str, lock: str) -> str:
 
 
 def as_pip_fetches() -> "dict[str, str]":
-    """Returns settings that make our uv fetch as pip does: from its index, trusting what the machine does."""
+    """Return settings that make our uv fetch as pip does: from its index, trusting what the machine does."""
     settings: dict[str, str] = {}
     asked = (sys.executable, "-m", "pip", "config", "get", "global.index_url")
     answered = subprocess.run(asked, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, check=False).stdout
@@ -220,7 +220,7 @@ def as_pip_fetches() -> "dict[str, str]":
 
 
 def run(*command: object, **settings: str) -> None:
-    """Runs one command; what it prints tells why it failed."""
+    """Run one command; what it prints tells why it failed."""
     words = [str(word) for word in command]
     code = subprocess.run(words, cwd=str(ROOT), env={**os.environ, **settings}, check=False).returncode
     if code:
@@ -228,12 +228,12 @@ def run(*command: object, **settings: str) -> None:
 
 
 def version_text(major: int, minor: int) -> str:
-    """Returns the two numbers that name a Python."""
+    """Return the two numbers that name a Python."""
     return f"{major}.{minor}"
 
 
 def say(text: str) -> None:
-    """Tells the person at the terminal how far the set-up is."""
+    """Tell the person at the terminal how far the set-up is."""
     print(f"setup: {text}", file=sys.stderr, flush=True)
 
 

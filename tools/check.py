@@ -47,7 +47,7 @@ CHECKS = (
 
 
 def main() -> int:
-    """Runs all checks to their end; returns 1 if any failed."""
+    """Run all checks to their end; returns 1 if any failed."""
     failed = 0
     with ThreadPoolExecutor(max_workers=2) as pool:
         for running in as_completed([pool.submit(answer, check) for check in CHECKS]):
@@ -59,7 +59,7 @@ def main() -> int:
 
 
 def answer(check: Check) -> Outcome:
-    """Returns what one check says about the checkout."""
+    """Return what one check says about the checkout."""
     began = time.monotonic()
     program = str(BIN / check.command[0])
     done = subprocess.run(
@@ -75,7 +75,7 @@ def answer(check: Check) -> Outcome:
 
 
 def show(outcome: Outcome) -> None:
-    """Prints a line for what passed, and everything for what failed."""
+    """Print a line for what passed, and everything for what failed."""
     word = "ok    " if outcome.code == 0 else "FAILED"
     print(f"check: {word} {outcome.check.name} ({outcome.seconds:.1f} s)", flush=True)
     if outcome.code:

@@ -30,7 +30,7 @@ Costs = Iterable[Mapping[str, Any]]
 
 
 def render(results: Mapping[str, Any]) -> str:
-    """Returns the table of one run, as it stands in the page between its two marks."""
+    """Return the table of one run, as it stands in the page between its two marks."""
     costs = [cost for cost in results["costs"] if cost["store"] == STORE]
     keepers = list(dict.fromkeys(cost["keeper"] for cost in costs))
     lines = [
@@ -46,7 +46,7 @@ def render(results: Mapping[str, Any]) -> str:
 
 
 def render_managers(results: Mapping[str, Any]) -> str:
-    """Returns the table of what managers' calls cost, as it stands in the page between its two marks."""
+    """Return the table of what managers' calls cost, as it stands in the page between its two marks."""
     paces = [pace for pace in results["paces"] if not pace["store"].startswith(LANGGRAPH)]
     stores = list(dict.fromkeys(pace["store"] for pace in paces))
     lines = [
@@ -63,7 +63,7 @@ def render_managers(results: Mapping[str, Any]) -> str:
 
 
 def render_savers(results: Mapping[str, Any]) -> str:
-    """Returns the table of LangGraph's savers, as it stands in the page between its two marks."""
+    """Return the table of LangGraph's savers, as it stands in the page between its two marks."""
     paces = [pace for pace in results["paces"] if pace["store"].startswith(LANGGRAPH)]
     keepers = list(dict.fromkeys(pace["keeper"] for pace in paces))
     lines = [
@@ -85,7 +85,7 @@ def render_savers(results: Mapping[str, Any]) -> str:
 
 
 def embed(page: str, table: str, what: str = COMMITS) -> str:
-    """Returns the page with `table` between the marks that name it.
+    """Return the page with `table` between the marks that name it.
 
     Raises:
         ValueError: The page has no such marks.
@@ -99,7 +99,7 @@ def embed(page: str, table: str, what: str = COMMITS) -> str:
 
 
 def main() -> int:
-    """Writes the tables of what was measured into the page."""
+    """Write the tables of what was measured into the page."""
     results = json.loads((Path(sys.argv[1]) if sys.argv[1:] else RESULTS).read_text("utf-8"))
     page = PAGE.read_text("utf-8")
     if results["costs"]:
@@ -116,7 +116,7 @@ def main() -> int:
 
 
 def write_patterns(results: Mapping[str, Any]) -> None:
-    """Writes the tables and the plot of ways to keep state."""
+    """Write the tables and the plot of ways to keep state."""
     told = f"{_measured(results)}: median times.\n\n"
     for path, what, table in (
         (patterns.PAGE, patterns.DECISIONS, told + patterns.render_decisions(results)),
@@ -137,7 +137,7 @@ def _measured(results: Mapping[str, Any]) -> str:
 
 
 def _heading(first: str, ruled: str, columns: list[str]) -> tuple[str, str]:
-    """Returns the first two lines of a table: figures stand to the right."""
+    """Return the first two lines of a table: figures stand to the right."""
     return f"{first} {' | '.join(columns)} |", ruled + "--:|" * len(columns)
 
 

@@ -3,8 +3,8 @@
 A twin holds the asynchronous object and drives each call to its end. It has the same names, signatures and
 docstrings; what the object takes or gives that has a twin itself is unwrapped and wrapped. Public methods and
 documented attributes are taken over, but for the seams of the engine that `SEAMS` names. A class whose
-`__init__`, its own or its parent's, takes `_colour` is made by its users: its twin takes the same arguments,
-and makes the object in the blocking colour; to one that takes `_face` it gives itself, for users may derive
+`__init__`, its own or its parent's, takes `_mode` is made by its users: its twin takes the same arguments,
+and makes the object in the blocking mode; to one that takes `_face` it gives itself, for users may derive
 from the twin. Other twins are made around an object.
 
 `generate_sync.py` writes the files; with `--check` it only says whether they are as they would be written.
@@ -26,12 +26,12 @@ sys.path.insert(0, str(ROOT))  # as a program it finds its tables there
 
 from tools.twin_sources import MADE, MAKERS, Source, bases_of, is_parent, maker_of, read_all  # noqa: E402
 from tools.twins import (  # noqa: E402
-    COLOURS,
     DUNDERS,
     HELPERS,
     HOMES,
     ITEMS,
     MAKING,
+    MODES,
     MODULES,
     REWORDED,
     SEAMS,
@@ -49,7 +49,7 @@ class UnclearError(Exception):
 
 
 def main() -> int:
-    """Writes the twins, or says which of them are not as they would be written."""
+    """Write the twins, or say which of them are not as they would be written."""
     parser = argparse.ArgumentParser(description="Writes keepstate's blocking twins.")
     parser.add_argument("--check", action="store_true", help="change nothing; fail if a twin is out of date")
     checking = parser.parse_args().check
@@ -68,13 +68,13 @@ def main() -> int:
 
 
 def generated() -> Iterator[tuple[str, str]]:
-    """Yields each module's name and its twins' text."""
+    """Yield each module's name and its twins' text."""
     for module, source in read_all(MODULES, SOURCE).items():
         yield module, twins_of(source)
 
 
 def twins_of(source: Source) -> str:
-    """Returns the text of the twins of one module."""
+    """Return the text of the twins of one module."""
     for parent in {base for name in MODULES[source.name] for base in bases_of(source.classes[name])}:
         if parent in MAKERS:
             source.origins = {**MAKERS[parent][1], **source.origins}
@@ -83,7 +83,7 @@ def twins_of(source: Source) -> str:
 
 
 def formatted(text: str) -> str:
-    """Returns the text as the project's formatter writes it, with its imports in order."""
+    """Return the text as the project's formatter writes it, with its imports in order."""
     ours = 'lint.isort.known-first-party = ["keepstate"]'  # also of a file that is not there yet
     for words in (("check", "--select=I", "--fix", "--quiet", "--config", ours), ("format", "--quiet")):
         command = [sys.executable, "-m", "ruff", *words, "--stdin-filename", str(TARGET / "twins.py"), "-"]
@@ -97,7 +97,7 @@ def formatted(text: str) -> str:
 
 
 def head(source: Source, body: str) -> Iterator[str]:
-    """Yields the docstring, imports and type variables that the body needs."""
+    """Yield the docstring, imports and type variables that the body needs."""
     yield f'"""Blocking twins of `keepstate.{source.name}`.'
     yield '\nWritten by tools/generate_sync.py; change the source and run it again.\n"""\n'
     yield "from __future__ import annotations\n"
@@ -120,13 +120,13 @@ def head(source: Source, body: str) -> Iterator[str]:
 
 
 def names_in(body: str) -> set[str]:
-    """Returns the names that a text reads."""
+    """Return the names that a text reads."""
     nodes = ast.walk(ast.parse(body))
     return {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)}
 
 
 def bound_in(body: str) -> set[str]:
-    """Returns the names that a text makes by itself: arguments and variables."""
+    """Return the names that a text makes by itself: arguments and variables."""
     nodes = list(ast.walk(ast.parse(body)))
     stored = {node.id for node in nodes if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     return stored | {node.arg for node in nodes if isinstance(node, ast.arg)}
@@ -136,7 +136,7 @@ def bound_in(body: str) -> set[str]:
 
 
 def twin_of(cls: ast.ClassDef, package: str) -> str:
-    """Returns the text of one twin."""
+    """Return the text of one twin."""
     generic = [ast.unparse(base) for base in cls.bases if isinstance(base, ast.Subscript)]
     own = [base[base.index("[") :] for base in generic if base.startswith("Generic[")]
     inner = f"{package}.{cls.name}" + "".join(own)
@@ -160,7 +160,7 @@ def twin_of(cls: ast.ClassDef, package: str) -> str:
 
 
 def constants_of(cls: ast.ClassDef) -> dict[str, str]:
-    """Returns the public names that the class gives to all its objects, and what they are."""
+    """Return the public names that the class gives to all its objects, and what they are."""
     return {
         node.target.id: ast.unparse(node.annotation)
         for node in cls.body
@@ -173,12 +173,12 @@ def constants_of(cls: ast.ClassDef) -> dict[str, str]:
 
 
 def package_of(module: str) -> str:
-    """Returns the package that a module stands in, by which its twins call it."""
+    """Return the package that a module stands in, by which its twins call it."""
     return module.partition(".")[0]
 
 
 def making(cls: ast.ClassDef, inner: str) -> list[str]:
-    """Returns the lines of the twin's own `__init__`."""
+    """Return the lines of the twin's own `__init__`."""
     node = maker_of(cls)
     assert node is not None
     given = without_seams(node.args)
@@ -191,7 +191,7 @@ def making(cls: ast.ClassDef, inner: str) -> list[str]:
 
 
 def without_seams(arguments: ast.arguments) -> ast.arguments:
-    """Returns the arguments but for those that only twins give."""
+    """Return the arguments but for those that only twins give."""
     pairs = zip(arguments.kwonlyargs, arguments.kw_defaults, strict=True)
     kept = [(argument, default) for argument, default in pairs if argument.arg not in MAKING]
     return ast.arguments(
@@ -206,12 +206,12 @@ def without_seams(arguments: ast.arguments) -> ast.arguments:
 
 
 def is_offered(cls: str, name: str) -> bool:
-    """Says whether a method has a twin."""
+    """Return whether a method has a twin."""
     return name in DUNDERS or name in ITEMS or not (name.startswith("_") or name in SEAMS.get(cls, ()))
 
 
 def docstring(cls: str, text: str | None, indent: str = "    ") -> list[str]:
-    """Returns the lines of a docstring, in the words of blocking use."""
+    """Return the lines of a docstring, in the words of blocking use."""
     if text is None:
         return []
     if indent == "    ":
@@ -228,7 +228,7 @@ def docstring(cls: str, text: str | None, indent: str = "    ") -> list[str]:
 
 
 def attributes_of(cls: ast.ClassDef) -> Iterator[tuple[str, str]]:
-    """Yields the attributes that the docstring names, with what it says of them."""
+    """Yield the attributes that the docstring names, with what it says of them."""
     _, found, section = (ast.get_docstring(cls) or "").partition("Attributes:\n")
     if found:
         for entry in re.finditer(
@@ -238,8 +238,8 @@ def attributes_of(cls: ast.ClassDef) -> Iterator[tuple[str, str]]:
 
 
 def attribute(cls: ast.ClassDef, name: str, meaning: str) -> list[str]:
-    """Returns the lines of a property for a plain attribute."""
-    kind = recoloured(attribute_type(cls, name))
+    """Return the lines of a property for a plain attribute."""
+    kind = in_blocking_form(attribute_type(cls, name))
     return [
         "    @property",
         f"    def {name}(self) -> {kind}:",
@@ -249,7 +249,7 @@ def attribute(cls: ast.ClassDef, name: str, meaning: str) -> list[str]:
 
 
 def attribute_type(cls: ast.ClassDef, name: str) -> ast.expr:
-    """Returns the type that the class, or the parameter of the same name, gives to an attribute."""
+    """Return the type that the class, or the parameter of the same name, gives to an attribute."""
     for node in cls.body:
         match node:
             case ast.AnnAssign(target=ast.Name(id=left)) if left == name:
@@ -269,11 +269,11 @@ def attribute_type(cls: ast.ClassDef, name: str) -> ast.expr:
 
 
 def method(cls: ast.ClassDef, node: Function) -> list[str]:
-    """Returns the lines of a method's twin."""
+    """Return the lines of a method's twin."""
     marks = [ast.unparse(mark) for mark in node.decorator_list]
     name = DUNDERS.get(node.name, node.name)
-    returns = "None" if node.returns is None else recoloured(node.returns)
-    lines = [f"    @{COLOURS.get(mark, mark)}" for mark in marks]
+    returns = "None" if node.returns is None else in_blocking_form(node.returns)
+    lines = [f"    @{MODES.get(mark, mark)}" for mark in marks]
     lines.append(f"    def {name}{signature(node)}:")
     if "overload" in marks:
         return [*lines[:-1], f"{lines[-1]} ..."]
@@ -289,7 +289,7 @@ def method(cls: ast.ClassDef, node: Function) -> list[str]:
 
 
 def steps(node: Function, marks: list[str], returns: str, called: str) -> list[str]:
-    """Returns what the twin of a method does."""
+    """Return what the twin of a method does."""
     match node.name:
         case "__aenter__":
             return [f"finish({called})", "return self"]
@@ -307,7 +307,7 @@ def steps(node: Function, marks: list[str], returns: str, called: str) -> list[s
     if node.name in ITEMS:
         names = [argument.arg for argument in node.args.args[1:]]
         return [ITEMS[node.name].format(*names, inner="self._inner")]
-    if "entered_once" in marks:
+    if "single_use" in marks:
         given = returns.removeprefix("Generator[").removesuffix("]")
         return [f"with entered({called}) as inner:", f"    yield {wrapped(given, 'inner')}"]
     if returns.startswith("Iterator["):
@@ -327,7 +327,7 @@ def steps(node: Function, marks: list[str], returns: str, called: str) -> list[s
 
 
 def wrapped(returns: str, value: str) -> str:
-    """Returns the expression that puts twins around a value of a type that names them."""
+    """Return the expression that puts twins around a value of a type that names them."""
     if not twins_in(returns):
         return value
     if (bare := returns.partition("[")[0]) in HOMES:
@@ -338,65 +338,65 @@ def wrapped(returns: str, value: str) -> str:
 
 
 def around(twin: str, value: str) -> str:
-    """Returns the expression of a twin around an object."""
+    """Return the expression of a twin around an object."""
     return f"around({twin}, {value})" if twin in MADE else f"{twin}({value})"
 
 
 def is_overloaded(cls: ast.ClassDef, node: Function) -> bool:
-    """Says whether a method's twin has more than one signature."""
+    """Return whether a method's twin has more than one signature."""
     return len({signature(overload) for overload in overloads(cls, node.name)}) > 1
 
 
 def is_needless(cls: ast.ClassDef, node: Function) -> bool:
-    """Says whether a node is an overload that only tells functions from coroutine functions."""
+    """Return whether a node is an overload that only tells functions from coroutine functions."""
     return node in overloads(cls, node.name) and not is_overloaded(cls, node)
 
 
 def overloads(cls: ast.ClassDef, name: str) -> list[Function]:
-    """Returns the overloads of a method."""
+    """Return the overloads of a method."""
     found = [node for node in cls.body if isinstance(node, Function) and node.name == name]
     return [node for node in found if any(ast.unparse(mark) == "overload" for mark in node.decorator_list)]
 
 
 def signature(node: Function) -> str:
-    """Returns a signature as it is written in blocking use."""
-    return f"({parameters(node.args)}) -> {recoloured(node.returns) if node.returns else 'None'}"
+    """Return a signature as it is written in blocking use."""
+    return f"({parameters(node.args)}) -> {in_blocking_form(node.returns) if node.returns else 'None'}"
 
 
 # ---- signatures
 
 
-class Recolour(ast.NodeTransformer):
+class ToBlocking(ast.NodeTransformer):
     """Turns the types of asynchronous use into those of blocking use."""
 
     def visit_Name(self, node: ast.Name) -> ast.Name:
-        """Returns the name's counterpart."""
-        return ast.Name(COLOURS.get(node.id, node.id), node.ctx)
+        """Return the name's counterpart."""
+        return ast.Name(MODES.get(node.id, node.id), node.ctx)
 
     def visit_Subscript(self, node: ast.Subscript) -> ast.AST:
-        """Returns T for `Awaitable[T]`."""
+        """Return T for `Awaitable[T]`."""
         self.generic_visit(node)
         return node.slice if isinstance(node.value, ast.Name) and node.value.id == "Awaitable" else node
 
     def visit_BinOp(self, node: ast.BinOp) -> ast.AST:
-        """Returns T for what has become `T | T`."""
+        """Return T for what has become `T | T`."""
         self.generic_visit(node)
         return node.left if ast.dump(node.left) == ast.dump(node.right) else node
 
 
-def recoloured(annotation: ast.expr) -> str:
-    """Returns a type as it is written in blocking use."""
-    return ast.unparse(Recolour().visit(ast.parse(ast.unparse(annotation), mode="eval").body))
+def in_blocking_form(annotation: ast.expr) -> str:
+    """Return a type as it is written in blocking use."""
+    return ast.unparse(ToBlocking().visit(ast.parse(ast.unparse(annotation), mode="eval").body))
 
 
 def parameters(arguments: ast.arguments) -> str:
-    """Returns a signature's parameters as they are written in blocking use."""
+    """Return a signature's parameters as they are written in blocking use."""
     # a function, as it was just written
-    return ast.unparse(Recolour().visit(ast.parse(f"def f({ast.unparse(arguments)}): ...").body[0].args))  # type: ignore[attr-defined]
+    return ast.unparse(ToBlocking().visit(ast.parse(f"def f({ast.unparse(arguments)}): ...").body[0].args))  # type: ignore[attr-defined]
 
 
 def passed(arguments: ast.arguments) -> str:
-    """Returns how the twin hands its arguments on."""
+    """Return how the twin hands its arguments on."""
     positional = [*arguments.posonlyargs, *arguments.args][1:]
     words = [handed(argument) for argument in positional]
     words += [several(arguments.vararg)] if arguments.vararg else []
@@ -406,16 +406,16 @@ def passed(arguments: ast.arguments) -> str:
 
 
 def several(argument: ast.arg) -> str:
-    """Returns the expression for arguments of any number."""
+    """Return the expression for arguments of any number."""
     each = handed(ast.arg("each", argument.annotation))
     return f"*{argument.arg}" if each == "each" else f"*[{each} for each in {argument.arg}]"
 
 
 def handed(argument: ast.arg) -> str:
-    """Returns the expression for one argument: what is inside a twin, or a function that is given twins."""
+    """Return the expression for one argument: what is inside a twin, or a function that is given twins."""
     if argument.annotation is None:
         return argument.arg
-    kind = recoloured(argument.annotation)
+    kind = in_blocking_form(argument.annotation)
     twins = twins_in(kind)
     if not twins:
         return argument.arg
@@ -430,7 +430,7 @@ def handed(argument: ast.arg) -> str:
 
 
 def twins_in(kind: str) -> list[str]:
-    """Returns the names in a type that have twins."""
+    """Return the names in a type that have twins."""
     return [name for name in dict.fromkeys(re.findall(r"\w+", kind)) if name in HOMES]
 
 

@@ -45,7 +45,7 @@ Figures = Sequence[Mapping[str, Any]]
 
 
 def render_decisions(results: Mapping[str, Any]) -> str:
-    """Returns the table of what each way costs and gives."""
+    """Return the table of what each way costs and give."""
     figures = _of("patterns", results)
     shown = _shown_turns(figures)
     columns = list(dict.fromkeys((figure["store"], figure["who"]) for figure in figures))
@@ -70,7 +70,7 @@ def render_decisions(results: Mapping[str, Any]) -> str:
 
 
 def render_sent(results: Mapping[str, Any]) -> str:
-    """Returns the table of what a client sends along with a message."""
+    """Return the table of what a client sends along with a message."""
     figures = _of("sending", results)
     names = {"stateless": "all that was said", "persisted": "the session's name, and the message"}
     lines = [f"| sent with a message, after {figures[0]['of']:,} turns | bytes |", "|---|--:|"]
@@ -78,7 +78,7 @@ def render_sent(results: Mapping[str, Any]) -> str:
 
 
 def render_conflicts(results: Mapping[str, Any]) -> str:
-    """Returns the table of what a change costs by how many make changes at once."""
+    """Return the table of what a change costs by how many make changes at once."""
     figures = _of("conflicts", results)
     ways = list(dict.fromkeys(figure["who"] for figure in figures))
     lines = ["| in | tasks | " + " | ".join(ways) + " |", "|---|--:|" + "--:|" * len(ways)]
@@ -89,7 +89,7 @@ def render_conflicts(results: Mapping[str, Any]) -> str:
 
 
 def render_tiers(results: Mapping[str, Any]) -> str:
-    """Returns the table of what reading through tiers takes."""
+    """Return the table of what reading through tiers takes."""
     figures = _of("tiers", results)
     ways = {
         "straight": "straight from the server",
@@ -114,7 +114,7 @@ def _size(size: int) -> str:
 
 
 def picture(results: Mapping[str, Any]) -> str:
-    """Returns the plot of how long a step takes as a conversation grows."""
+    """Return the plot of how long a step takes as a conversation grows."""
     lines: dict[str, list[tuple[int, float]]] = {}
     for figure in _of("patterns", results):
         if figure["what"] == "a step":

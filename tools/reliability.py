@@ -65,7 +65,7 @@ Row = Mapping[str, int]
 
 
 def describe(rows: Mapping[str, Row], *, date: str, duration_s: float, seed: int) -> dict[str, Any]:
-    """Returns the record of one run.
+    """Return the record of one run.
 
     Args:
         rows: What was counted, by subject.
@@ -85,14 +85,14 @@ def describe(rows: Mapping[str, Row], *, date: str, duration_s: float, seed: int
 
 
 def total(rows: Iterable[Row]) -> dict[str, int]:
-    """Returns the sum of all rows, every verdict named and each kind of work that was done."""
+    """Return the sum of all rows, every verdict named and each kind of work that was done."""
     rows = list(rows)
     sums = {name: sum(row.get(name, 0) for row in rows) for name in (*WORK, *VERDICTS)}
     return {name: count for name, count in sums.items() if count or name in VERDICTS}
 
 
 def missing(totals: Row) -> list[str]:
-    """Returns what a run lacks of what a record stands for, as a reader is told it; nothing if whole."""
+    """Return what a run lacks of what a record stands for, as a reader is told it; nothing if whole."""
     lacks = [
         f"{totals.get(name, 0):,} {WORK[name]} of at least {least:,}"
         for name, least in LEAST.items()
@@ -106,13 +106,13 @@ def missing(totals: Row) -> list[str]:
 
 
 def refuse_unknown(counts: Row) -> None:
-    """Raises ValueError if a row counts what no reader would see."""
+    """Raise ValueError if a row counts what no reader would see."""
     if unknown := counts.keys() - WORK.keys() - VERDICTS.keys():
         raise ValueError(f"{', '.join(sorted(unknown))}: a row counts {', '.join((*WORK, *VERDICTS))}")
 
 
 def render(record: Mapping[str, Any]) -> str:
-    """Returns the table of a record, as it stands in the page between its two marks."""
+    """Return the table of a record, as it stands in the page between its two marks."""
     machine = record["machine"]
     place = f"{machine['cores']} cores ({machine['system']}, {machine['machine']}), Python {record['python']}"
     minutes = record["duration_s"] / 60
@@ -128,7 +128,7 @@ def render(record: Mapping[str, Any]) -> str:
 
 
 def embed(page: str, table: str) -> str:
-    """Returns the page with `table` between its marks.
+    """Return the page with `table` between its marks.
 
     Raises:
         ValueError: The page has no such marks.
@@ -142,7 +142,7 @@ def embed(page: str, table: str) -> str:
 
 
 def write(record: Mapping[str, Any]) -> None:
-    """Writes the record, and the page's table from it."""
+    """Write the record, and the page's table from it."""
     RECORD.write_text(json.dumps(record, indent=2, ensure_ascii=False) + "\n", "utf-8")
     PAGE.write_text(embed(PAGE.read_text("utf-8"), render(record)), "utf-8")
 
@@ -155,7 +155,7 @@ def is_current() -> bool:
 
 
 def main() -> int:
-    """Writes the table, or with `--check` compares it; returns 1 if it was stale."""
+    """Write the table, or with `--check` compares it; returns 1 if it was stale."""
     if "--check" not in sys.argv[1:]:
         write(json.loads(RECORD.read_text("utf-8")))
         return 0

@@ -24,7 +24,7 @@ class Source:
 
     @classmethod
     def read(cls, name: str, text: str) -> Source:
-        """Returns what stands at the top level of a module's text."""
+        """Return what stands at the top level of a module's text."""
         source = cls(name)
         home = f"keepstate.{name}"
         for node in ast.parse(text).body:
@@ -44,7 +44,7 @@ class Source:
 
 
 def read_all(modules: Iterable[str], folder: Path) -> dict[str, Source]:
-    """Returns the sources by module, and takes note of whose objects users make."""
+    """Return the sources by module, and take note of whose objects users make."""
     sources = {
         module: Source.read(module, (folder / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8"))
         for module in modules
@@ -61,7 +61,7 @@ def read_all(modules: Iterable[str], folder: Path) -> dict[str, Source]:
 
 
 def is_parent(name: str) -> bool:
-    """Says whether other twins inherit from it, and so hold an inner object of another class."""
+    """Return whether other twins inherit from it, and so hold an inner object of another class."""
     tools = {"ToolPlaces", "ToolRetries", "ToolEffects", "ToolExecutions", "ToolResults"}
     others = {
         "Kept",
@@ -77,23 +77,23 @@ def is_parent(name: str) -> bool:
 
 
 def is_made(cls: ast.ClassDef) -> bool:
-    """Says whether users make objects of a class, which then have a colour from the beginning."""
+    """Return whether users make objects of a class, which then have a mode from the beginning."""
     node = None if is_parent(cls.name) else maker_of(cls)
-    return node is not None and any(argument.arg == "_colour" for argument in node.args.kwonlyargs)
+    return node is not None and any(argument.arg == "_mode" for argument in node.args.kwonlyargs)
 
 
 def maker_of(cls: ast.ClassDef) -> ast.FunctionDef | None:
-    """Returns the `__init__` of a class, or that of its parent."""
+    """Return the `__init__` of a class, or that of its parent."""
     inherited = [MAKERS[base][0] for base in bases_of(cls) if base in MAKERS]
     return own_maker(cls) or (inherited[0] if inherited else None)
 
 
 def own_maker(cls: ast.ClassDef) -> ast.FunctionDef | None:
-    """Returns the `__init__` that stands in a class."""
+    """Return the `__init__` that stands in a class."""
     found = [node for node in cls.body if isinstance(node, ast.FunctionDef) and node.name == "__init__"]
     return found[0] if found else None
 
 
 def bases_of(cls: ast.ClassDef) -> list[str]:
-    """Returns the names of the classes that a class is derived from."""
+    """Return the names of the classes that a class is derived from."""
     return [base.id for base in cls.bases if isinstance(base, ast.Name)]

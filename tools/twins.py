@@ -1,45 +1,44 @@
 """Which classes have blocking twins, and what is written otherwise in them: the tables of generate_sync."""
 
 MODULES = {
-    "engine.documents": ("Documents", "Document"),
-    "engine.events": ("Events",),
-    "engine.streams": ("EventStream",),
-    "engine.projection": ("Projection",),
+    "engine.documents.documents": ("Documents", "Document"),
+    "engine.events.events": ("EventStream", "Events"),
+    "engine.space.projection": ("Projection",),
     "engine.history.checkout": ("Checkout",),
     "engine.history.draft": ("Draft",),
     "engine.history.history": ("History",),
-    "engine.history.loading": ("Loaded",),
-    "engine.history.upkeep": ("Upkeep",),
-    "engine.keepstate": ("Keepstate",),
-    "engine.lease": ("Lease", "Leases"),
-    "engine.parts": ("Parts",),
-    "engine.queue": ("Queue", "Task"),
-    "engine.space": ("Space",),
-    "engine.transaction": ("Transaction",),
-    "engine.watch": ("Watch",),
+    "engine.history.loaded_state": ("Loaded",),
+    "engine.history.maintenance": ("Upkeep",),
+    "engine.space.keepstate": ("Keepstate",),
+    "engine.queue.lease": ("Lease", "Leases"),
+    "engine.space.parts": ("Parts",),
+    "engine.queue.queue": ("Queue", "Task"),
+    "engine.space.space": ("Space",),
+    "engine.space.transaction": ("Transaction",),
+    "engine.documents.watch": ("Watch",),
     "managers.manager": ("Manager",),
-    "managers.agents": ("AgentStateStore",),
-    "managers.recovery": ("AgentRecoveryManager",),
-    "managers.knowledge_documents": ("KnowledgeDocuments",),
-    "managers.knowledge": ("KnowledgeStateManager",),
-    "managers.speech": ("SpeechStateManager",),
-    "managers.team_rosters": ("TeamRosters",),
-    "managers.teams": ("OrchestrationStateManager",),
-    "managers.tool_places": ("ToolPlaces",),
-    "managers.tool_retries": ("ToolRetries",),
-    "managers.tool_effects": ("ToolEffects",),
-    "managers.tool_executions": ("ToolExecutions",),
-    "managers.tool_results": ("ToolResults",),
-    "managers.tools": ("ToolStateManager",),
-    "managers.state": ("StateManager",),
-    "managers.workflow_steps": ("WorkflowSteps",),
-    "managers.workflows": ("WorkflowStateManager",),
-    "sessions.kept": ("Kept",),
+    "managers.agents.store": ("AgentStateStore",),
+    "managers.agents.recovery": ("AgentRecoveryManager",),
+    "managers.knowledge.documents": ("KnowledgeDocuments",),
+    "managers.knowledge.manager": ("KnowledgeStateManager",),
+    "managers.speech.manager": ("SpeechStateManager",),
+    "managers.teams.rosters": ("TeamRosters",),
+    "managers.teams.manager": ("OrchestrationStateManager",),
+    "managers.tools.keys": ("ToolPlaces",),
+    "managers.tools.retries": ("ToolRetries",),
+    "managers.tools.effects": ("ToolEffects",),
+    "managers.tools.executions": ("ToolExecutions",),
+    "managers.tools.results": ("ToolResults",),
+    "managers.tools.manager": ("ToolStateManager",),
+    "managers.state.manager": ("StateManager",),
+    "managers.workflows.steps": ("WorkflowSteps",),
+    "managers.workflows.manager": ("WorkflowStateManager",),
+    "sessions.resource": ("Kept",),
     "sessions.bounded": ("BoundedState",),
     "sessions.conversation": ("Conversation",),
     "sessions.machine": ("AgentStateMachine",),
     "sessions.session": ("Session",),
-    "sessions.sweeping": ("Sessions",),
+    "sessions.sweep": ("Sessions",),
     "sessions.threads": ("Threads", "ThreadMessages"),
     "sessions.user": ("UserState",),
     "sessions.validated": ("ValidatedState",),
@@ -52,16 +51,18 @@ MODULES = {
 }
 """The classes that have twins, by the module that they stand in.
 
-Twins of the engine stand in `sync` itself, others in a folder named as theirs."""
+Twins of the engine stand in `sync` itself, those of managers in one folder, others in a folder named as
+theirs."""
 
 SEAMS = {
     "Keepstate": {
-        *("clock", "decode", "in_colour", "opened", "pickle", "recorder", "runner", "states", "sync"),
+        *("clock", "decode", "for_blocking", "in_mode", "opened", "pickle", "recorder", "runner", "states"),
         *("everywhere", "expire", "stored_name", "stored_names"),
     },
-    **{name: {"clock", "runner"} for name in ("Parts", "Space", "Transaction")},
-    "EventStream": {"of", "page"},
-    "Queue": {"claim_also"},
+    **{name: {"clock", "runner", "executor"} for name in ("Parts", "Space", "Transaction")},
+    "EventStream": {"of", "page", "executor"},
+    "Events": {"page", "executor"},
+    "Queue": {"claim_with"},
     "Watch": {"take", "wake"},
 }
 """What the engine's classes offer to one another only."""
@@ -79,13 +80,18 @@ REWORDED = {
 
 
 def home_of(module: str) -> str:
-    """Returns the module of `sync` where the twins of a module stand."""
-    package, _, name = module.partition(".")
-    return name.rpartition(".")[2] if package == "engine" else module
+    """Return the module of `sync` where the twins of a module stand."""
+    package, *rest = module.split(".")
+    if package == "engine":
+        return rest[-1]
+    if package == "managers" and len(rest) == 2:
+        folder, name = rest
+        return f"managers.{folder}" if name in ("manager", "store") else f"managers.{folder}_{name}"
+    return module
 
 
 HOMES = {name: home_of(module) for module, names in MODULES.items() for name in names}
-COLOURS = {
+MODES = {
     "AsyncIterator": "Iterator",
     "AsyncGenerator": "Generator",
 }
@@ -103,14 +109,14 @@ ITEMS = {
     "__len__": "return len({inner})",
 }
 """What a mapping does, and how its twin does it."""
-MAKING = {"_colour": '"blocking"', "_face": "self"}
+MAKING = {"_mode": '"blocking"', "_face": "self"}
 """What a twin gives to the object that it makes, beside what its user gives."""
 HELPERS = {
     "cached_property": "functools",
     **dict.fromkeys(("Generator", "Iterator"), "collections.abc"),
     **dict.fromkeys(("Any", "TypeVar"), "typing"),
     **dict.fromkeys(("entered", "finish", "finish_each"), "keepstate._finish"),
-    **dict.fromkeys(("Twin", "around", "around_generic", "entered_once"), "keepstate.sync.twin"),
+    **dict.fromkeys(("Twin", "around", "around_generic", "single_use"), "keepstate.sync.twin"),
     **dict.fromkeys(("inner_of", "receiving"), "keepstate.sync.twin"),
 }
 """What twins are made with, by where it comes from."""

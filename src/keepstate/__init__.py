@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from keepstate import sync
-    from keepstate.engine.documents import MISSING, Document, DocumentEntry, Documents
-    from keepstate.engine.event_record import ANY, EXISTS, NO_STREAM, Event
-    from keepstate.engine.events import Events
-    from keepstate.engine.folding import FoldEntry
+    from keepstate.engine.documents.documents import MISSING, Document, DocumentEntry, Documents
+    from keepstate.engine.documents.watch import DocumentChange, Watch
+    from keepstate.engine.events.events import Events, EventStream
+    from keepstate.engine.events.folds import FoldEntry
+    from keepstate.engine.events.record import ANY, EXISTS, NO_STREAM, Event
+    from keepstate.engine.events.reducers import Fold
     from keepstate.engine.history.archive_file import confirm_archives
     from keepstate.engine.history.checkout import Checkout
     from keepstate.engine.history.commits import (
@@ -28,18 +30,15 @@ if TYPE_CHECKING:
     )
     from keepstate.engine.history.draft import Draft
     from keepstate.engine.history.history import History
-    from keepstate.engine.history.merging import MergeConflict
-    from keepstate.engine.keepstate import Keepstate
-    from keepstate.engine.lease import Lease, Leases
-    from keepstate.engine.measuring import SpaceSize
-    from keepstate.engine.projection import Projection
-    from keepstate.engine.queue import Claim, Queue, Task
-    from keepstate.engine.reducers import Fold
-    from keepstate.engine.space import Space
-    from keepstate.engine.streams import EventStream
-    from keepstate.engine.tasks import Put, TaskInfo
-    from keepstate.engine.transaction import Transaction
-    from keepstate.engine.watch import DocumentChange, Watch
+    from keepstate.engine.history.merge import MergeConflict
+    from keepstate.engine.queue.lease import Lease, Leases
+    from keepstate.engine.queue.queue import Claim, Queue, Task
+    from keepstate.engine.queue.tasks import Put, TaskInfo
+    from keepstate.engine.space.keepstate import Keepstate
+    from keepstate.engine.space.projection import Projection
+    from keepstate.engine.space.size import SpaceSize
+    from keepstate.engine.space.space import Space
+    from keepstate.engine.space.transaction import Transaction
     from keepstate.errors import (
         AlreadyExistsError,
         AttemptsExhaustedError,
@@ -70,7 +69,8 @@ if TYPE_CHECKING:
         TransitionError,
         UnsupportedError,
     )
-    from keepstate.managers.agents import AgentCheckpoint, AgentSnapshot, AgentStateStore
+    from keepstate.managers.agents.recovery import AgentRecoveryManager, Recoverable, Recovery
+    from keepstate.managers.agents.store import AgentCheckpoint, AgentSnapshot, AgentStateStore
     from keepstate.managers.backends import (
         FileBackend,
         MemoryBackend,
@@ -78,9 +78,9 @@ if TYPE_CHECKING:
         RedisBackend,
         SQLiteBackend,
     )
-    from keepstate.managers.config import StateConfig
-    from keepstate.managers.knowledge import KnowledgeStateManager
-    from keepstate.managers.knowledge_records import (
+    from keepstate.managers.key_history import StateMoment
+    from keepstate.managers.knowledge.manager import KnowledgeStateManager
+    from keepstate.managers.knowledge.records import (
         FailedDocument,
         IndexingProgress,
         IndexingStatus,
@@ -89,11 +89,9 @@ if TYPE_CHECKING:
         SyncStatus,
     )
     from keepstate.managers.parameters import parameters_hash
-    from keepstate.managers.pasts import StateMoment
-    from keepstate.managers.recovery import AgentRecoveryManager, Recoverable, Recovery
     from keepstate.managers.sizes import ManagerSize, SizeAlert
-    from keepstate.managers.speech import SpeechStateManager
-    from keepstate.managers.speech_records import (
+    from keepstate.managers.speech.manager import SpeechStateManager
+    from keepstate.managers.speech.records import (
         AudioSession,
         AudioSessionStatus,
         StreamingMode,
@@ -102,10 +100,12 @@ if TYPE_CHECKING:
         TTSState,
         VoiceConversationState,
     )
-    from keepstate.managers.state import StateManager
-    from keepstate.managers.team_records import AgentCoordinationState, TaskQueueState, TeamState, TeamTask
-    from keepstate.managers.teams import OrchestrationStateManager
-    from keepstate.managers.tool_records import (
+    from keepstate.managers.state.config import StateConfig
+    from keepstate.managers.state.manager import StateManager
+    from keepstate.managers.teams.manager import OrchestrationStateManager
+    from keepstate.managers.teams.records import AgentCoordinationState, TaskQueueState, TeamState, TeamTask
+    from keepstate.managers.tools.manager import ToolStateManager
+    from keepstate.managers.tools.records import (
         EffectStatus,
         RetryState,
         ToolCacheEntry,
@@ -114,28 +114,27 @@ if TYPE_CHECKING:
         ToolExecutionStatus,
         ToolStats,
     )
-    from keepstate.managers.tools import ToolStateManager
-    from keepstate.managers.workflow_records import (
+    from keepstate.managers.workflows.manager import WorkflowStateManager
+    from keepstate.managers.workflows.records import (
         StepState,
         WorkflowCheckpoint,
         WorkflowState,
         WorkflowStatus,
     )
-    from keepstate.managers.workflows import WorkflowStateManager
     from keepstate.opening import open
     from keepstate.sessions.bounded import BoundedState
     from keepstate.sessions.conversation import Conversation
-    from keepstate.sessions.counting import TokenCounter
-    from keepstate.sessions.lives import ANY_USER
+    from keepstate.sessions.generations import ANY_USER
     from keepstate.sessions.machine import AgentStateMachine, Transition
     from keepstate.sessions.messages import estimate_tokens
-    from keepstate.sessions.moments import SessionMoment
     from keepstate.sessions.records import SessionContext, TaskState
     from keepstate.sessions.session import Session
-    from keepstate.sessions.sweeping import Sessions
+    from keepstate.sessions.session_state import SessionMoment
+    from keepstate.sessions.sweep import Sessions
     from keepstate.sessions.table import StepResult
     from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
     from keepstate.sessions.threads import ThreadMessages, Threads
+    from keepstate.sessions.token_counter import TokenCounter
     from keepstate.sessions.user import UserState
     from keepstate.sessions.validated import ValidatedState
     from keepstate.sessions.versioned import VersionedState
@@ -149,7 +148,7 @@ if TYPE_CHECKING:
     from keepstate.typed.options import StateKeyOptions
     from keepstate.typed.persisted import PersistedState
     from keepstate.typed.profiles import ProfileAccess, ProfileEntry
-    from keepstate.typed.ready import CounterKey, ListKey, MapKey, MaximumKey, RegisterKey, SetKey
+    from keepstate.typed.ready_keys import CounterKey, ListKey, MapKey, MaximumKey, RegisterKey, SetKey
     from keepstate.typed.records import RunRecord
     from keepstate.typed.registry import Plugin, PluginRegistrar
     from keepstate.typed.run import AgentRun
@@ -162,10 +161,10 @@ if TYPE_CHECKING:
     from keepstate.workspace import ActionEvent, Cache, Disk, Live, Versioned, events, view
 
 _HOMES = {
-    "engine.documents": ("MISSING", "Document", "DocumentEntry", "Documents"),
-    "engine.event_record": ("ANY", "EXISTS", "NO_STREAM", "Event"),
-    "engine.events": ("Events",),
-    "engine.folding": ("FoldEntry",),
+    "engine.documents.documents": ("MISSING", "Document", "DocumentEntry", "Documents"),
+    "engine.events.record": ("ANY", "EXISTS", "NO_STREAM", "Event"),
+    "engine.events.events": ("EventStream", "Events"),
+    "engine.events.folds": ("FoldEntry",),
     "engine.history.archive_file": ("confirm_archives",),
     "engine.history.checkout": ("Checkout",),
     "engine.history.commits": (
@@ -180,17 +179,16 @@ _HOMES = {
     ),
     "engine.history.draft": ("Draft",),
     "engine.history.history": ("History",),
-    "engine.history.merging": ("MergeConflict",),
-    "engine.keepstate": ("Keepstate",),
-    "engine.lease": ("Lease", "Leases"),
-    "engine.projection": ("Projection",),
-    "engine.queue": ("Claim", "Queue", "Task"),
-    "engine.reducers": ("Fold",),
-    "engine.space": ("Space",),
-    "engine.streams": ("EventStream",),
-    "engine.tasks": ("Put", "TaskInfo"),
-    "engine.transaction": ("Transaction",),
-    "engine.watch": ("DocumentChange", "Watch"),
+    "engine.history.merge": ("MergeConflict",),
+    "engine.space.keepstate": ("Keepstate",),
+    "engine.queue.lease": ("Lease", "Leases"),
+    "engine.space.projection": ("Projection",),
+    "engine.queue.queue": ("Claim", "Queue", "Task"),
+    "engine.events.reducers": ("Fold",),
+    "engine.space.space": ("Space",),
+    "engine.queue.tasks": ("Put", "TaskInfo"),
+    "engine.space.transaction": ("Transaction",),
+    "engine.documents.watch": ("DocumentChange", "Watch"),
     "errors": (
         "AlreadyExistsError", "AttemptsExhaustedError", "ClockError", "ClosedError", "CompactedError",
         "ConflictError", "CorruptError", "HistoryLostError", "InvalidError", "KeepstateDeprecationWarning",
@@ -199,11 +197,11 @@ _HOMES = {
         "StateConflictError", "StateError", "StorageError", "StoreFullError", "StoreUnavailableError",
         "TaskFailedError", "TransitionError", "UnsupportedError",
     ),
-    "managers.agents": ("AgentCheckpoint", "AgentSnapshot", "AgentStateStore"),
+    "managers.agents.store": ("AgentCheckpoint", "AgentSnapshot", "AgentStateStore"),
     "managers.backends": ("FileBackend", "MemoryBackend", "PostgresBackend", "RedisBackend", "SQLiteBackend"),
-    "managers.config": ("StateConfig",),
-    "managers.knowledge": ("KnowledgeStateManager",),
-    "managers.knowledge_records": (
+    "managers.state.config": ("StateConfig",),
+    "managers.knowledge.manager": ("KnowledgeStateManager",),
+    "managers.knowledge.records": (
         "FailedDocument",
         "IndexingProgress",
         "IndexingStatus",
@@ -212,8 +210,8 @@ _HOMES = {
         "SyncStatus",
     ),
     "managers.parameters": ("parameters_hash",),
-    "managers.speech": ("SpeechStateManager",),
-    "managers.speech_records": (
+    "managers.speech.manager": ("SpeechStateManager",),
+    "managers.speech.records": (
         "AudioSession",
         "AudioSessionStatus",
         "STTState",
@@ -222,9 +220,9 @@ _HOMES = {
         "TranscriptionStatus",
         "VoiceConversationState",
     ),
-    "managers.team_records": ("AgentCoordinationState", "TaskQueueState", "TeamState", "TeamTask"),
-    "managers.teams": ("OrchestrationStateManager",),
-    "managers.tool_records": (
+    "managers.teams.records": ("AgentCoordinationState", "TaskQueueState", "TeamState", "TeamTask"),
+    "managers.teams.manager": ("OrchestrationStateManager",),
+    "managers.tools.records": (
         "EffectStatus",
         "RetryState",
         "ToolCacheEntry",
@@ -233,30 +231,30 @@ _HOMES = {
         "ToolExecutionStatus",
         "ToolStats",
     ),
-    "managers.tools": ("ToolStateManager",),
-    "managers.pasts": ("StateMoment",),
-    "managers.recovery": ("AgentRecoveryManager", "Recoverable", "Recovery"),
+    "managers.tools.manager": ("ToolStateManager",),
+    "managers.key_history": ("StateMoment",),
+    "managers.agents.recovery": ("AgentRecoveryManager", "Recoverable", "Recovery"),
     "managers.sizes": ("ManagerSize", "SizeAlert"),
-    "managers.state": ("StateManager",),
-    "managers.workflow_records": ("StepState", "WorkflowCheckpoint", "WorkflowState", "WorkflowStatus"),
-    "managers.workflows": ("WorkflowStateManager",),
-    "engine.measuring": ("SpaceSize",),
+    "managers.state.manager": ("StateManager",),
+    "managers.workflows.records": ("StepState", "WorkflowCheckpoint", "WorkflowState", "WorkflowStatus"),
+    "managers.workflows.manager": ("WorkflowStateManager",),
+    "engine.space.size": ("SpaceSize",),
     "opening": ("open",),
     "sessions.bounded": ("BoundedState",),
     "sessions.conversation": ("Conversation",),
-    "sessions.lives": ("ANY_USER",),
+    "sessions.generations": ("ANY_USER",),
     "sessions.machine": ("AgentStateMachine", "Transition"),
-    "sessions.moments": ("SessionMoment",),
+    "sessions.session_state": ("SessionMoment",),
     "sessions.records": ("SessionContext", "TaskState"),
     "sessions.table": ("StepResult",),
     "sessions.session": ("Session",),
-    "sessions.sweeping": ("Sessions",),
+    "sessions.sweep": ("Sessions",),
     "sessions.thread_records": ("MessagePage", "Thread", "ThreadMessage"),
     "sessions.threads": ("ThreadMessages", "Threads"),
     "sessions.user": ("UserState",),
     "sessions.validated": ("ValidatedState",),
     "sessions.versioned": ("VersionedState",),
-    "sessions.counting": ("TokenCounter",),
+    "sessions.token_counter": ("TokenCounter",),
     "sessions.messages": ("estimate_tokens",),
     "stores.protocol": ("Store",),
     "stores.wrappers.encrypted": ("EncryptedStore", "KeyRing"),
@@ -271,7 +269,7 @@ _HOMES = {
     "typed.options": ("StateKeyOptions",),
     "typed.persisted": ("PersistedState",),
     "typed.profiles": ("ProfileAccess", "ProfileEntry"),
-    "typed.ready": ("CounterKey", "ListKey", "MapKey", "MaximumKey", "RegisterKey", "SetKey"),
+    "typed.ready_keys": ("CounterKey", "ListKey", "MapKey", "MaximumKey", "RegisterKey", "SetKey"),
     "typed.records": ("RunRecord",),
     "typed.registry": ("Plugin", "PluginRegistrar"),
     "typed.run": ("AgentRun",),

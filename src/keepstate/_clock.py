@@ -14,27 +14,27 @@ class Clock(Protocol):
     """What keepstate asks of time and chance."""
 
     def now_ms(self) -> int:
-        """Returns milliseconds since 1970, UTC; may jump."""
+        """Return milliseconds since 1970, UTC; may jump."""
         ...
 
     def monotonic_s(self) -> float:
-        """Returns seconds that never go back; stands still while the machine sleeps."""
+        """Return seconds that never go back; stands still while the machine sleeps."""
         ...
 
     def awake_or_asleep_s(self) -> float:
-        """Returns seconds that never go back and run on while the machine sleeps."""
+        """Return seconds that never go back and run on while the machine sleeps."""
         ...
 
     def touched_ms(self, descriptor: int) -> int:
-        """Touches an open file, and returns the time that the file system gave it, in ms since 1970."""
+        """Touch an open file, and return the time that the file system gave it, in ms since 1970."""
         ...
 
     def random_bytes(self, size: int) -> bytes:
-        """Returns bytes for names and nonces."""
+        """Return bytes for names and nonces."""
         ...
 
     def spread(self) -> float:
-        """Returns a number in [0, 1) that spreads retries."""
+        """Return a number in [0, 1) that spreads retries."""
         ...
 
 
@@ -42,28 +42,28 @@ class SystemClock:
     """The machine's clock and the operating system's randomness."""
 
     def now_ms(self) -> int:
-        """Returns milliseconds since 1970, UTC; may jump."""
+        """Return milliseconds since 1970, UTC; may jump."""
         return time.time_ns() // 1_000_000
 
     def monotonic_s(self) -> float:
-        """Returns seconds that never go back; stands still while the machine sleeps."""
+        """Return seconds that never go back; stands still while the machine sleeps."""
         return time.monotonic()
 
     def awake_or_asleep_s(self) -> float:
-        """Returns seconds that never go back and run on while the machine sleeps."""
+        """Return seconds that never go back and run on while the machine sleeps."""
         return time.clock_gettime(_SUSPEND_CLOCK)
 
     def touched_ms(self, descriptor: int) -> int:
-        """Touches an open file, and returns the time that the file system gave it, in ms since 1970."""
+        """Touch an open file, and return the time that the file system gave it, in ms since 1970."""
         os.utime(descriptor)
         return os.fstat(descriptor).st_mtime_ns // 1_000_000
 
     def random_bytes(self, size: int) -> bytes:
-        """Returns bytes for names and nonces."""
+        """Return bytes for names and nonces."""
         return os.urandom(size)
 
     def spread(self) -> float:
-        """Returns a number in [0, 1) that spreads retries."""
+        """Return a number in [0, 1) that spreads retries."""
         return random.random()
 
 

@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 def finish(work: Coroutine[Any, Any, T]) -> T:
-    """Returns what the coroutine returns.
+    """Return what the coroutine returns.
 
     Raises:
         RuntimeError: It waited for an event loop; an asynchronous driver stands under a blocking handle.
@@ -35,7 +35,7 @@ def finish(work: Coroutine[Any, Any, T]) -> T:
 
 
 def interrupt_behind(error: BaseException) -> BaseException | None:
-    """Returns the interrupt that a `SystemError` of the interpreter hides, such as `KeyboardInterrupt`.
+    """Return the interrupt that a `SystemError` of the interpreter hides, such as `KeyboardInterrupt`.
 
     Python 3.11.2 may run a signal handler again while the exception of its last run is still set. The first
     call of the second run then ends in `SystemError: ... returned a result with an exception set`. Its cause
@@ -48,7 +48,7 @@ def interrupt_behind(error: BaseException) -> BaseException | None:
 
 
 def _step(work: Any) -> Any:
-    """Finishes a step of a generator that is none of a running event loop, and stays unknown to it."""
+    """Finish a step of a generator that is none of a running event loop, and stays unknown to it."""
     hooks = sys.get_asyncgen_hooks()
     sys.set_asyncgen_hooks(None, None)
     try:
@@ -58,7 +58,7 @@ def _step(work: Any) -> Any:
 
 
 def finish_each(items: AsyncIterator[T]) -> Iterator[T]:
-    """Yields what the asynchronous iterator yields, and closes it when the caller stops early."""
+    """Yield what the asynchronous iterator yields, and close it when the caller stops early."""
     try:
         while True:
             try:
@@ -73,7 +73,7 @@ def finish_each(items: AsyncIterator[T]) -> Iterator[T]:
 
 @contextmanager
 def entered(manager: AbstractAsyncContextManager[T]) -> Generator[T]:
-    """Enters an asynchronous context manager whose steps never wait."""
+    """Enter an asynchronous context manager whose steps never wait."""
     inner: T = _step(manager.__aenter__())
     try:
         yield inner

@@ -23,7 +23,7 @@ from keepstate._finish import finish
 from keepstate.errors import ClosedError, InvalidError
 
 T = TypeVar("T")
-Colour = Literal["async", "blocking"]
+Mode = Literal["async", "blocking"]
 Lock = threading.Lock
 """For state that threads share. Never held across an await."""
 Cancelled = asyncio.CancelledError
@@ -43,22 +43,22 @@ if hasattr(os, "register_at_fork"):
 
 
 def reentrant_lock() -> AbstractContextManager[bool]:
-    """Returns a lock between threads, for where there is no handle yet; never held across an `await`."""
+    """Return a lock between threads, for where there is no handle yet; never held across an `await`."""
     return threading.RLock()
 
 
 def present_process() -> tuple[int, int]:
-    """Returns what tells this process from those it was forked from: the number of forks, and its id."""
+    """Return what tells this process from those it was forked from: the number of forks, and its id."""
     return _generation, os.getpid()
 
 
-def present_loop(colour: Colour) -> asyncio.AbstractEventLoop | None:
-    """Returns the event loop that the caller runs in, None in the blocking colour.
+def present_loop(mode: Mode) -> asyncio.AbstractEventLoop | None:
+    """Return the event loop that the caller runs in, None in the blocking colour.
 
     Raises:
         InvalidError: No event loop of asyncio runs here.
     """
-    return _running_loop() if colour == "async" else None
+    return _running_loop() if mode == "async" else None
 
 
 def _running_loop() -> asyncio.AbstractEventLoop:
@@ -75,15 +75,15 @@ class Promise(Protocol[T]):
     """An answer that one party waits for and another gives, from any thread; the first one counts."""
 
     def give(self, answer: T) -> None:
-        """Gives the answer."""
+        """Give the answer."""
         ...
 
     def fail(self, error: BaseException) -> None:
-        """Raises the error in who waits."""
+        """Raise the error in who waits."""
         ...
 
     async def wait(self) -> T:
-        """Returns the answer."""
+        """Return the answer."""
         ...
 
 
@@ -91,11 +91,11 @@ class Signal(Protocol):
     """A flag that is raised from any thread and lowered by who waited for it."""
 
     def set(self) -> None:
-        """Raises the flag."""
+        """Raise the flag."""
         ...
 
     async def wait(self, timeout_s: float) -> bool:
-        """Returns whether the flag was raised, and lowers it."""
+        """Return whether the flag was raised, and lowers it."""
         ...
 
 
@@ -103,7 +103,7 @@ class Work(Protocol):
     """What runs beside the caller."""
 
     async def stop(self) -> None:
-        """Asks the work to end and waits until it has."""
+        """Ask the work to end and wait until it has."""
         ...
 
 
@@ -111,16 +111,16 @@ class Runner(Protocol):
     """How one handle waits and works."""
 
     @property
-    def colour(self) -> Colour:
-        """Returns `async` or `blocking`."""
+    def mode(self) -> Mode:
+        """`async` or `blocking`."""
         ...
 
     def bind(self) -> None:
-        """Makes the present process and event loop the only ones in which the handle works."""
+        """Make the present process and event loop the only ones in which the handle works."""
         ...
 
     def check(self, handle: object) -> None:
-        """Raises `ClosedError` in another process or event loop than the handle's."""
+        """Raise `ClosedError` in another process or event loop than the handle's."""
         ...
 
     def is_home(self) -> bool:
@@ -128,49 +128,49 @@ class Runner(Protocol):
         ...
 
     def place(self) -> object:
-        """Returns the event loop that runs now, None in the blocking colour: what handles there can share."""
+        """Return the event loop that runs now, None in the blocking colour: what handles there can share."""
         ...
 
     async def call(self, function: Callable[..., T], /, *args: Any) -> T:
-        """Runs a function that blocks: in a thread beside the event loop, or here."""
+        """Run a function that blocks: in a thread beside the event loop, or here."""
         ...
 
     async def sleep(self, seconds: float) -> None:
-        """Waits."""
+        """Wait."""
         ...
 
     async def gather(self, works: Sequence[Callable[[], Coroutine[Any, Any, T]]]) -> list[T | BaseException]:
-        """Returns what works beside one another return or raise, in their order, once all have ended.
+        """Return what works beside one another return or raise, in their order, once all have ended.
 
         Where the caller is cancelled they are too, and have ended by then.
         """
         ...
 
     def promise(self) -> Promise[Any]:
-        """Returns a new promise, to be waited for in this colour."""
+        """Return a new promise, to be waited for in this colour."""
         ...
 
     def signal(self) -> Signal:
-        """Returns a new signal, to be waited for in this colour."""
+        """Return a new signal, to be waited for in this colour."""
         ...
 
     def detach(self, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
-        """Runs short work that ends by itself, whatever becomes of the caller."""
+        """Run short work that ends by itself, whatever becomes of the caller."""
         ...
 
     def start(self, body: Callable[[Signal], Coroutine[Any, Any, None]], name: str) -> Work:
-        """Starts work beside the caller; its signal tells it to end."""
+        """Start work beside the caller; its signal tells it to end."""
         ...
 
     def close(self) -> None:
-        """Lets go of the threads it made."""
+        """Let go of the threads it made."""
         ...
 
 
 class ThreadRunner:
     """Blocks the calling thread; works beside it in daemon threads."""
 
-    colour: Literal["blocking"] = "blocking"
+    mode: Literal["blocking"] = "blocking"
 
     def __init__(self) -> None:
         self.bind()
@@ -234,7 +234,7 @@ class ThreadRunner:
 class TaskRunner:
     """Waits in an event loop; blocking calls and work run beside it."""
 
-    colour: Literal["async"] = "async"
+    mode: Literal["async"] = "async"
 
     def __init__(self) -> None:
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -301,7 +301,7 @@ class TaskRunner:
 
 
 def is_cancelled() -> bool:
-    """Returns whether the present task was asked to end; a thread never is."""
+    """Return whether the present task was asked to end; a thread never is."""
     try:
         task = asyncio.current_task()
     except RuntimeError:
@@ -310,17 +310,17 @@ def is_cancelled() -> bool:
 
 
 def process_name() -> str:
-    """Returns what tells people which process this is."""
+    """Return what tells people which process this is."""
     return f"process {os.getpid()} on {socket.gethostname()}"
 
 
-def runner_of(colour: Colour) -> Runner:
-    """Returns a new runner."""
-    if colour == "async":
+def runner_of(mode: Mode) -> Runner:
+    """Return a new runner."""
+    if mode == "async":
         return TaskRunner()
-    if colour == "blocking":
+    if mode == "blocking":
         return ThreadRunner()
-    raise InvalidError(f"{colour!r} is no colour; a handle is `async` or `blocking`")
+    raise InvalidError(f"{mode!r} is no colour; a handle is `async` or `blocking`")
 
 
 class _ThreadPromise(Generic[T]):

@@ -13,12 +13,12 @@ from typing import Final, TypeAlias
 from urllib.parse import unquote
 
 from keepstate._clock import Clock
-from keepstate._runner import Colour, Runner
-from keepstate.engine.admission import admit_place
-from keepstate.engine.glob import escaped
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
-from keepstate.engine.transaction import Transaction
+from keepstate._runner import Mode, Runner
+from keepstate.engine.kernel.arguments import admit_place
+from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
 from keepstate.opening import source_of
 from keepstate.stores.protocol import Store
@@ -112,7 +112,7 @@ class HomeBase:
         persistence: Where to keep spaces.
         space: Instead: the space or transaction that all is in.
         default: The URL of the store, where neither is given.
-        colour: How it is used.
+        mode: How it is used.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class HomeBase:
         space: Space | Transaction | None,
         *,
         default: str,
-        colour: Colour,
+        mode: Mode,
     ) -> None:
         self.passed: Space | Transaction | None = None
         self.handle: Keepstate | None = None
@@ -132,24 +132,24 @@ class HomeBase:
                 raise InvalidError(
                     "`space` says where state is kept already; give no `persistence` beside it"
                 )
-            self.passed = admit_place("space", space, colour, Space, Transaction)
+            self.passed = admit_place("space", space, mode, Space, Transaction)
         elif isinstance(persistence, Keepstate) or hasattr(persistence, "_inner"):
-            self.handle = admit_place("persistence", persistence, colour, Keepstate)
+            self.handle = admit_place("persistence", persistence, mode, Keepstate)
         else:
             url = default if persistence is None else persistence
-            self.handle, self._is_own = Keepstate(source_of(url, colour)), True
+            self.handle, self._is_own = Keepstate(source_of(url, mode)), True
 
     def __repr__(self) -> str:
         return repr(self.passed or self.handle)
 
     @property
     def runner(self) -> Runner:
-        """Returns how the colour waits."""
+        """Return how the colour waits."""
         return self._holder.runner
 
     @property
     def clock(self) -> Clock:
-        """Returns time and randomness of this process."""
+        """Time and randomness of this process."""
         return self._holder.clock
 
     @property
@@ -159,11 +159,11 @@ class HomeBase:
         return holder
 
     def refuse_inside(self, what: str) -> None:
-        """Raises `InvalidError` inside a transaction, for what cannot wait until that applies."""
+        """Raise `InvalidError` inside a transaction, for what cannot wait until that applies."""
         if isinstance(self.passed, Transaction):
             raise InvalidError(f"{what} acts at once and cannot be part of a transaction; do it outside")
 
     async def close(self) -> None:
-        """Lets go of a store that was opened here."""
+        """Let go of a store that was opened here."""
         if self.handle is not None and self._is_own:
             await self.handle.close()

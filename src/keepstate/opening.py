@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable
-from importlib import import_module
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -20,32 +18,28 @@ import msgspec
 
 from keepstate._files import make_folder
 from keepstate._runner import (
-    Colour,
+    Mode,
     Promise,
     ThreadRunner,
     present_loop,
     reentrant_lock,
     runner_of,
 )
-from keepstate.engine.admission import admit_path
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.kernel.arguments import admit_path
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError, UnsupportedError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.kv import KeyValues, KeyValueStore
-from keepstate.stores.protocol import Coloured, Store
-from keepstate.stores.urls import StoreUrl, refuse_as_path, shown, store_class
+from keepstate.stores.protocol import HasMode, Store
+from keepstate.stores.urls import TIERED, OpensUrls, StoreUrl, backend_class, refuse_as_path, shown
 from keepstate.stores.wrappers.keyless import refused_if_encrypted
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 
 if TYPE_CHECKING:
     from keepstate.stores.wrappers.encrypted import KeyRing
-    from keepstate.sync import Keepstate as BlockingKeepstate
     from keepstate.values.pickles import SignedPickle
 
 DEFAULT_URL = "sqlite:///keepstate.db"
-
-TWINS: dict[type, Callable[[Any], Any]] = {}
-"""What makes the blocking twin of a handle in the blocking colour; `keepstate.sync` fills it on import."""
 
 _FILES = ("sqlite", "file")
 
@@ -61,7 +55,7 @@ def open(
     encryption: KeyRing | None = None,
     pickle: SignedPickle | None = None,
 ) -> Keepstate:
-    """Returns a handle on the store, for use in an event loop.
+    """Return a handle on the store, for use in an event loop.
 
     `async with keepstate.open(url) as ks:` or `ks = await keepstate.open(url)` opens it at once.
 
@@ -82,13 +76,13 @@ def open(
 
 
 def source_of(
-    url: str | PathLike[str] | Store, colour: Colour, encryption: KeyRing | None = None
+    url: str | PathLike[str] | Store, mode: Mode, encryption: KeyRing | None = None
 ) -> OpenStore | PassedStore:
-    """Returns where a handle of this colour gets its store from."""
+    """Return where a handle of this colour gets its store from."""
     if encryption is not None:
         _admit_keys(encryption)
     if isinstance(url, str):
-        return OpenStore(admit_url("url", url), colour, encryption=encryption)
+        return OpenStore(admit_url("url", url), mode, encryption=encryption)
     if isinstance(url, PathLike):
         try:
             path = Path(url)
@@ -96,7 +90,7 @@ def source_of(
             raise InvalidError(f"the store is given as {_kind_of(url)}; give a path of text") from error
         refuse_as_path("url", str(path))
         _refuse_no_text("url", str(path))
-        return OpenStore(f"sqlite:///{quote(str(path.absolute()))}", colour, encryption=encryption)
+        return OpenStore(f"sqlite:///{quote(str(path.absolute()))}", mode, encryption=encryption)
     if isinstance(url, type) or not callable(getattr(url, "apply", None)):
         raise InvalidError(
             f"the store is given as {_kind_of(url)}; give a URL such as {DEFAULT_URL}, a path, or a store "
@@ -107,9 +101,9 @@ def source_of(
             f"{url!r} was opened already; open an EncryptedStore around it, and hand that over"
         )
     if isinstance(url, StoreWrapper) and not url.is_open:
-        store = url if url.colour == colour else url.twin(runner_of(colour))
-        return _owned(store, colour)
-    return PassedStore(url, colour)
+        store = url if url.mode == mode else url.twin(runner_of(mode))
+        return _owned(store, mode)
+    return PassedStore(url, mode)
 
 
 def admit_url(what: str, url: object) -> str:
@@ -156,7 +150,7 @@ def shown_url(url: str) -> str:
 
 
 def _kind_of(given: object) -> str:
-    """Returns the class of a wrong argument: its repr may hold a password."""
+    """Return the class of a wrong argument: its repr may hold a password."""
     return f"the class {given.__name__}" if isinstance(given, type) else f"a {type(given).__name__}"
 
 
@@ -167,24 +161,33 @@ def _admit_keys(encryption: object) -> None:
         raise InvalidError(f"`encryption` is a {type(encryption).__name__}; give a KeyRing")
 
 
-def _owned(store: AnyStore, colour: Colour) -> PassedStore:
-    """Returns a source that opens a store with the first operation and closes it in the end."""
+def _owned(store: AnyStore, mode: Mode) -> PassedStore:
+    """Return a source that opens a store with the first operation and close it in the end."""
     own = _Shared(store, opens_again=True)
     own.users = 1
-    return PassedStore(store, colour, own=own)
+    return PassedStore(store, mode, own=own)
 
 
 def source_over(values: KeyValues) -> PassedStore:
-    """Returns where a blocking handle on a caller's key-value store gets its store from."""
+    """Return where a blocking handle on a caller's key-value store gets its store from."""
     return _owned(KeyValueStore(values, runner=runner_of("blocking")), "blocking")
 
 
-def blocking(handle: Keepstate) -> BlockingKeepstate:
-    """Returns the blocking twin around a handle in the blocking colour."""
-    if type(handle) not in TWINS:
-        import_module("keepstate.sync")
-    twin: BlockingKeepstate = TWINS[type(handle)](handle)
-    return twin
+def store_class(scheme: str) -> OpensUrls:
+    """Return the class that opens a scheme's URLs, also those of a store with memory in front of it.
+
+    Raises:
+        InvalidError: No backend has this scheme; the known ones are listed.
+        MissingExtraError: The backend's driver is not installed.
+    """
+    if not scheme.startswith(TIERED):
+        return backend_class(scheme)
+    backend_class(scheme.removeprefix(TIERED))
+    from keepstate.stores.wrappers.tiered import TieredStore  # loaded with the first tiered URL
+
+    tiered: Any = TieredStore  # which is used as the store that it wraps
+    wrapper: OpensUrls = tiered
+    return wrapper
 
 
 # ---- what handles share
@@ -195,7 +198,7 @@ _registry: dict[tuple[object, ...], _Shared] = {}
 
 
 def _forget_parent() -> None:
-    """Lets a forked child open its own stores; those of its parent are of no use to it."""
+    """Let a forked child open its own stores; those of its parent are of no use to it."""
     global _lock
     _registry.clear()
     _lock = reentrant_lock()
@@ -233,14 +236,14 @@ class _Shared:
         self._waiting: list[Promise[bool]] = []
 
     async def opened(self) -> bool:
-        """Returns whether the store is open: opens it, or waits for who does, and is told why it is not."""
+        """Return whether the store is open: opens it, or wait for who does, and is told why it is not."""
         self._process.check(self.store)
         with _lock:
             if self.is_open or self.is_over:
                 return self.is_open
             promise: Promise[bool] | None = None
             if self._is_opening:
-                promise = runner_of(self.store.colour).promise()
+                promise = runner_of(self.store.mode).promise()
                 self._waiting.append(promise)
             self._is_opening = True
         if promise is not None:
@@ -277,7 +280,7 @@ class _Shared:
             if not self._has_failed:
                 raise
             # A wrapper that failed has closed what was open beneath it, for good.
-            self.store = self.store.twin(runner_of(self.store.colour))
+            self.store = self.store.twin(runner_of(self.store.mode))
             await self.store.open()
 
     def _settle(self, *, is_open: bool, is_over: bool) -> None:
@@ -290,7 +293,7 @@ class _Shared:
             promise.give(is_open)
 
     def left(self) -> bool:
-        """Counts one user less, and returns whether that was the last."""
+        """Count one user less, and return whether that was the last."""
         with _lock:
             self.users -= 1
             if self.users == 0:
@@ -310,7 +313,7 @@ class OpenStore:
 
     Args:
         url: The URL.
-        colour: How the store is used.
+        mode: How the store is used.
         folder: Where a relative path begins; the working folder, if it is not given.
         private: The store itself, where it is nobody else's.
         encryption: The keys that values are encrypted under.
@@ -320,7 +323,7 @@ class OpenStore:
     def __init__(
         self,
         url: str,
-        colour: Colour,
+        mode: Mode,
         *,
         folder: str | None = None,
         private: AnyStore | None = None,
@@ -332,7 +335,7 @@ class OpenStore:
         if "\0" in self._url.path:
             raise InvalidError(f"{self._url!r} holds a NUL, and no file's name does")
         self._class = store_class(self._url.scheme)
-        self.runner = runner_of(colour)
+        self.runner = runner_of(mode)
         self._shared: _Shared | None = None
         self._closed = False
         self._folder = os.getcwd() if folder is None and self._is_relative else folder
@@ -357,16 +360,16 @@ class OpenStore:
 
     @property
     def url(self) -> str:
-        """Returns the URL without its password."""
+        """The URL without its password."""
         return str(self._url)
 
     def now(self) -> Store | None:
-        """Returns the store if it is open."""
+        """Return the store if it is open."""
         shared = self._shared
         return shared.store if shared is not None and shared.is_open else None
 
     async def opened(self) -> Store:
-        """Returns the store, opened by the first handle that needs it."""
+        """Return the store, opened by the first handle that needs it."""
         while True:
             shared = self._joined()
             if await shared.opened():
@@ -391,8 +394,8 @@ class OpenStore:
             return shared
 
     def _key(self) -> tuple[object, ...]:
-        colour = self.runner.colour
-        return self._text, self._folder, colour, present_loop(colour), id(self._private), self._encryption
+        mode = self.runner.mode
+        return self._text, self._folder, mode, present_loop(mode), id(self._private), self._encryption
 
     @property
     def _path(self) -> str:
@@ -400,7 +403,7 @@ class OpenStore:
 
     def _made(self) -> AnyStore:
         url = msgspec.structs.replace(self._url, path=self._path)
-        store = self._class.from_url(url, runner=runner_of(self.runner.colour))
+        store = self._class.from_url(url, runner=runner_of(self.runner.mode))
         if self._encryption is None:
             return store
         from keepstate.stores.wrappers.encrypted import EncryptedStore
@@ -408,19 +411,19 @@ class OpenStore:
         return EncryptedStore(store, self._encryption)
 
     async def close(self) -> None:
-        """Lets go of the store; the last handle to do so closes it."""
+        """Let go of the store; the last handle to do so closes it."""
         with _lock:
             shared, self._shared, self._closed = self._shared, None, True
             last = shared is not None and shared.left()
         if shared is not None and last:
             await shared.store.close()
 
-    def twin(self, colour: Colour) -> OpenStore:
-        """Returns the same store for another colour."""
-        private = None if self._private is None else self._private.twin(runner_of(colour))
+    def twin(self, mode: Mode) -> OpenStore:
+        """Return the same store for another colour."""
+        private = None if self._private is None else self._private.twin(runner_of(mode))
         twin = OpenStore(
             self._text,
-            colour,
+            mode,
             folder=self._folder,
             private=private,
             encryption=self._encryption,
@@ -429,12 +432,8 @@ class OpenStore:
         twin._closed = self._closed
         return twin
 
-    def blocking(self, handle: Keepstate) -> BlockingKeepstate:
-        """Returns the twin around a handle in the blocking colour."""
-        return blocking(handle)
-
     def pickled(self) -> tuple[Any, ...]:
-        """Returns a function and its arguments that make this source again."""
+        """Return a function and its arguments that make this source again."""
         if self._is_private:
             raise TypeError(
                 "memory:// is private to one handle and cannot be pickled; use memory://NAME, or a file"
@@ -442,22 +441,22 @@ class OpenStore:
         if self._encryption is not None:
             raise TypeError(f"a handle with keys cannot be pickled; open {self.url} where it is used")
         options = {"folder": self._folder, "makes_folder": self._makes_folder}
-        return _again, self._text, self.runner.colour, options
+        return _again, self._text, self.runner.mode, options
 
 
-def _again(url: str, colour: Colour, options: dict[str, Any]) -> OpenStore:
-    return OpenStore(url, colour, **options)
+def _again(url: str, mode: Mode, options: dict[str, Any]) -> OpenStore:
+    return OpenStore(url, mode, **options)
 
 
 class PassedStore:
     """A store that the caller opened, and closes; or the twin of one, which nobody else knows."""
 
-    def __init__(self, store: Store, colour: Colour, *, own: _Shared | None = None) -> None:
-        if isinstance(store, Coloured) and store.colour != colour:
-            right = "keepstate.open" if store.colour == "async" else "keepstate.sync.open"
-            raise InvalidError(f"{store!r} is {store.colour}; hand it to {right}")
+    def __init__(self, store: Store, mode: Mode, *, own: _Shared | None = None) -> None:
+        if isinstance(store, HasMode) and store.mode != mode:
+            right = "keepstate.open" if store.mode == "async" else "keepstate.sync.open"
+            raise InvalidError(f"{store!r} is {store.mode}; hand it to {right}")
         self._passed, self._own = store, own
-        self.runner = runner_of(colour)
+        self.runner = runner_of(mode)
 
     @property
     def _store(self) -> Store:
@@ -465,35 +464,31 @@ class PassedStore:
 
     @property
     def url(self) -> str:
-        """Returns what names the store."""
-        return self._store.url if isinstance(self._store, Coloured) else repr(self._store)
+        """Return what names the store."""
+        return self._store.url if isinstance(self._store, HasMode) else repr(self._store)
 
     def now(self) -> Store | None:
-        """Returns the store if it is open."""
+        """Return the store if it is open."""
         return self._store if self._own is None or self._own.is_open else None
 
     async def opened(self) -> Store:
-        """Returns the store."""
+        """Return the store."""
         while self._own is not None and not await self._own.opened():
             if self._own.is_over:
                 raise ClosedError(f"{self._store!r} is closed, and so is the handle that it belongs to")
         return self._store
 
     async def close(self) -> None:
-        """Closes only what it opened itself."""
+        """Close only what it opened itself."""
         if self._own is not None and self._own.users and self._own.left():
             await self._own.store.close()
 
-    def twin(self, colour: Colour) -> PassedStore:
-        """Returns the same store for another colour."""
+    def twin(self, mode: Mode) -> PassedStore:
+        """Return the same store for another colour."""
         if not isinstance(self._store, AnyStore):
             raise UnsupportedError(f"{self._store!r} has no twin in another colour; open it there")
-        return _owned(self._store.twin(runner_of(colour)), colour)
-
-    def blocking(self, handle: Keepstate) -> BlockingKeepstate:
-        """Returns the twin around a handle in the blocking colour."""
-        return blocking(handle)
+        return _owned(self._store.twin(runner_of(mode)), mode)
 
     def pickled(self) -> tuple[Any, ...]:
-        """Raises: an opened store stays in its process."""
+        """Raise: an opened store stays in its process."""
         raise TypeError(f"{self._store!r} cannot be pickled; open it by its URL")

@@ -27,6 +27,7 @@ import keepstate
 from keepstate import Session, sync
 from keepstate.adapters.langchain import KeepstateChatMessageHistory
 from keepstate.errors import InvalidError
+from keepstate.sync import of
 
 USAGE = {"input_tokens": 7, "output_tokens": 3, "total_tokens": 10, "input_token_details": {"cache_read": 2}}
 IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}
@@ -141,15 +142,15 @@ CONFIG: Any = {"configurable": {"session_id": "s-1"}}
 
 
 @pytest.mark.filterwarnings("ignore:RunnableWithMessageHistory is deprecated")
-@pytest.mark.parametrize("colour", ["async", "blocking"])
-def test_a_chain_remembers_by_invoke_and_ainvoke_whatever_the_session_s_colour(url: str, colour: str) -> None:
+@pytest.mark.parametrize("mode", ["async", "blocking"])
+def test_a_chain_remembers_by_invoke_and_ainvoke_whatever_the_session_s_mode(url: str, mode: str) -> None:
     async def whole() -> None:
         async with keepstate.open(url) as ks:
 
             def history_of(session_id: str) -> BaseChatMessageHistory:
-                if colour == "async":
+                if mode == "async":
                     return KeepstateChatMessageHistory(Session(session_id, persistence=ks))
-                return KeepstateChatMessageHistory(sync.Session(session_id, persistence=ks.sync))
+                return KeepstateChatMessageHistory(sync.Session(session_id, persistence=of(ks)))
 
             remembers = chain(["What dates?", "I book."], history_of)
             assert (await remembers.ainvoke({"input": "Book a flight"}, CONFIG)).content == "What dates?"

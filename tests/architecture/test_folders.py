@@ -39,7 +39,7 @@ def inits() -> Iterator[Path]:
 
 
 def only_names(statement: ast.stmt) -> bool:
-    """Says whether a statement is a docstring, an import, or a list of names."""
+    """Return whether a statement is a docstring, an import, or a list of names."""
     match statement:
         case ast.Expr(value=ast.Constant(value=str())) | ast.Import() | ast.ImportFrom():
             return True
@@ -52,7 +52,7 @@ def only_names(statement: ast.stmt) -> bool:
 
 
 def loads_lazily(statement: ast.stmt) -> bool:
-    """Says whether a statement belongs to the top folder's table of names that are loaded when asked for."""
+    """Return whether a statement belongs to the top folder's table of lazily loaded names."""
     match statement:
         case ast.FunctionDef(name=name):
             return name in LAZY

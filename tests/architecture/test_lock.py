@@ -69,7 +69,7 @@ def test_the_lock_brings_what_builds_and_installs_it() -> None:
 
 
 def packages() -> Iterator[tuple[str, list[str]]]:
-    """Yields each package's line and its hashes."""
+    """Yield each package's line and its hashes."""
     for block in re.split(r"\n(?=\S)", LOCK.strip()):
         line, *hashes = (part.strip().removesuffix("\\").strip() for part in block.splitlines())
         yield line, hashes
@@ -80,7 +80,7 @@ def locked() -> Iterator[Requirement]:
 
 
 def asked_for() -> Iterator[Requirement]:
-    """Yields what the project itself needs, with every extra and the test group."""
+    """Yield what the project itself needs, with every extra and the test group."""
     project = PROJECT["project"]
     groups = [project["dependencies"], *project["optional-dependencies"].values()]
     groups.append(PROJECT["dependency-groups"]["test"])

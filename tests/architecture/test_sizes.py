@@ -34,7 +34,7 @@ def functions(tree: ast.Module) -> Iterator[Function]:
 
 
 def length_of(function: Function) -> int:
-    """Returns the function's lines without those of its docstring, which may be as long as it has to say."""
+    """Return the function's lines without those of its docstring, which may be as long as it has to say."""
     lines = (function.end_lineno or function.lineno) - function.lineno + 1
     first = function.body[0]
     if ast.get_docstring(function) is not None and first.end_lineno is not None:

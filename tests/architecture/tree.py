@@ -12,7 +12,7 @@ FOLDERS = ("src", "tests", "tools", "bench", "docs", ".ci")
 
 
 def files() -> list[Path]:
-    """Returns every file that is written by hand or generated into the checkout, in order."""
+    """Return every file that is written by hand or generated into the checkout, in order."""
     found = [path for path in ROOT.iterdir() if path.is_file() and path.name not in NOT_OURS]
     for folder in FOLDERS:
         for here, names, texts in os.walk(ROOT / folder):
@@ -22,10 +22,10 @@ def files() -> list[Path]:
 
 
 def python_files() -> list[Path]:
-    """Returns every Python file of the checkout."""
+    """Return every Python file of the checkout."""
     return [path for path in files() if path.suffix == ".py"]
 
 
 def shown(path: Path) -> str:
-    """Returns the path as a message names it."""
+    """Return the path as a message names it."""
     return path.relative_to(ROOT).as_posix()

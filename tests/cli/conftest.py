@@ -26,11 +26,11 @@ class Ended:
     err: str
 
     def json(self) -> Any:
-        """Returns what it printed as one JSON document."""
+        """Return what it printed as one JSON document."""
         return json.loads(self.out)
 
     def lines(self) -> list[Any]:
-        """Returns what it printed as JSON lines."""
+        """Return what it printed as JSON lines."""
         return [json.loads(line) for line in self.out.splitlines()]
 
 
@@ -48,7 +48,7 @@ def url(tmp_path: Path) -> str:
 def keepstate(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> Keepstate:
-    """Runs the command in this process: ten times faster than starting Python for each."""
+    """Run the command in this process: ten times faster than starting Python for each."""
     from keepstate.cli.commands import run
 
     monkeypatch.chdir(tmp_path)
@@ -65,7 +65,7 @@ def keepstate(
 
 @pytest.fixture
 def shell(url: str, tmp_path: Path) -> Keepstate:
-    """Runs the command as a person does, where its environment, modules or pipes matter."""
+    """Run the command as a person does, where its environment, modules or pipes matter."""
 
     def ended(*words: str, stdin: str = "", **environment: str) -> Ended:
         done = subprocess.run(
@@ -85,7 +85,7 @@ def shell(url: str, tmp_path: Path) -> Keepstate:
 
 @pytest.fixture
 def started(url: str, tmp_path: Path) -> Iterator[Started]:
-    """Starts a command and does not wait for it."""
+    """Start a command and do not wait for it."""
     processes: list[subprocess.Popen[str]] = []
 
     def start(*words: str, command: Sequence[str] = COMMAND) -> subprocess.Popen[str]:

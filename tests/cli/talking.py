@@ -16,7 +16,7 @@ def _extend(before: list[str], writes: list[list[str]]) -> list[str]:
     return [*before, *(one for write in writes for one in write)]
 
 
-class Talk(MessagesState):
+class ConversationStore(MessagesState):
     """Messages, who is asked, and a log of which a checkpoint holds only what was added."""
 
     log: Annotated[list[str], DeltaChannel(_extend, snapshot_frequency=3)]
@@ -24,18 +24,18 @@ class Talk(MessagesState):
 
 
 def graph(saver: Any) -> Any:
-    """Returns a graph with a subgraph, which asks its user at the end of each turn."""
+    """Return a graph with a subgraph, which asks its user at the end of each turn."""
 
-    def model(state: Talk) -> Any:
+    def model(state: ConversationStore) -> Any:
         return {"messages": [AIMessage(f"re: {state['messages'][-1].content}")], "user": {"ann"}}
 
-    def ask(_state: Talk) -> Any:
+    def ask(_state: ConversationStore) -> Any:
         return {"log": [str(interrupt({"right?": True}))]}
 
-    inner = StateGraph(Talk)
+    inner = StateGraph(ConversationStore)
     inner.add_node("model", model)
     inner.add_edge(START, "model")
-    outer = StateGraph(Talk)
+    outer = StateGraph(ConversationStore)
     outer.add_node("inner", inner.compile(checkpointer=True))
     outer.add_node("ask", ask)
     outer.add_edge(START, "inner")
@@ -48,7 +48,7 @@ def config(thread: str) -> Any:
 
 
 def turns(thread: str) -> list[Any]:
-    """Returns what is said in a thread: each second question is answered, the last is open."""
+    """Return what is said in a thread: each second question is answered, the last is open."""
     said: list[Any] = []
     for turn in range(TURNS):
         said.append({"messages": [("user", f"{thread} says {turn}")], "log": [f"turn {turn}"]})

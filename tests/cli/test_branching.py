@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import keepstate.sync
-from keepstate.engine import layout
+from keepstate.engine.kernel import layout
 from keepstate.stores.protocol import Batch, Delete
 from tests.cli.conftest import Keepstate
 
@@ -18,14 +18,14 @@ keepstate_open = keepstate.sync.open
 
 @pytest.fixture(autouse=True)
 def _run(url: str) -> None:
-    """Makes a space of three commits."""
+    """Make a space of three commits."""
     with keepstate_open(url, author="planner") as ks:
         for n in (1, 2, 3):
             ks.space("run").history.commit({"n": n, "plan": {"step": n}}, message=f"step {n}")
 
 
 def both_sides_change(url: str) -> None:
-    """Lets main and the branch `try` set the same to different values."""
+    """Let main and the branch `try` set the same to different values."""
     with keepstate_open(url) as ks:
         history = ks.space("run").history
         history.branch("try")
@@ -267,7 +267,7 @@ def test_verifying_ends_with_5_where_an_object_is_gone(keepstate: Keepstate, url
 
 
 async def lose_an_object(url: str) -> None:
-    """Makes the space `big`, and deletes one object of its history."""
+    """Make the space `big`, and delete one object of its history."""
     async with keepstate.open(url) as ks:
         await ks.space("big").history.commit({"list": list(range(5_000))})
         page = await ks.store.scan("big", layout.STATES)

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 import keepstate as ks_package
-from keepstate.stores.sqlite.cells import TABLE_LEAF
+from keepstate.stores.recovery.cells import TABLE_LEAF
 from keepstate.testing.servers import Redis
 from tests.cli.conftest import Keepstate
 
@@ -39,7 +39,7 @@ async def _fill(url: str) -> None:
 
 
 async def _told(url: str) -> dict[str, Any]:
-    """Returns all that a reader sees of the space."""
+    """Return all that a reader sees of the space."""
     async with ks_package.open(url) as ks:
         run = ks.space("run")
         return {
@@ -64,7 +64,7 @@ def _filled(url: str) -> dict[str, Any]:
 
 
 def _damage(path: Path, wanted: bytes) -> int:
-    """Changes a byte of a value that stands in the file, and returns where."""
+    """Change a byte of a value that stands in the file, and return where."""
     data = path.read_bytes()
     at = data.index(wanted) + len(wanted) // 2
     path.write_bytes(data[:at] + b"#" + data[at + 1 :])

@@ -104,7 +104,7 @@ def shows_each_manager(out: str) -> None:
 
 
 def shows_a_history(keepstate: Keepstate, url: str, out: str, killed: str) -> None:
-    """Checks the commands that the end of the demo shows: run again, they say what was told."""
+    """Check the commands that the end of the demo shows: run again, they say what was told."""
     early, before, changed, done = [
         shlex.split(words) for words in re.findall(r"^\$ keepstate (.+)$", out, re.MULTILINE)
     ]
@@ -118,12 +118,12 @@ def shows_a_history(keepstate: Keepstate, url: str, out: str, killed: str) -> No
 
 
 def form_of(line: str) -> str:
-    """Returns a line of what happened without its numbers and names."""
+    """Return a line of what happened without its numbers and names."""
     return re.sub(r"\d[\d,]*", "N", re.sub(r"\S+\.py", "M", re.sub(r"\b(ada|ben)\b", "A", line)))
 
 
 def in_order(lines: list[str], *patterns: str) -> bool:
-    """Says whether there is a line for each pattern, one behind the other."""
+    """Return whether there is a line for each pattern, one behind the other."""
     left = iter(lines)
     return all(any(re.match(pattern, line) for line in left) for pattern in patterns)
 

@@ -11,7 +11,7 @@ from tests.cli.conftest import Ended, Keepstate
 
 
 def _risks(told: Ended) -> dict[str, Any]:
-    """Returns the findings that are not well by the last word of their subject: the setting's name."""
+    """Return the findings that are not well by the last word of their subject: the setting's name."""
     return {f["subject"].split()[-1]: f for f in told.json()["findings"] if not f["well"]}
 
 

@@ -43,7 +43,7 @@ def test_each_option_has_a_row_that_names_its_command() -> None:
 
 
 def options(name: str) -> list[str]:
-    """Returns a command's own options as they are typed."""
+    """Return a command's own options as they are typed."""
     command = app
     for word in name.split():
         command = command[word]

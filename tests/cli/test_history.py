@@ -27,7 +27,7 @@ TALK = [
 
 @pytest.fixture(autouse=True)
 def _run(url: str) -> None:
-    """Makes a space with five commits on main, and a tag on the first."""
+    """Make a space with five commits on main, and a tag on the first."""
     with keepstate.sync.open(url, author="planner") as ks:
         history = ks.space("run").history
         history.commit({"plan": PLAN, "a.b": [1, 2]}, message="begin")
@@ -274,7 +274,7 @@ def test_people_at_a_terminal_see_colours_and_lines_that_fit(url: str) -> None:
 
 
 def at_terminal(url: str, *words: str, **environment: str) -> str:
-    """Returns what a terminal of 60 columns gets to show."""
+    """Return what a terminal of 60 columns gets to show."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(ours, termios.TIOCSWINSZ, struct.pack("HHHH", 24, 60, 0, 0))
     kept = {name: os.environ[name] for name in ("PATH", "HOME", "TMPDIR") if name in os.environ}

@@ -285,7 +285,7 @@ def test_an_import_that_is_killed_goes_on_where_it_was(
 
 
 def kill_when_there(started: Started, url: str, space: str) -> bool:
-    """Kills an import as soon as a space has something, and says whether it was still running."""
+    """Kill an import as soon as a space has something, and return whether it was still running."""
     process = started("import", "many.jsonl")
     with keepstate_open(url) as ks:
         while not ks.space(space).revision() and process.poll() is None:

@@ -235,7 +235,7 @@ def test_a_class_that_nobody_allowed_is_named_and_nothing_of_it_made(
 
 
 def _stores(path: str, thread: str, encoded: bytes) -> None:
-    """Puts bytes of somebody else's making into a database."""
+    """Put bytes of somebody else's making into a database."""
     with SqliteSaver.from_conn_string(path) as saver:
         saver.setup()
         given = ormsgpack.packb({"v": 4, "id": "1", "channel_values": {"x": 0}})

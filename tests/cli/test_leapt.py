@@ -27,7 +27,7 @@ def _store(kind: str, path: Path, clock: ManualClock) -> StoreBase:
 
 
 async def _leap(store: StoreBase, clock: ManualClock) -> None:
-    """Writes before and after both clocks leap."""
+    """Write before and after both clocks leap."""
     async with ks_package.open(await store.open()) as ks:
         run = ks.space("run")
         async with run.transaction() as tx:

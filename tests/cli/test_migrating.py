@@ -69,12 +69,12 @@ def modules(tmp_path: Path) -> Path:
 
 
 def put(module: str, url: str, folder: Path, space: str) -> None:
-    """Puts a document with the code of a module, in a process of its own."""
+    """Put a document with the code of a module, in a process of its own."""
     run(PUT.format(module, url, space), folder)
 
 
 def run(code: str, folder: Path) -> None:
-    """Runs code that finds the modules, in a process of its own."""
+    """Run code that finds the modules, in a process of its own."""
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     subprocess.run([sys.executable, "-c", code], env=environment, check=True)
 

@@ -142,7 +142,7 @@ def mode(path: Path) -> int:
 
 @pytest.fixture
 def exported(tmp_path: Path) -> Any:
-    """Exports one history to a path."""
+    """Export one history to a path."""
     with sync.open("memory://") as ks:
         space = ks.space("s", record=True)
         space.documents.put("plan", 1)

@@ -28,7 +28,7 @@ MOMENTS: Final[tuple[tuple[Call, ...], ...]] = (("write",), ("sync",), ("write",
 
 @contextmanager
 def opened(kind: str, path: Path, disk: CuttingDisk | None = None) -> Iterator[StoreBase]:
-    """Opens a store above a disk, and closes it."""
+    """Open a store above a disk, and close it."""
     files = SYSTEM_FILES if disk is None else DiskFiles(disk)
     with ExitStack() as stack:
         if kind == "file":
@@ -45,7 +45,7 @@ def opened(kind: str, path: Path, disk: CuttingDisk | None = None) -> Iterator[S
 
 
 def acknowledged(store: StoreBase, number: int) -> bool:
-    """Writes one key, and returns whether that was acknowledged."""
+    """Write one key, and return whether that was acknowledged."""
     try:
         write(store, number)
     except StorageError:
@@ -54,7 +54,7 @@ def acknowledged(store: StoreBase, number: int) -> bool:
 
 
 def write(store: StoreBase, number: int) -> None:
-    """Writes one key; raises what was answered instead of an acknowledgement."""
+    """Write one key; raises what was answered instead of an acknowledgement."""
     outcome = finish(store.apply([Batch(SPACE, [Put(_key(number), b"%d " % number * 300)])]))[0]
     if isinstance(outcome, KeepstateError):
         raise outcome
@@ -89,7 +89,7 @@ def cut_off(kind: str, place: Path, chance: Random) -> None:
 
 
 def _found(kind: str, path: Path, numbers: list[int]) -> int:
-    """Returns how many of the keys a copy of the files has; none if it does not open."""
+    """Return how many of the keys a copy of the files has; none if it does not open."""
     try:
         with opened(kind, path) as store:
             read = finish(store.read(SPACE, [_key(number) for number in numbers]))

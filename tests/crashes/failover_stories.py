@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from keepstate._runner import Colour, TaskRunner, ThreadRunner
-from keepstate.engine.space import Space
+from keepstate._runner import Mode, TaskRunner, ThreadRunner
+from keepstate.engine.space.space import Space
 from keepstate.errors import (
     HistoryLostError,
     LeaseLostError,
@@ -39,29 +39,29 @@ class Cast:
 
     url: str
     space: str
-    colour: Colour
+    mode: Mode
     opened: list[RedisStore] = field(default_factory=list)
 
     async def client(self) -> RedisStore:
-        """Returns a client that has seen nothing."""
-        runner = TaskRunner() if self.colour == "async" else ThreadRunner()
+        """Return a client that has seen nothing."""
+        runner = TaskRunner() if self.mode == "async" else ThreadRunner()
         self.opened.append(await RedisStore(StoreUrl.parse(self.url), runner=runner).open())
         return self.opened[-1]
 
     async def end(self) -> None:
-        """Closes what was opened."""
+        """Close what was opened."""
         for store in self.opened:
             await store.close()
 
     async def stranger(self, *values: bytes) -> RedisStore:
-        """Returns somebody else, who has seen nothing and writes over what is there now."""
+        """Return somebody else, who has seen nothing and write over what is there now."""
         store = await self.client()
         for value in values:
             await applied(store, self.space, Put(A, value))
         return store
 
     def of(self, store: RedisStore) -> Space:
-        """Returns the space in the hands of a client."""
+        """Return the space in the hands of a client."""
         return space_in(store, self.space)
 
 
@@ -70,7 +70,7 @@ Call = Callable[[RedisStore], Awaitable[object]]
 
 
 async def refusal_of(call: Call, store: RedisStore) -> object:
-    """Returns what a call raises or answers; a drop under which the connection broke is made once more."""
+    """Return what a call raises or answer; a drop under which the connection broke is made once more."""
     try:
         try:
             answer = await call(store)
@@ -255,14 +255,14 @@ async def a_state_read_before_is_void_although_its_revision_is_a_stranger_s_now(
     cast: Cast,
 ) -> AsyncGenerator[None]:
     space = cast.of(await cast.client())
-    first, second = [KeyedState("t", space=space, keys=KEYS, _colour=cast.colour) for _ in range(2)]
+    first, second = [KeyedState("t", space=space, keys=KEYS, _mode=cast.mode) for _ in range(2)]
     await first.commit(MutationBatch().update(Plan, "kept").update(Visits, 1))
     yield
     await first.commit(MutationBatch().update(Plan, "lost").update(Goal, "lost"))
     await second.refresh()
     late = first.begin_mutation().update(Plan, "late")
     yield
-    stranger = KeyedState("t", space=cast.of(await cast.client()), keys=KEYS, _colour=cast.colour)
+    stranger = KeyedState("t", space=cast.of(await cast.client()), keys=KEYS, _mode=cast.mode)
     for _ in range(3):
         await stranger.commit(MutationBatch().update(Visits, 1))
 

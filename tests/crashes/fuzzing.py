@@ -15,8 +15,8 @@ import atheris
 
 with atheris.instrument_imports(include=["keepstate"]):
     from keepstate import KeepstateError, KeyRing, SignedPickle
-    from keepstate.engine.large_values import manifest_of
-    from keepstate.engine.tasks import opened
+    from keepstate.engine.kernel.large_values import manifest_of
+    from keepstate.engine.queue.tasks import opened
     from keepstate.stores.file.frames import Head, frames
     from keepstate.stores.redis.encoding import decode_changes
     from keepstate.stores.wrappers.encrypted.sealing import Sealer
@@ -81,14 +81,14 @@ MOST_MIB = 1024
 
 
 def corpus(folder: Path) -> None:
-    """Writes what to begin with: bytes that really are stored."""
+    """Write what to begin with: bytes that really are stored."""
     folder.mkdir(parents=True, exist_ok=True)
     for place, (_, written) in enumerate([*VALUES, *KEYS]):
         (folder / f"vector-{place}").write_bytes(bytes.fromhex(written))
 
 
 def main(target: str, inputs: str, seed: str, folder: str) -> None:
-    """Fuzzes one target."""
+    """Fuzz one target."""
     read = TARGETS[target]
 
     def survives(data: bytes) -> None:

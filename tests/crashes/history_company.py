@@ -28,7 +28,7 @@ BLOCKS = [[f"block {n} line {line} " * 12 for line in range(40)] for n in range(
 
 
 def fingerprint(value: Any) -> str:
-    """Returns the digest of a value, in whatever order its dicts are."""
+    """Return the digest of a value, in whatever order its dicts are."""
     return hashlib.sha256(repr(_ordered(value)).encode()).hexdigest()[:32]
 
 
@@ -94,7 +94,7 @@ class Writer:
         self._turn = 0
 
     async def turn(self) -> None:
-        """Does one thing."""
+        """Do one thing."""
         ways: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (6, self._edit), (2, self._append), (2, self._count), (2, self._append_to_main), (2, self._side),
             (2, self._branch), (2, self._tag), (3, self._move), (3, self._drop_name), (1, self._rollback),
@@ -140,7 +140,7 @@ class Writer:
         self._took(await self._history.append("items", *new, branch=self._name), state)
 
     async def _large(self) -> None:
-        """Commits more objects than one batch takes: some go ahead."""
+        """Commit more objects than one batch takes: some go ahead."""
         draft = await self._history.begin(self._name)
         salt = self._dice.randrange(2)
         draft["large"] = {f"{n}": [f"{salt} {n} " + "x" * 4_200] for n in range(self._objects)}
@@ -194,19 +194,19 @@ class Writer:
         self.told.tags[name] = (await self._history.tag(name, await self._somewhere())).commit
 
     async def _somewhere(self) -> str:
-        """Returns a commit by the branch that leads there, or by an id that may soon be nobody's."""
+        """Return a commit by the branch that leads there, or by an id that may soon be nobody's."""
         place = self._place()
         return place if self._dice.random() < 0.5 else (await self._history.find(place)).id
 
     async def _side(self) -> None:
-        """Makes a branch whose commit nothing else leads to."""
+        """Make a branch whose commit nothing else leads to."""
         name = f"{self._letter()}{self._name}/{self._turn}"
         state = {"side": self._turn, "blocks": self._dice.sample(BLOCKS, 2)}
         commit = await self._history.commit(state, branch=name, expected_head="")
         self.told.states[commit.id], self.told.branches[name] = fingerprint(state), commit.id
 
     async def _move(self) -> None:
-        """Gives a commit another name, and takes the one that it had."""
+        """Give a commit another name, and take the one that it had."""
         names = {False: self.told.tags, True: self.told.branches}
         was_branch = self._dice.choice((False, True))
         old = self._dice.choice(sorted(names[was_branch].keys() - {self._name}) or [self._name])
@@ -222,7 +222,7 @@ class Writer:
         await forget(old)
 
     def _letter(self) -> str:
-        """Returns what lets a name stand anywhere among the others."""
+        """Return what lets a name stand anywhere among the others."""
         return self._dice.choice("amz")
 
     async def _drop_name(self) -> None:
@@ -256,7 +256,7 @@ class Collected:
 
 
 async def collect_once(history: History, dice: random.Random, collected: Collected) -> None:
-    """Prunes or collects once."""
+    """Prune or collects once."""
     try:
         if dice.random() < 0.5:
             collected.removed += (await history.prune(keep_last=KEEP_LAST)).removed
@@ -270,7 +270,7 @@ async def collect_once(history: History, dice: random.Random, collected: Collect
 
 
 async def judge(history: History, told: Iterable[Told], forks: Callable[[str], History]) -> list[str]:
-    """Returns what is not as its writer has it, of all that a branch or tag leads to."""
+    """Return what is not as its writer has it, of all that a branch or tag leads to."""
     told = list(told)
     findings = [fault for one in told for fault in one.faults]
     states = {id: state for one in told for id, state in one.states.items()}

@@ -11,9 +11,9 @@ from unittest.mock import patch
 
 import keepstate
 from keepstate._runner import TaskRunner
-from keepstate.engine import layout
-from keepstate.engine.history import collecting
+from keepstate.engine.history import garbage
 from keepstate.engine.history.history import History
+from keepstate.engine.kernel import layout
 from keepstate.errors import NotFoundError
 from keepstate.stores.memory import MemoryHeap, MemoryStore
 from keepstate.stores.protocol import Batch, Changes, Outcome, Page, Reading
@@ -58,10 +58,10 @@ class PausingStore(MemoryStore):
 
 
 async def play(seed: int, turns: int) -> tuple[list[str], Collected, list[Told]]:
-    """Lets three writers do so many turns each beside two collectors; returns what a judge finds."""
+    """Let three writers do so many turns each beside two collectors; returns what a judge finds."""
     with (
         patch.object(limits, "BATCH_WRITES", BATCH_WRITES),
-        patch.object(collecting, "_BY_BATCH", BATCH_WRITES // 2),
+        patch.object(garbage, "_BY_BATCH", BATCH_WRITES // 2),
     ):
         return await _played(seed, turns)
 

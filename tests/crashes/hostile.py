@@ -9,7 +9,7 @@ from typing import Any
 from keepstate import KeepstateError, sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
-from keepstate.engine.tasks import TaskState
+from keepstate.engine.queue.tasks import TaskState
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Put
 from keepstate.testing.clocks import ManualClock
@@ -27,7 +27,7 @@ _ODD = (
 
 
 def bent(data: bytes, random: Random) -> bytes:
-    """Returns the bytes changed in one way: a bit, a cut, an end, some bytes, or all of them."""
+    """Return the bytes changed in one way: a bit, a cut, an end, some bytes, or all of them."""
     changed = bytearray(data[:_MOST_BENT])
     at = random.randrange(len(changed) + 1)
     match random.randrange(6):
@@ -47,7 +47,7 @@ def bent(data: bytes, random: Random) -> bytes:
 
 
 def used_space() -> list[Row]:
-    """Returns the rows of a space in which every part was used."""
+    """Return the rows of a space in which every part was used."""
     store = finish(MemoryStore(runner=ThreadRunner(), clock=ManualClock()).open())
     space = sync.open(store, author="somebody").space("s")
     space.documents.put("a", {"x": 1, "when": None})
@@ -72,7 +72,7 @@ def used_space() -> list[Row]:
 
 
 def hostile_rows(rows: Sequence[Row], random: Random) -> list[Row]:
-    """Returns the rows, some of them bent, moved, or joined by ones whose keys are bent."""
+    """Return the rows, some of them bent, moved, or joined by ones whose keys are bent."""
     bad = list(rows)
     for _ in range(random.choice((1, 1, 2, 4))):
         place = random.randrange(len(bad))
@@ -90,7 +90,7 @@ def hostile_rows(rows: Sequence[Row], random: Random) -> list[Row]:
 
 
 def store_of(rows: Sequence[Row]) -> MemoryStore | None:
-    """Returns an opened store with these rows, or None if a store would not take them."""
+    """Return an opened store with these rows, or None if a store would not take them."""
     store = finish(MemoryStore(runner=ThreadRunner(), clock=ManualClock()).open())
     try:
         finish(store.apply([Batch("s", [Put(key, value) for key, value in rows])]))
@@ -101,7 +101,7 @@ def store_of(rows: Sequence[Row]) -> MemoryStore | None:
 
 
 def every_use(ks: sync.Keepstate) -> Iterator[Callable[[], Any]]:
-    """Yields all that a program may do with a space that it has found."""
+    """Yield all that a program may do with a space that it has found."""
     space = ks.space("s")
 
     def watched() -> list[Any]:

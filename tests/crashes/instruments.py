@@ -90,7 +90,7 @@ def power_cuts(kind: str, count: int) -> Instrument:
 
 @contextmanager
 def _closed_in_the_end() -> Generator[None]:
-    """Closes the stores that a failed comparison has left open."""
+    """Close the stores that a failed comparison has left open."""
     right, stores = power_workload.opened, list[StoreBase]()
 
     def opened(*args: Any) -> StoreBase:
@@ -106,7 +106,7 @@ def _closed_in_the_end() -> Generator[None]:
 
 
 def _read_during_syncs(place: Path, _request: pytest.FixtureRequest) -> None:
-    """Reads while the disk is still at work: nothing may be seen that a power cut could take back."""
+    """Read while the disk is still at work: nothing may be seen that a power cut could take back."""
     acknowledged = 0
 
     class Reading(Disk):
@@ -126,7 +126,7 @@ def _read_during_syncs(place: Path, _request: pytest.FixtureRequest) -> None:
 
 
 def _flipped_bits(place: Path, _request: pytest.FixtureRequest) -> None:
-    """Flips bits in the heads of a journal's frames: damage is told, and takes nothing with it."""
+    """Flip bits in the heads of a journal's frames: damage is told, and take nothing with it."""
     path, count = place / "journal", 4
     store = finish(FileStore(path, runner=ThreadRunner(), clock=ManualClock()).open())
     for number in range(count):
@@ -147,7 +147,7 @@ def _flipped_bits(place: Path, _request: pytest.FixtureRequest) -> None:
 
 
 def _failing_syncs(place: Path, _request: pytest.FixtureRequest) -> None:
-    """Fails one sync: what it was for is in doubt, and nothing is written after it."""
+    """Fail one sync: what it was for is in doubt, and nothing is written after it."""
     disk = FailingDisk()
     store = FileStore(place / "journal", runner=ThreadRunner(), files=DiskFiles(disk))
     finish(store.open())
@@ -160,7 +160,7 @@ def _failing_syncs(place: Path, _request: pytest.FixtureRequest) -> None:
 
 
 def _flipped_tables(place: Path, _request: pytest.FixtureRequest) -> None:
-    """Flips bits where a database's pages say how many rows they hold: none may be missing without a word."""
+    """Flip bits where a database's pages say how many rows they hold: none may be missing without a word."""
     path, count = place / "keepstate.db", 40
     keys = [b"\x01%d" % number for number in range(count)]
     store = _database(path)
@@ -178,7 +178,7 @@ def _flipped_tables(place: Path, _request: pytest.FixtureRequest) -> None:
 
 
 def _found(path: Path, keys: list[bytes]) -> int | None:
-    """Returns how many entries are there, None if the damage was told."""
+    """Return how many entries are there, None if the damage was told."""
     store: SqliteStore | None = None
     try:
         store = _database(path)
@@ -197,7 +197,7 @@ def _database(path: Path) -> SqliteStore:
 
 
 def _moved_values(_place: Path, _request: pytest.FixtureRequest) -> None:
-    """Moves a sealed value to another key, and to another space."""
+    """Move a sealed value to another key, and to another space."""
     sealer = Sealer(KeyRing(bytes(32)), bytes(16), ManualClock())
     sealed = sealer.seal(SPACE, KEY, b"secret")
     assert sealer.open(SPACE, KEY, sealed).value == b"secret"
@@ -208,7 +208,7 @@ def _moved_values(_place: Path, _request: pytest.FixtureRequest) -> None:
 
 
 def _altered_rows(_place: Path, _request: pytest.FixtureRequest) -> None:
-    """Puts a sealed value with a time to live back into rows of other terms."""
+    """Put a sealed value with a time to live back into rows of other terms."""
     plain = finish(MemoryStore(runner=ThreadRunner(), clock=ManualClock()).open())
     store = finish(EncryptedStore(plain, KeyRing(bytes(32)), clock=ManualClock()).open())
     finish(store.apply([Batch(SPACE, [Put(KEY, b"lease", ttl_ms=5)], [Check(KEY, version=ABSENT)])]))
@@ -226,7 +226,7 @@ def _altered_rows(_place: Path, _request: pytest.FixtureRequest) -> None:
 
 
 def _searched_names(_place: Path, _request: pytest.FixtureRequest) -> None:
-    """Searches the keys of an encrypted store for the digest of each id that an event may have."""
+    """Search the keys of an encrypted store for the digest of each id that an event may have."""
     plain = finish(MemoryStore(runner=ThreadRunner(), clock=ManualClock()).open())
     try:
         with sync.open(finish(EncryptedStore(plain, KeyRing(bytes(32))).open())) as ks:
@@ -250,7 +250,7 @@ def _revision_of(path: Path) -> int | None:
 
 
 def _lost_history(_place: Path, request: pytest.FixtureRequest) -> None:
-    """Lets a Redis forget what it acknowledged, and go on to the same revision."""
+    """Let a Redis forget what it acknowledged, and go on to the same revision."""
     server: Any = request.getfixturevalue("redis_server")
     store, newcomer = (_redis(server.url) for _ in range(2))
     try:
@@ -291,7 +291,7 @@ def _cut_off(kind: str) -> Instrument:
 
 
 def _second_name(place: Path, _request: pytest.FixtureRequest) -> None:
-    """Opens one journal under two names."""
+    """Open one journal under two names."""
     cut_and_bound.two_names(place)
 
 
@@ -300,7 +300,7 @@ SECOND_NAME = Instrument("a journal with two names", _second_name)
 
 
 def _company(_place: Path, _request: pytest.FixtureRequest) -> None:
-    """Lets writers and collectors of a history be at work together."""
+    """Let writers and collectors of a history be at work together."""
     removed = 0
     for seed in range(12):
         findings, collected, _ = asyncio.run(history_stage.play(seed, turns=40))
@@ -310,14 +310,14 @@ def _company(_place: Path, _request: pytest.FixtureRequest) -> None:
 
 
 def _moments(_place: Path, _request: pytest.FixtureRequest) -> None:
-    """Names commits and writes objects at the worst moments of a collection."""
+    """Name commits and write objects at the worst moments of a collection."""
     for story in history_stage.STORIES:
         problems = asyncio.run(story())
         assert problems == (), f"{story.__name__}: {problems}"
 
 
 def _resumed_watches(_place: Path, _request: pytest.FixtureRequest) -> None:
-    """Goes on behind each change that a watch tells, by another watch, until all is told."""
+    """Go on behind each change that a watch tells, by another watch, until all is told."""
     chance = random.Random(0)
     with sync.open("memory://") as ks:
         space = ks.space(SPACE)
@@ -341,7 +341,7 @@ def _resumed_watches(_place: Path, _request: pytest.FixtureRequest) -> None:
 
 
 def _restored_journals(place: Path, _request: pytest.FixtureRequest) -> None:
-    """Puts a copy of a journal back, lets strangers write, and goes on behind what is gone."""
+    """Put a copy of a journal back, lets strangers write, and go on behind what is gone."""
     chance = random.Random(0)
     for number in range(6):
         folder = place / f"restored-{number}"
@@ -364,7 +364,7 @@ def _restored_journals(place: Path, _request: pytest.FixtureRequest) -> None:
 
 
 def _fill(url: str, count: int, author: str) -> list[str]:
-    """Writes documents and events, and returns the positions behind them."""
+    """Write documents and events, and return the positions behind them."""
     positions: list[str] = []
     with sync.open(url) as ks:
         space = ks.space(SPACE)
@@ -395,7 +395,7 @@ MOMENTS = Instrument("collections at their worst moments", _moments)
 
 
 def _schedules(_place: Path, _request: pytest.FixtureRequest) -> None:
-    """Plays transactions over entries that expire, and looks for a serial order of each."""
+    """Play transactions over entries that expire, and looks for a serial order of each."""
     for seed in range(80):
         clock = ManualClock(seed=seed)
         store = finish(MemoryStore(runner=ThreadRunner(), clock=clock).open())

@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 import pytest
 
-from keepstate._runner import Colour, Runner
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
+from keepstate._runner import Mode, Runner
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
 from keepstate.errors import KeepstateError
 from keepstate.opening import PassedStore
 from keepstate.stores.base import StoreBase
@@ -34,15 +34,15 @@ Answer = Applied | Conflict | KeepstateError | None
 
 
 def space_in(store: StoreBase, name: str) -> Space:
-    """Returns a space of an opened store, in the store's colour."""
-    return Keepstate(PassedStore(store, store.colour)).space(name)
+    """Return a space of an opened store, in the store's colour."""
+    return Keepstate(PassedStore(store, store.mode)).space(name)
 
 
 class LossyStage(Stage):
     """Opens handles on a real server, through the proxy and past it."""
 
     @pytest.fixture(params=list(SERVERS), autouse=True)
-    def server(self, request: pytest.FixtureRequest, colour: Colour) -> Iterator[Redis | Postgres]:
+    def server(self, request: pytest.FixtureRequest, mode: Mode) -> Iterator[Redis | Postgres]:
         self.kind = str(request.param)
         self.direct: Redis | Postgres = request.getfixturevalue(SERVERS[self.kind])
         self.direct.flush()
@@ -54,18 +54,18 @@ class LossyStage(Stage):
                 self.drive(store.close())
 
     async def behind(self, *, timeout_s: float = 5.0, retry_for_s: float = 30.0) -> StoreBase:
-        """Returns an open handle whose calls pass the proxy."""
+        """Return an open handle whose calls pass the proxy."""
         url = self.proxy.url(self.direct.url)
         return await self._open(made(url, self.runner(), timeout_s=timeout_s, retry_for_s=retry_for_s))
 
     async def behind_by_default(self) -> StoreBase:
-        """Returns an open handle whose calls pass the proxy, with no option set."""
+        """Return an open handle whose calls pass the proxy, with no option set."""
         place = StoreUrl.parse(self.proxy.url(self.direct.url))
         kind = PostgresStore if self.kind == "PostgreSQL" else RedisStore
         return await self._open(kind.from_url(place, runner=self.runner()))
 
     async def beside(self) -> StoreBase:
-        """Returns an open handle that asks the server itself."""
+        """Return an open handle that asks the server itself."""
         return await self._open(self.another(self.runner()))
 
     async def _open(self, store: StoreBase) -> StoreBase:
@@ -73,12 +73,12 @@ class LossyStage(Stage):
         return store
 
     def another(self, runner: Runner) -> StoreBase:
-        """Returns a handle in another colour or loop that asks the server itself, not yet opened."""
+        """Return a handle in another colour or loop that asks the server itself, not yet opened."""
         return made(self.direct.url, runner)
 
 
 def made(url: str, runner: Runner, *, timeout_s: float = 5.0, retry_for_s: float = 30.0) -> StoreBase:
-    """Returns a handle that is not yet opened."""
+    """Return a handle that is not yet opened."""
     if url.startswith("postgresql"):
         place = StoreUrl.parse(f"{url}?timeout_s={timeout_s}&connect_timeout=2")
         return PostgresStore(place, read_options(place), runner=runner, retry_for_s=retry_for_s)
@@ -98,14 +98,14 @@ class Account(NamedTuple):
     """Applied at another revision than told, refused without a reason, or left without an answer."""
 
 
-class Ledger:
+class HistorySession:
     """What each commit was told. Each writes its name where the log keeps it."""
 
     def __init__(self) -> None:
         self.told: dict[bytes, Answer] = {}
 
     async def commit(self, store: StoreBase, space: str, name: bytes, *, races: bool) -> None:
-        """Commits under a name; one that `races` only if a key that all of them write has not changed."""
+        """Commit under a name; one that `races` only if a key that all of them write has not changed."""
         self.told[name] = None
         writes, checks = [Put(LOG, name, stamp=True)], list[Check]()
         if races:
@@ -123,7 +123,7 @@ class Ledger:
         return sum(answer is not None for answer in self.told.values())
 
     def account(self, log: Sequence[Change]) -> Account:
-        """Compares with the whole log of the space."""
+        """Compare with the whole log of the space."""
         entries = [change for change in log if change.key.startswith(LOG)]
         places = {change.new: change.revision for change in entries}
         times = Counter(change.new for change in entries)
@@ -145,7 +145,7 @@ class Ledger:
         return Account(lost, sum(times.values()) - len(times), ghosts + len(places), misreported)
 
     async def settled(self, store: StoreBase, space: str) -> Account:
-        """Compares with the log as this store tells it now."""
+        """Compare with the log as this store tells it now."""
         log = await changed(store, space)
         revisions = sorted({change.revision for change in log})
         assert revisions == list(range(1, len(revisions) + 1)), "the log has gaps"

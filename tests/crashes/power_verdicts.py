@@ -21,7 +21,7 @@ Finding: TypeAlias = tuple[Verdict, str]
 
 
 def judged(kind: str, place: Path, image: Image, states: list[State]) -> Finding | None:
-    """Opens what is left, writes on and opens again; returns what is wrong with it, None if nothing is."""
+    """Open what is left, writes on and open again; returns what is wrong with it, None if nothing is."""
     if kind.startswith("sqlite"):
         # It is made before the database, so whichever sync of the folder keeps one of them keeps both.
         (place / "keepstate.db.lock").touch()
@@ -62,7 +62,7 @@ def _compared(state: State, states: list[State], image: Image, kind: str) -> Fin
 
 
 def _stranger(state: State, states: list[State]) -> Finding:
-    """Tells apart what was written, but never stood so, from what nobody wrote."""
+    """Tell apart what was written, but never stood so, from what nobody wrote."""
     for space, (_, entries, _) in state.items():
         for entry in entries:
             if not any(entry in known[space][1] for known in states):

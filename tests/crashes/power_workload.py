@@ -50,7 +50,7 @@ class Recording:
     """What the lock file held, and from which moment on."""
 
     def locks_until(self, cut: int) -> list[bytes]:
-        """Returns what a cut may leave of the lock file, the newest last: nobody syncs it."""
+        """Return what a cut may leave of the lock file, the newest last: nobody syncs it."""
         return [content for moment, content in self.locks if moment <= cut]
 
 
@@ -64,7 +64,7 @@ class Watcher(Recorder):
 
     @classmethod
     def above(cls, recorder: Recorder, lock: Path) -> Watcher:
-        """Returns one that goes on with a record."""
+        """Return one that goes on with a record."""
         watcher = cls(lock)
         watcher.moments = recorder.moments
         return watcher
@@ -84,7 +84,7 @@ class Watcher(Recorder):
 
 
 def record(kind: str, folder: Path, seed: int, *, sessions: int = 3) -> Recording:
-    """Runs the workload in an empty folder; each session opens the store anew, and closes it."""
+    """Run the workload in an empty folder; each session opens the store anew, and close it."""
     clock, chance = ManualClock(seed=seed), random.Random(seed)
     recorder = Watcher(lock_of(kind, folder))
     twin = finish(MemoryStore(runner=ThreadRunner(), clock=clock).open())
@@ -103,17 +103,17 @@ def record(kind: str, folder: Path, seed: int, *, sessions: int = 3) -> Recordin
 
 
 def lock_of(kind: str, folder: Path) -> Path:
-    """Returns where a store of a kind has its lock file."""
+    """Return where a store of a kind has its lock file."""
     return folder / f"{NAME[kind.partition('-')[0]]}.lock"
 
 
 def beneath(kind: str, disk: Disk) -> Any:
-    """Puts a disk below SQLite; a file store is given one when it is opened."""
+    """Put a disk below SQLite; a file store is given one when it is opened."""
     return beneath_sqlite(disk) if kind.startswith("sqlite") else nullcontext()
 
 
 def opened(kind: str, folder: Path, clock: ManualClock, disk: Disk | None = None) -> StoreBase:
-    """Opens a store of a kind in a folder."""
+    """Open a store of a kind in a folder."""
     backend, _, form = kind.partition("-")
     path: Any = folder / NAME[backend]
     if backend == "file":
@@ -124,7 +124,7 @@ def opened(kind: str, folder: Path, clock: ManualClock, disk: Disk | None = None
 
 @contextmanager
 def soon() -> Generator[None]:
-    """Lets checkpoints and compactions come after kilobytes instead of megabytes."""
+    """Let checkpoints and compactions come after kilobytes instead of megabytes."""
     before = checkpoint.CHECKPOINT_BYTES, journal._LEAST_GROWTH_BYTES
     checkpoint.CHECKPOINT_BYTES, journal._LEAST_GROWTH_BYTES = 96 << 10, 12 << 10  # type: ignore[misc]
     try:
@@ -134,7 +134,7 @@ def soon() -> Generator[None]:
 
 
 def state_of(store: StoreBase) -> State:
-    """Reads all that a store holds of the workload's spaces."""
+    """Read all that a store holds of the workload's spaces."""
     return {space: _space_of(store, space) for space in SPACES}
 
 
@@ -144,7 +144,7 @@ def _space_of(store: StoreBase, space: str) -> Any:
 
 
 def _log_of(store: StoreBase, space: str) -> Changes:
-    """Returns the log without its nonces, which another store that has done the same draws for itself."""
+    """Return the log without its nonces, which another store that has done the same draws for itself."""
     try:
         changes = finish(store.changes(space, 0, limit=100_000))
     except CompactedError as error:
@@ -199,7 +199,7 @@ def _batch(space: str, chance: random.Random, ttl_ms: int | None = None) -> Batc
 
 
 def main() -> None:
-    """Records one kind in a folder: `power_workload KIND FOLDER SEED LOG`."""
+    """Record one kind in a folder: `power_workload KIND FOLDER SEED LOG`."""
     kind, folder, seed, log = sys.argv[1:]
     recording = record(kind, Path(folder), int(seed), sessions=2)
     Path(log).write_bytes(msgspec.msgpack.encode(recording.moments))

@@ -38,7 +38,7 @@ class RedisPair:
 
     @contextmanager
     def forgetful_failover(self) -> Generator[None]:
-        """Promotes the replica, which misses exactly what the block writes."""
+        """Promote the replica, which misses exactly what the block writes."""
         self._wait_until_in_sync()
         self._replica.pause()
         try:

@@ -15,7 +15,7 @@ _EVERY = 20
 
 
 def drop_checks() -> None:
-    """Applies a batch whether its checks hold or not."""
+    """Apply a batch whether its checks hold or not."""
 
     async def apply(store: StoreBase, batch: Batch, right: Apply) -> Outcome:
         return await right(store, msgspec.structs.replace(batch, checks=()))

@@ -30,7 +30,7 @@ def key(number: int) -> bytes:
 
 
 def partner(number: int) -> bytes:
-    """Returns the other key of the same batch."""
+    """Return the other key of the same batch."""
     return b"\x02%d" % number
 
 
@@ -39,14 +39,14 @@ def value(number: int) -> bytes:
 
 
 def by_library(path: str) -> None:
-    """Opens the database as a report or a health check would, and closes it: the system drops our locks."""
+    """Open the database as a report or a health check would, and close it: the system drops our locks."""
     connection = sqlite3.connect(path)
     connection.execute("SELECT count(*) FROM log").fetchone()
     connection.close()
 
 
 def as_file(path: str) -> None:
-    """Opens the file as a backup or a checksum would, and closes it: likewise."""
+    """Open the file as a backup or a checksum would, and close it: likewise."""
     with open(path, "rb") as file:
         file.read(16)
 
@@ -59,7 +59,7 @@ STRANGERS: dict[str, Callable[[str], None]] = {
 
 
 def live(role: str, life: str, path: str, ends: float) -> None:
-    """Writes to a space of its own until an error or the end, and says each answer."""
+    """Write to a space of its own until an error or the end, and say each answer."""
     store = finish(SqliteStore(path, runner=ThreadRunner()).open())
     number = 0
     while number < EVERY or time.monotonic() < ends:  # the stranger came by once, however busy the machine is
@@ -81,7 +81,7 @@ def say(life: str, what: str) -> None:
 
 
 def live_on(role: str, path: str, seconds: float, lives: int) -> None:
-    """Starts a process for each life, one after another; ends with an error if one of them did."""
+    """Start a process for each life, one after another; ends with an error if one of them did."""
     ends = time.monotonic() + seconds
     for number in range(lives):
         if time.monotonic() >= ends:
@@ -104,7 +104,7 @@ def live_on(role: str, path: str, seconds: float, lives: int) -> None:
 
 
 def look_on(path: str, seconds: float) -> None:
-    """Opens and closes the database by the other library, in a process that does nothing else with it."""
+    """Open and close the database by the other library, in a process that does nothing else with it."""
     ends = time.monotonic() + seconds
     while time.monotonic() < ends:
         by_library(path)

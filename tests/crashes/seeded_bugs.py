@@ -13,16 +13,16 @@ from unittest.mock import patch
 import apsw
 import msgspec
 
-from keepstate.engine import content_names, large_values
-from keepstate.engine.positions import Positions
-from keepstate.engine.unit import Unit
-from keepstate.engine.watch import Watch
+from keepstate.engine.documents.watch import Watch
+from keepstate.engine.kernel import content_names, large_values
+from keepstate.engine.kernel.positions import Positions
+from keepstate.engine.kernel.unit import Unit
 from keepstate.stores.base import StoreBase
 from keepstate.stores.combiner import Combiner
 from keepstate.stores.file.journal import Journal
 from keepstate.stores.file.shared import SharedJournal
 from keepstate.stores.hints import HintListener
-from keepstate.stores.marks import Marks
+from keepstate.stores.marks import HighWaterMarks
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Check, Durability, Outcome, Reading
 from keepstate.stores.records import Record
@@ -31,20 +31,20 @@ from keepstate.stores.sqlite import connection, pages, writer
 from keepstate.stores.sqlite.revision import Revision
 from keepstate.stores.wrappers.encrypted.sealing import Opened, Sealer
 
-Planted = Generator[None]
+MerkleValue = Generator[None]
 Bug = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
-def check_dropped() -> Planted:
-    """Applies a batch whatever stands at the keys that it checks."""
+def check_dropped() -> MerkleValue:
+    """Apply a batch whatever stands at the keys that it checks."""
     with patch.object(SpaceState, "_conflict", lambda self, check, now_ms: None):
         yield
 
 
 @contextmanager
-def check_after_write() -> Planted:
-    """Writes first and judges then: what is refused has been applied."""
+def check_after_write() -> MerkleValue:
+    """Write first and judges then: what is refused has been applied."""
     right = SpaceState.apply
 
     def apply(self: SpaceState, batch: Batch, clock_ms: int) -> tuple[Outcome, Record | None]:
@@ -57,8 +57,8 @@ def check_after_write() -> Planted:
 
 
 @contextmanager
-def scan_unguarded() -> Planted:
-    """Lets a transaction that has scanned apply although the range has changed."""
+def scan_unguarded() -> MerkleValue:
+    """Let a transaction that has scanned apply although the range has changed."""
     right = Unit.batch
 
     def batch(self: Unit, beside: Unit | None = None) -> Batch:
@@ -70,8 +70,8 @@ def scan_unguarded() -> Planted:
 
 
 @contextmanager
-def expiry_unguarded() -> Planted:
-    """Guards a scan by the revision alone, which expiry does not change."""
+def expiry_unguarded() -> MerkleValue:
+    """Guard a scan by the revision alone, which expiry does not change."""
     right = Unit.batch
 
     def batch(self: Unit, beside: Unit | None = None) -> Batch:
@@ -82,8 +82,8 @@ def expiry_unguarded() -> Planted:
 
 
 @contextmanager
-def expiry_judged_at_each_reading() -> Planted:
-    """Judges expiry at the time of each reading, so that one transaction sees several times."""
+def expiry_judged_at_each_reading() -> MerkleValue:
+    """Judge expiry at the time of each reading, so that one transaction sees several times."""
     right = SpaceState.read
 
     def read(
@@ -96,8 +96,8 @@ def expiry_judged_at_each_reading() -> Planted:
 
 
 @contextmanager
-def end_of_life_not_judged() -> Planted:
-    """Judges the revision of a batch, and not the time until which its entries live."""
+def end_of_life_not_judged() -> MerkleValue:
+    """Judge the revision of a batch, and not the time until which its entries live."""
     right = SpaceState._refuse
 
     def refuse(self: SpaceState, batch: Batch, now_ms: int) -> Outcome | None:
@@ -108,15 +108,15 @@ def end_of_life_not_judged() -> Planted:
 
 
 @contextmanager
-def token_ignored() -> Planted:
-    """Applies a retry again."""
+def token_ignored() -> MerkleValue:
+    """Apply a retry again."""
     with patch.object(SpaceState, "_answered", lambda self, token, now_ms: None):
         yield
 
 
 @contextmanager
-def token_too_late() -> Planted:
-    """Keeps a batch's token only once the next one has come, after its answer."""
+def token_too_late() -> MerkleValue:
+    """Keep a batch's token only once the next one has come, after its answer."""
     right, pending = SpaceState._keep_in_log, dict[int, tuple[bytes, Applied]]()
 
     def keep_in_log(self: SpaceState, record: Record, olds: Sequence[bytes | None]) -> None:
@@ -132,15 +132,15 @@ def token_too_late() -> Planted:
 
 
 @contextmanager
-def refusal_forgotten() -> Planted:
-    """Keeps no outcome of a retry, so that a late original applies after it was refused."""
+def refusal_forgotten() -> MerkleValue:
+    """Keep no outcome of a retry, so that a late original applies after it was refused."""
     with patch.object(SpaceState, "_keep", lambda self, batch, outcome, now_ms: None):
         yield
 
 
 @contextmanager
-def revision_skipped() -> Planted:
-    """Leaves out a revision now and then, as a counter does that is taken before the batch is judged."""
+def revision_skipped() -> MerkleValue:
+    """Leave out a revision now and then, as a counter does that is taken before the batch is judged."""
     right = SpaceState._record
 
     def record(self: SpaceState, batch: Batch, now_ms: int) -> Record:
@@ -153,8 +153,8 @@ def revision_skipped() -> Planted:
 
 
 @contextmanager
-def change_not_logged() -> Planted:
-    """Tells only of the first write of a batch, as triggers do that fire once a statement."""
+def change_not_logged() -> MerkleValue:
+    """Tell only of the first write of a batch, as triggers do that fire once a statement."""
     right = SpaceState._keep_in_log
 
     def keep_in_log(self: SpaceState, record: Record, olds: Sequence[bytes | None]) -> None:
@@ -166,8 +166,8 @@ def change_not_logged() -> Planted:
 
 
 @contextmanager
-def lost_wake_up() -> Planted:
-    """Begins to listen only when it waits: a hint that comes before is lost."""
+def lost_wake_up() -> MerkleValue:
+    """Begin to listen only when it waits: a hint that comes before is lost."""
     right = HintListener.wait
 
     async def wait(self: HintListener, timeout_s: float) -> None:
@@ -179,7 +179,7 @@ def lost_wake_up() -> Planted:
 
 
 @contextmanager
-def flush_dies_with_its_caller() -> Planted:
+def flush_dies_with_its_caller() -> MerkleValue:
     """Never ends a flush whose caller was cancelled, so that all that come later wait for it."""
 
     async def apply_alone(self: Combiner, batches: Sequence[Batch]) -> list[Outcome]:
@@ -196,8 +196,8 @@ def flush_dies_with_its_caller() -> Planted:
 
 
 @contextmanager
-def read_from_a_cache() -> Planted:
-    """Answers every fourth read with what it read before under the same keys."""
+def read_from_a_cache() -> MerkleValue:
+    """Answer every fourth read with what it read before under the same keys."""
     right, known, count = StoreBase.read, dict[tuple[object, ...], Reading](), [0]
 
     async def read(
@@ -214,8 +214,8 @@ def read_from_a_cache() -> Planted:
 
 
 @contextmanager
-def old_values_under_a_new_revision() -> Planted:
-    """Answers every third read with old entries, and says that they are of the present revision."""
+def old_values_under_a_new_revision() -> MerkleValue:
+    """Answer every third read with old entries, and say that they are of the present revision."""
     right, known, count = StoreBase.read, dict[tuple[object, ...], Reading](), [0]
 
     async def read(
@@ -233,8 +233,8 @@ def old_values_under_a_new_revision() -> Planted:
 
 
 @contextmanager
-def expiry_by_the_clients_clock() -> Planted:
-    """Tells a client's own time where the space's was asked for."""
+def expiry_by_the_clients_clock() -> MerkleValue:
+    """Tell a client's own time where the space's was asked for."""
     right = StoreBase.read
 
     async def read(
@@ -249,8 +249,8 @@ def expiry_by_the_clients_clock() -> Planted:
 
 
 @contextmanager
-def time_that_goes_back() -> Planted:
-    """Takes the store's clock as it is, so that what had expired comes back when the clock is set back."""
+def time_that_goes_back() -> MerkleValue:
+    """Take the store's clock as it is, so that what had expired comes back when the clock is set back."""
 
     def now_ms(self: SpaceState, clock_ms: int) -> int:
         self.clock_ms = clock_ms
@@ -261,8 +261,8 @@ def time_that_goes_back() -> Planted:
 
 
 @contextmanager
-def sweep_without_check() -> Planted:
-    """Removes what was to expire by now, and does not look whether it was renewed."""
+def sweep_without_check() -> MerkleValue:
+    """Remove what was to expire by now, and do not look whether it was renewed."""
 
     def sweep(self: SpaceState, clock_ms: int, limit: int) -> Record | None:
         now_ms = self.now_ms(clock_ms)
@@ -279,8 +279,8 @@ def sweep_without_check() -> Planted:
 
 
 @contextmanager
-def lease_not_fenced() -> Planted:
-    """Forgets that a holder's write must find its own lease."""
+def lease_not_fenced() -> MerkleValue:
+    """Forget that a holder's write must find its own lease."""
     right = Unit.check
 
     def check(self: Unit, key: bytes, *, created: int | None = None, **others: Any) -> None:
@@ -292,8 +292,8 @@ def lease_not_fenced() -> Planted:
 
 
 @contextmanager
-def drop_restarts_revisions() -> Planted:
-    """Begins a space that was dropped at revision 0 again."""
+def drop_restarts_revisions() -> MerkleValue:
+    """Begin a space that was dropped at revision 0 again."""
 
     async def drop(self: MemoryStore, space: str) -> None:
         self._heap.spaces.pop(space, None)
@@ -303,8 +303,8 @@ def drop_restarts_revisions() -> Planted:
 
 
 @contextmanager
-def collection_ignores_the_epoch() -> Planted:
-    """Lets a large value be written although its parts were collected before it named them."""
+def collection_ignores_the_epoch() -> MerkleValue:
+    """Let a large value be written although its parts were collected before it named them."""
 
     def check(key: bytes, version: int) -> Check:
         return Check(key + b"another", version=0)
@@ -314,8 +314,8 @@ def collection_ignores_the_epoch() -> Planted:
 
 
 @contextmanager
-def revision_complete_after_its_first_change() -> Planted:
-    """Lets a watch count a revision as told when the first of its changes is."""
+def revision_complete_after_its_first_change() -> MerkleValue:
+    """Let a watch count a revision as told when the first of its changes is."""
 
     def take(self: Watch) -> None:
         self._reached(self._ready.popleft().revision)
@@ -325,8 +325,8 @@ def revision_complete_after_its_first_change() -> Planted:
 
 
 @contextmanager
-def position_of_any_history() -> Planted:
-    """Goes on behind a revision or an event whatever stood there once."""
+def position_of_any_history() -> MerkleValue:
+    """Go on behind a revision or an event whatever stood there once."""
     right = Positions.mark_in
 
     def mark_in(self: Positions, what: str, text: str) -> int:
@@ -337,8 +337,8 @@ def position_of_any_history() -> Planted:
 
 
 @contextmanager
-def event_of_any_history() -> Planted:
-    """Goes on behind an event whatever it held."""
+def event_of_any_history() -> MerkleValue:
+    """Go on behind an event whatever it held."""
     with patch.object(Positions, "digest", lambda self, content: bytes(8)):
         yield
 
@@ -347,22 +347,22 @@ def event_of_any_history() -> Planted:
 
 
 @contextmanager
-def file_not_synced() -> Planted:
-    """Acknowledges what the system has only in its cache."""
+def file_not_synced() -> MerkleValue:
+    """Acknowledge what the system has only in its cache."""
     with patch.object(Journal, "_sync", lambda self: None):
         yield
 
 
 @contextmanager
-def folder_not_synced() -> Planted:
-    """Makes a new journal durable, and not its name."""
+def folder_not_synced() -> MerkleValue:
+    """Make a new journal durable, and not its name."""
     with patch.object(Journal, "_sync_folder", lambda self: None):
         yield
 
 
 @contextmanager
-def database_not_synced() -> Planted:
-    """Opens a database of durability `full` as `normal`."""
+def database_not_synced() -> MerkleValue:
+    """Open a database of durability `full` as `normal`."""
     right = connection.connect
 
     def connect(path: str, durability: Durability, wait_s: float, **options: Any) -> Any:
@@ -373,8 +373,8 @@ def database_not_synced() -> Planted:
 
 
 @contextmanager
-def half_a_batch_committed() -> Planted:
-    """Commits a batch's entries before its log and removals."""
+def half_a_batch_committed() -> MerkleValue:
+    """Commit a batch's entries before its log and removals."""
     right = Revision.remove
 
     def remove(self: Revision) -> None:
@@ -387,8 +387,8 @@ def half_a_batch_committed() -> Planted:
 
 
 @contextmanager
-def read_before_durable() -> Planted:
-    """Shows readers what is not on the disk yet."""
+def read_before_durable() -> MerkleValue:
+    """Show readers what is not on the disk yet."""
 
     def write(self: SharedJournal, drafts: dict[str, Any]) -> None:
         items = [item for name, draft in drafts.items() for item in draft.items(name)]
@@ -404,8 +404,8 @@ def read_before_durable() -> Planted:
 
 
 @contextmanager
-def pages_not_checked() -> Planted:
-    """Makes a database without checksums, as SQLite does."""
+def pages_not_checked() -> MerkleValue:
+    """Make a database without checksums, as SQLite does."""
     plain = apsw.vfs_names()[0]
     with (
         patch.object(pages, "file_system", lambda: plain),
@@ -416,22 +416,22 @@ def pages_not_checked() -> Planted:
 
 
 @contextmanager
-def sealed_for_any_place() -> Planted:
-    """Seals a value so that it opens wherever it is moved to."""
+def sealed_for_any_place() -> MerkleValue:
+    """Seal a value so that it opens wherever it is moved to."""
     with patch.object(Sealer, "_bound", lambda self, head, space, key, index: head):
         yield
 
 
 @contextmanager
-def altered_rows_believed() -> Planted:
-    """Believes expiry and creation as they stand in the row of a sealed value."""
+def altered_rows_believed() -> MerkleValue:
+    """Believe expiry and creation as they stand in the row of a sealed value."""
     with patch.object(Opened, "refuse_altered", lambda self, space, entry, now_ms: None):
         yield
 
 
 @contextmanager
-def content_named_by_digests() -> Planted:
-    """Names content by its digest in an encrypted store too."""
+def content_named_by_digests() -> MerkleValue:
+    """Name content by its digest in an encrypted store too."""
     with patch.object(content_names, "keyed_name", lambda store, space, content: None):
         yield
 
@@ -440,7 +440,7 @@ def content_named_by_digests() -> Planted:
 
 
 @contextmanager
-def mark_not_verified() -> Planted:
-    """Shows a server no mark, so that a history which it lost looks like the one that it has."""
-    with patch.object(Marks, "of", lambda self, space: None):
+def mark_not_verified() -> MerkleValue:
+    """Show a server no mark, so that a history which it lost looks like the one that it has."""
+    with patch.object(HighWaterMarks, "of", lambda self, space: None):
         yield

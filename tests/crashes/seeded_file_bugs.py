@@ -9,33 +9,33 @@ from keepstate.stores.file import frames, store
 from keepstate.stores.file.frames import Head
 from keepstate.stores.file.journal import Journal
 from keepstate.stores.sqlite.files import Files
-from tests.crashes.seeded_bugs import Planted
+from tests.crashes.seeded_bugs import MerkleValue
 
 
 @contextmanager
-def journal_length_unread() -> Planted:
-    """Acknowledges what was written behind the end of a journal that was cut off."""
+def journal_length_unread() -> MerkleValue:
+    """Acknowledge what was written behind the end of a journal that was cut off."""
     with patch.object(Journal, "_refuse_cut_off", lambda self, size_bytes: None):
         yield
 
 
 @contextmanager
-def log_read_too_late() -> Planted:
-    """Looks at a write-ahead log only after the write that filled its gap."""
+def log_read_too_late() -> MerkleValue:
+    """Look at a write-ahead log only after the write that filled its gap."""
     with patch.object(Files, "begin", lambda self: None):
         yield
 
 
 @contextmanager
-def log_end_unread() -> Planted:
-    """Compares lengths only, which are right again after a write behind the end of a log."""
+def log_end_unread() -> MerkleValue:
+    """Compare lengths only, which are right again after a write behind the end of a log."""
     with patch.object(Files, "_last_frame", lambda self, index: b""):
         yield
 
 
 @contextmanager
-def second_name_opened() -> Planted:
-    """Opens a file under each of its names, with a lock each, and whatever its length has become."""
+def second_name_opened() -> MerkleValue:
+    """Open a file under each of its names, with a lock each, and whatever its length has become."""
     with (
         patch.object(store, "refuse_second_name", lambda path: None),
         patch.object(Journal, "_refuse_cut_off", lambda self, size_bytes: None),
@@ -44,8 +44,8 @@ def second_name_opened() -> Planted:
 
 
 @contextmanager
-def failed_sync_tried_again() -> Planted:
-    """Asks a disk once more after a failed sync, which the system then answers with a lie."""
+def failed_sync_tried_again() -> MerkleValue:
+    """Ask a disk once more after a failed sync, which the system then answer with a lie."""
 
     def sync(self: Journal) -> None:
         try:
@@ -58,8 +58,8 @@ def failed_sync_tried_again() -> Planted:
 
 
 @contextmanager
-def length_trusted() -> Planted:
-    """Believes what a frame says of its length, whether its checksum holds or not."""
+def length_trusted() -> MerkleValue:
+    """Believe what a frame says of its length, whether its checksum holds or not."""
 
     def length(self: Head, frame_head: bytes, at: int) -> int | None:
         found = frames._FRAME_HEAD.match(frame_head)

@@ -10,19 +10,19 @@ from unittest.mock import patch
 import msgspec
 
 from keepstate._clock import SYSTEM_CLOCK
+from keepstate.stores.clock_leaps import SecondClock
 from keepstate.stores.combiner import Combiner
-from keepstate.stores.leaps import SecondClock
 from keepstate.stores.protocol import Batch, Outcome
 from keepstate.stores.sqlite import flush, retries
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.head import Head
 from keepstate.stores.sqlite.statements import Execute
-from tests.crashes.seeded_bugs import Planted
+from tests.crashes.seeded_bugs import MerkleValue
 
 
 @contextmanager
-def answers_by_request() -> Planted:
-    """Gives each request of a flush the answers from its own place on, and counts requests, not batches."""
+def answers_by_request() -> MerkleValue:
+    """Give each request of a flush the answers from its own place on, and count requests, not batches."""
 
     async def flush_together(self: Combiner, requests: Sequence[Any]) -> None:
         outcomes = await self._flush([batch for request in requests for batch in request.batches])
@@ -34,8 +34,8 @@ def answers_by_request() -> Planted:
 
 
 @contextmanager
-def stored_time_ignored() -> Planted:
-    """Judges a write by the process's clock alone, and not by the later time that is stored."""
+def stored_time_ignored() -> MerkleValue:
+    """Judge a write by the process's clock alone, and not by the later time that is stored."""
 
     def head(self: Flush, space: str) -> Head:
         found = self._heads.get(space)
@@ -49,8 +49,8 @@ def stored_time_ignored() -> Planted:
 
 
 @contextmanager
-def answers_dropped() -> Planted:
-    """Forgets with a dropped space what its retries were answered."""
+def answers_dropped() -> MerkleValue:
+    """Forget with a dropped space what its retries were answered."""
 
     def move(execute: Execute, space: int, to: int, now_ms: int) -> None:
         execute("DELETE FROM retries WHERE space = ?", (space,))
@@ -60,8 +60,8 @@ def answers_dropped() -> Planted:
 
 
 @contextmanager
-def row_subtracted_twice() -> Planted:
-    """Takes the weight of each row that is cut from the log off its size twice."""
+def row_subtracted_twice() -> MerkleValue:
+    """Take the weight of each row that is cut from the log off its size twice."""
     right = Head._trim
 
     def trim(self: Head, execute: Execute) -> None:
@@ -74,8 +74,8 @@ def row_subtracted_twice() -> Planted:
 
 
 @contextmanager
-def floor_taken_one_low() -> Planted:
-    """Applies a retry whose first attempt may stand in the one revision that the log has just lost."""
+def floor_taken_one_low() -> MerkleValue:
+    """Apply a retry whose first attempt may stand in the one revision that the log has just lost."""
     right = Flush._refuse
 
     def refuse(self: Flush, head: Head, batch: Batch) -> Outcome | None:
@@ -88,23 +88,23 @@ def floor_taken_one_low() -> Planted:
 
 
 @contextmanager
-def leap_unconfirmed() -> Planted:
-    """Takes the clock of the process as it is, however far ahead of the stored time it stands."""
+def leap_unconfirmed() -> MerkleValue:
+    """Take the clock of the process as it is, however far ahead of the stored time it stands."""
     with patch.object(SecondClock, "confirm", lambda self, clock, space, clock_ms, stored_ms: None):
         yield
 
 
 @contextmanager
-def leap_dropped() -> Planted:
-    """Gives a dropped space a new row that knows of no leap."""
+def leap_dropped() -> MerkleValue:
+    """Give a dropped space a new row that knows of no leap."""
     new_number = flush._new_number
     with patch.object(flush, "_new_number", lambda execute, name, old=None: new_number(execute, name)):
         yield
 
 
 @contextmanager
-def leap_by_remembered_time() -> Planted:
-    """Compares a write's time with the one that reads have moved on, and not with the stored one."""
+def leap_by_remembered_time() -> MerkleValue:
+    """Compare a write's time with the one that reads have moved on, and not with the stored one."""
 
     def read(cls: type[Head], execute: Execute, name: bytes) -> Head:
         found = read_head(execute, name)

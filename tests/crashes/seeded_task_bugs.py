@@ -8,21 +8,21 @@ from unittest.mock import patch
 
 import msgspec
 
-from keepstate.engine import tasks
-from keepstate.engine.claiming import Claims
-from keepstate.engine.queue import Queue
-from keepstate.engine.unit import Unit
-from keepstate.engine.waking import Waking, put_ready_or_dead
+from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.queue import tasks
+from keepstate.engine.queue.claims import Claims
+from keepstate.engine.queue.due_tasks import DueTasks, put_ready_or_dead
+from keepstate.engine.queue.queue import Queue
 from keepstate.errors import ConflictError
 from keepstate.stores.protocol import Entry
-from tests.crashes.seeded_bugs import Planted
+from tests.crashes.seeded_bugs import MerkleValue
 
 
 @contextmanager
-def stale_index_entry_wakes() -> Planted:
-    """Makes a task ready though it has left the index entry that was found to be due."""
+def stale_index_entry_wakes() -> MerkleValue:
+    """Make a task ready though it has left the index entry that was found to be due."""
 
-    async def make_ready(self: Waking, due: list[Entry]) -> bool:
+    async def make_ready(self: DueTasks, due: list[Entry]) -> bool:
         async def work(unit: Unit) -> bool:
             for index in due:
                 entry = await unit.get(tasks.task_key(tasks.id_in(index)))
@@ -32,17 +32,17 @@ def stale_index_entry_wakes() -> Planted:
             return True
 
         try:
-            return (await self._scope.run(work, attempts=4))[0]
+            return (await self._executor.run(work, attempts=4))[0]
         except ConflictError:
             return True
 
-    with patch.object(Waking, "_make_ready", make_ready):
+    with patch.object(DueTasks, "_make_ready", make_ready):
         yield
 
 
 @contextmanager
-def task_completed_by_a_former_holder() -> Planted:
-    """Counts no claims, so that every holder's claim looks like the present one."""
+def task_completed_by_a_former_holder() -> MerkleValue:
+    """Count no claims, so that every holder's claim looks like the present one."""
     right = Claims._take
 
     async def take(self: Claims, *args: Any) -> Any:
@@ -63,9 +63,9 @@ def task_completed_by_a_former_holder() -> Planted:
 
 
 @contextmanager
-def completed_task_done_again() -> Planted:
-    """Lets a transaction go on that completes what has been completed."""
-    with patch.object(Queue, "_scope", _Ungathering(), create=True):
+def completed_task_done_again() -> MerkleValue:
+    """Let a transaction go on that completes what has been completed."""
+    with patch.object(Queue, "_executor", _Ungathering(), create=True):
         yield
 
 
@@ -76,17 +76,17 @@ class _Ungathering:
         self._name = name
 
     def __get__(self, queue: Any, owner: type) -> Any:
-        return _Alone(queue.__dict__["_scope"]) if queue is not None else self
+        return _Alone(queue.__dict__["_executor"]) if queue is not None else self
 
-    def __set__(self, queue: Any, scope: Any) -> None:
-        queue.__dict__["_scope"] = scope
+    def __set__(self, queue: Any, executor: Any) -> None:
+        queue.__dict__["_executor"] = executor
 
 
 class _Alone:
     gathers = False
 
-    def __init__(self, scope: Any) -> None:
-        self._scope = scope
+    def __init__(self, executor: Any) -> None:
+        self._executor = executor
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._scope, name)
+        return getattr(self._executor, name)

@@ -17,7 +17,7 @@ _UNSEEN = ("-shm", ".lock")
 
 
 def calls_of(trace: Path, folder: Path) -> list[Event]:
-    """Returns every change of a file in the folder, in the order in which the calls ended."""
+    """Return every change of a file in the folder, in the order in which the calls ended."""
     seen: list[Event] = []
     for name, given, result in _ended(trace):
         event = _event(name, given, result, folder)

@@ -128,7 +128,7 @@ def test_the_search_that_trusts_no_revision_finds_it_too(tmp_path: Path) -> None
 def chaos(
     at: Arena, folder: Path, size: Size, seed: int, *, sabotaged: Callable[[], None] | None = None
 ) -> Report:
-    """Returns what a run on a store came to."""
+    """Return what a run on a store came to."""
     histories = folder / "histories"
     histories.mkdir()
     return run(
@@ -148,7 +148,7 @@ def chaos(
 
 @contextmanager
 def arena(kind: str, folder: Path) -> Iterator[Arena]:
-    """Yields a new store of this kind."""
+    """Yield a new store of this kind."""
     if kind == "File":
         yield Arena((f"file:///{folder}/chaos.journal",), workers=1, clients=8)
     elif kind == "SQLite, full":
@@ -171,7 +171,7 @@ def arena(kind: str, folder: Path) -> Iterator[Arena]:
 
 @contextmanager
 def running(server: Server | RedisCluster) -> Iterator[None]:
-    """Keeps a server up; skips the test where its binary is not installed."""
+    """Keep a server up; skips the test where its binary is not installed."""
     try:
         server.start()
     except MissingExtraError as error:
@@ -181,7 +181,7 @@ def running(server: Server | RedisCluster) -> Iterator[None]:
 
 
 def restart(server: Server, dice: Random) -> None:
-    """Kills a server, at times while it keeps all waiting, and starts it again a moment later."""
+    """Kill a server, at times while it keeps all waiting, and start it again a moment later."""
     if dice.random() < 0.25:
         server.pause()
         time.sleep(dice.uniform(0.1, 1.5))
@@ -199,7 +199,7 @@ class TakenOver:
         self._cluster, self.failovers = cluster, 0
 
     def crash(self, dice: Random) -> None:
-        """Kills any node, and starts it again."""
+        """Kill any node, and start it again."""
         if dice.random() < 0.4:
             self._take_over(dice)
         restart(dice.choice(self._cluster.nodes), dice)
@@ -217,5 +217,5 @@ class TakenOver:
 
 
 def hasty(url: str) -> tuple[str, str]:
-    """Returns the URL of patient workers, and of others that soon take a lost answer for unknown."""
+    """Return the URL of patient workers, and of others that soon take a lost answer for unknown."""
     return url, f"{url}?retry_for_s=0.1&timeout_s=1"

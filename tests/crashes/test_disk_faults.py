@@ -41,7 +41,7 @@ SPACES = ["plain", "documents"]
 
 
 def batches(count: int = 16) -> list[Batch]:
-    """Returns writes that make a log move and a journal be written anew."""
+    """Return writes that make a log move and a journal be written anew."""
     chance = random.Random(7)
     made: list[Batch] = []
     for number in range(count):
@@ -105,7 +105,7 @@ def test_whichever_call_fails_what_is_told_is_what_stands(
 
 
 def exercise(kind: str, place: Path, disk: Disk) -> Told:
-    """Applies all batches over a disk, and checks each answer against what can be read."""
+    """Apply all batches over a disk, and check each answer against what can be read."""
     clock = ManualClock()
     twin = finish(MemoryStore(runner=ThreadRunner(), clock=clock).open())
     told = Told([workload.state_of(twin)])
@@ -255,7 +255,7 @@ def test_a_file_that_was_cut_off_is_damage_or_changes_nothing(kind: str, end: st
 
 
 def made(kind: str, place: Path, *, is_killed: bool) -> tuple[dict[str, bytes], State]:
-    """Returns the files of a small store, as a close or a kill would leave them, and what they hold."""
+    """Return the files of a small store, as a close or a kill would leave them, and what they hold."""
     store = workload.opened(kind, place, ManualClock())
     for batch in batches(6):
         small = [
@@ -280,7 +280,7 @@ def places_of(files: dict[str, bytes], tried: int) -> Iterator[tuple[str, int, i
 
 
 def look(kind: str, place: Path, right: State, shown: str, *, writes: bool) -> None:
-    """Fails if anything that is read differs from what was written, or if writing on takes anything away."""
+    """Fail if anything that is read differs from what was written, or if writing on takes anything away."""
     before = {name: data for name, data in files_in(place).items() if not name.endswith((".lock", "-shm"))}
     try:
         store = workload.opened(kind, place, ManualClock())
@@ -301,7 +301,7 @@ def look(kind: str, place: Path, right: State, shown: str, *, writes: bool) -> N
 
 
 def read(store: StoreBase, right: State, shown: str) -> set[tuple[str, bytes]]:
-    """Returns the keys that are read right; the others must be damaged."""
+    """Return the keys that are read right; the others must be damaged."""
     found: set[tuple[str, bytes]] = set()
     for space in SPACES:
         _, entries, log = right[space]

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from keepstate._finish import finish
-from keepstate._runner import Colour, ThreadRunner
+from keepstate._runner import Mode, ThreadRunner
 from keepstate.errors import HistoryLostError, StoreUnavailableError
 from keepstate.stores.protocol import Applied, Batch, Change, Check, Put
 from keepstate.stores.redis import RedisStore
@@ -36,7 +36,7 @@ PAIRS = [
     pytest.param(Redis, id="Redis", marks=pytest.mark.deep),
     pytest.param(Valkey, id="Valkey"),
 ]
-COLOURS: tuple[Colour, ...] = ("async", "blocking")
+MODES: tuple[Mode, ...] = ("async", "blocking")
 
 pytestmark = pytest.mark.slow
 
@@ -51,15 +51,15 @@ class Telling:
 
     def __init__(self, story: Story, cast: Cast) -> None:
         self.cast = cast
-        self._loop = asyncio.Runner() if cast.colour == "async" else None
+        self._loop = asyncio.Runner() if cast.mode == "async" else None
         self._steps = story(cast)
 
     def go_on(self) -> bool:
-        """Tells it up to its next stop, and returns whether there was one."""
+        """Tell it up to its next stop, and return whether there was one."""
         return self._run(anext(self._steps, self)) is not self
 
     def end(self) -> None:
-        """Closes what the story has opened."""
+        """Close what the story has opened."""
         self._run(self._steps.aclose())
         self._run(self.cast.end())
         if self._loop is not None:
@@ -72,16 +72,16 @@ class Telling:
         return finish(awaited()) if self._loop is None else self._loop.run(awaited())
 
 
-Tellings = dict[tuple[Story, Colour], Telling]
+Tellings = dict[tuple[Story, Mode], Telling]
 
 
 @contextmanager
 def told(
     url: str, names: Iterable[str], failover: Callable[[], AbstractContextManager[object]]
 ) -> Generator[Tellings]:
-    """Yields all stories, told up to a failover that they have in common."""
-    casts = zip(product(STORIES, COLOURS), names, strict=False)
-    tellings = {(story, colour): Telling(story, Cast(url, name, colour)) for (story, colour), name in casts}
+    """Yield all stories, told up to a failover that they have in common."""
+    casts = zip(product(STORIES, MODES), names, strict=False)
+    tellings = {(story, mode): Telling(story, Cast(url, name, mode)) for (story, mode), name in casts}
     try:
         for telling in tellings.values():
             assert telling.go_on()
@@ -109,20 +109,18 @@ def tellings_on_a_pair(request: pytest.FixtureRequest) -> Iterator[Tellings]:
         yield tellings
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
 def test_after_a_replica_took_over_in_a_cluster(
-    tellings_on_a_cluster: Tellings, story: Story, colour: Colour
+    tellings_on_a_cluster: Tellings, story: Story, mode: Mode
 ) -> None:
-    assert not tellings_on_a_cluster[story, colour].go_on()
+    assert not tellings_on_a_cluster[story, mode].go_on()
 
 
-@pytest.mark.parametrize("colour", COLOURS)
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("story", STORIES, ids=lambda story: story.__name__)
-def test_after_a_replica_was_promoted_by_hand(
-    tellings_on_a_pair: Tellings, story: Story, colour: Colour
-) -> None:
-    assert not tellings_on_a_pair[story, colour].go_on()
+def test_after_a_replica_was_promoted_by_hand(tellings_on_a_pair: Tellings, story: Story, mode: Mode) -> None:
+    assert not tellings_on_a_pair[story, mode].go_on()
 
 
 class Chain(threading.Thread):
@@ -153,7 +151,7 @@ class Chain(threading.Thread):
             raise
 
     def _step(self, store: RedisStore, name: bytes) -> bool:
-        """Returns whether the master answered."""
+        """Return whether the master answered."""
         try:
             entry = finish(entry_of(store, self._space, HOT))
             value = name + b"<" + (entry.value.partition(b"<")[0] if entry else b"")
@@ -171,13 +169,13 @@ class Chain(threading.Thread):
         return True
 
     def lost(self, log: dict[int, Change]) -> int:
-        """Returns how many of its acknowledged writes are not in the log."""
+        """Return how many of its acknowledged writes are not in the log."""
         return sum(
             revision not in log or log[revision].new != value for revision, value in self.acknowledged.items()
         )
 
     def stop(self) -> None:
-        """Lets it make one more step that is answered, so that it has met the present master."""
+        """Let it make one more step that is answered, so that it has met the present master."""
         self.ended.set()
         self.join(60)
         assert not self.is_alive()
@@ -229,7 +227,7 @@ def space(request: pytest.FixtureRequest) -> str:
 
 
 def read_log(cluster: RedisCluster, space: str) -> list[Any]:
-    """Returns the changes as somebody sees them who comes new."""
+    """Return the changes as somebody sees them who comes new."""
     store = finish(RedisStore(StoreUrl.parse(cluster.url), runner=ThreadRunner()).open())
     try:
         return finish(changed(store, space))

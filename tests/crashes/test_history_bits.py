@@ -10,9 +10,9 @@ import pytest
 
 import keepstate
 from keepstate._runner import TaskRunner
-from keepstate.engine import layout
 from keepstate.engine.history.history import History
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.kernel import layout
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import CorruptError, KeepstateError
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Entry, Put
@@ -26,7 +26,7 @@ LINES = [f"line {n} " * 9 for n in range(120)]
 
 
 async def write(history: History) -> None:
-    """Makes a history with a bit of all: large and small states, a merge, a tag, pruned commits."""
+    """Make a history with a bit of all: large and small states, a merge, a tag, pruned commits."""
     for number in range(5):
         await history.commit({"log": LINES[: 20 + number], "n": number}, message=f"{number}", author="ada")
     await history.branch("side")
@@ -42,12 +42,12 @@ async def write(history: History) -> None:
 
 
 async def rows(store: MemoryStore) -> list[Entry]:
-    """Returns the rows of a history; a bit may be flipped in each of their bytes."""
+    """Return the rows of a history; a bit may be flipped in each of their bytes."""
     return [entry for part in PARTS for entry in (await store.scan(SPACE, part, limit=1_000)).entries]
 
 
 async def read(ks: Keepstate) -> dict[str, str]:
-    """Returns the states that names lead to, but for those which cannot be read."""
+    """Return the states that names lead to, but for those which cannot be read."""
     history = ks.space(SPACE).history
     states: dict[str, str] = {}
     for ref in ("main", "main~1", "main~2", "side", "v1"):
@@ -75,7 +75,7 @@ def inflates_alike(entry: Entry, flipped: bytearray) -> bool:
 
 
 async def flip(count: int, seed: int) -> list[str]:
-    """Flips so many bits, one after the other, and returns what was found to be wrong."""
+    """Flip so many bits, one after the other, and return what was found to be wrong."""
     dice, wrong, store = Random(seed), list[str](), MemoryStore(runner=TaskRunner())
     await store.open()
     async with keepstate.open(store) as ks:

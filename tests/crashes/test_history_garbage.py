@@ -61,7 +61,7 @@ def test_collectors_beside_four_writing_processes_lose_nothing(
 
 
 def beside_writers(url: str, seconds: float, seed: int) -> tuple[list[Told], Collected]:
-    """Lets four processes write while two collectors are at work here; returns what each of them did."""
+    """Let four processes write while two collectors are at work here; returns what each of them did."""
     writers = [
         subprocess.Popen(
             [
@@ -86,7 +86,7 @@ def beside_writers(url: str, seconds: float, seed: int) -> tuple[list[Told], Col
 async def collect_beside(
     url: str, writers: list[subprocess.Popen[bytes]], seconds: float, seed: int
 ) -> Collected:
-    """Collects as long as somebody writes, and once more: on a busy machine they begin late."""
+    """Collect as long as somebody writes, and once more: on a busy machine they begin late."""
     collected, end = Collected(), time.monotonic() + seconds
 
     async def collector(number: int) -> None:

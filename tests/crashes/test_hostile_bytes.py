@@ -58,7 +58,7 @@ def sizes(short: int, long: int) -> list[Any]:
 
 
 def survives(read: Callable[[], object], seed: int) -> bool:
-    """Says whether it gave a value; anything but that or one of keepstate's own errors fails the test."""
+    """Return whether it gave a value; anything but that or one of keepstate's own errors fails the test."""
     began_s = time.process_time()
     try:
         read()
@@ -138,12 +138,12 @@ def test_nesting_without_end_is_refused_without_looking_at_all_of_it() -> None:
 
 def test_a_folder_of_time_zones_is_no_time_zone(monkeypatch: pytest.MonkeyPatch) -> None:
     """With its own data installed, zoneinfo tries to open it, and raises what the system raises."""
-    from keepstate.values import moments
+    from keepstate.values import datetimes
 
     def opens(key: str) -> object:
         raise IsADirectoryError(key)
 
-    monkeypatch.setattr(moments, "ZoneInfo", opens)
+    monkeypatch.setattr(datetimes, "ZoneInfo", opens)
 
     with pytest.raises(KeepstateError):
         codec.decode(PLAIN + b"\xc7\x08\x0c\x02America")

@@ -32,7 +32,7 @@ NUMBERS = (0, -1, 1, 7, 2**62, -(2**62), None)
 
 
 def fill(store: StoreBase) -> None:
-    """Writes rows of every kind, and closes the store."""
+    """Write rows of every kind, and close the store."""
     for number in range(5):
         writes = [Put(DOC, b"v%d" % number), Put(LOG, b"e", stamp=True), Put(EXPIRING, b"x", ttl_ms=10**6)]
         finish(store.apply([Batch("s", writes, token=b"t%d" % number)]))
@@ -41,7 +41,7 @@ def fill(store: StoreBase) -> None:
 
 
 def applied(store: StoreBase, batch: Batch) -> Outcome:
-    """Returns a batch's outcome, raised if it is an error."""
+    """Return a batch's outcome, raised if it is an error."""
     outcome = finish(store.apply([batch]))[0]
     if isinstance(outcome, Exception):
         raise outcome
@@ -49,7 +49,7 @@ def applied(store: StoreBase, batch: Batch) -> Outcome:
 
 
 def every_call(store: StoreBase) -> Iterator[Callable[[], object]]:
-    """Yields all that may be asked of a store."""
+    """Yield all that may be asked of a store."""
     yield lambda: finish(store.read("s", [DOC, EXPIRING]))
     yield lambda: finish(store.read("s", [DOC, *(b"\x01%d" % number for number in range(20))]))
     yield lambda: finish(store.scan("s", b"\x01"))
@@ -64,7 +64,7 @@ def every_call(store: StoreBase) -> Iterator[Callable[[], object]]:
 
 
 def use(make: Callable[[], StoreBase], seed: int) -> None:
-    """Opens the store and asks all of it."""
+    """Open the store and ask all of it."""
     try:
         store = finish(make().open())
     except KeepstateError:
@@ -75,7 +75,7 @@ def use(make: Callable[[], StoreBase], seed: int) -> None:
 
 
 def bend_row(path: Path, random: Random) -> None:
-    """Bends one column of one row as whoever has the page checksums could, and makes all seals right."""
+    """Bend one column of one row as whoever has the page checksums could, and make all seals right."""
     database = apsw.Connection(str(path), vfs=pages.file_system())
     try:
         table = random.choice(TABLES)
@@ -130,7 +130,7 @@ def test_bent_rows_of_sqlite_give_values_or_errors(size: Size, tmp_path: Path, t
 
 
 def bend_field(server: Any, random: Random) -> None:
-    """Bends, removes or replaces one thing that the server holds."""
+    """Bend, removes or replaces one thing that the server holds."""
     name: Any = random.choice(sorted(server.keys("*")))
     if random.random() < 0.05:
         server.delete(name)

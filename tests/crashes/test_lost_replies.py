@@ -32,7 +32,7 @@ from keepstate.testing.faults import (
     every_request,
 )
 from keepstate.testing.store_contract.stage import applied, entry_of, only_async, revision_of, value_of
-from tests.crashes.lossy_stage import LOG, WRITES, Account, Ledger, LossyStage, space_in
+from tests.crashes.lossy_stage import LOG, WRITES, Account, HistorySession, LossyStage, space_in
 from tests.tally import first_seed
 
 SEED = first_seed()
@@ -71,27 +71,27 @@ class TestLostReplies(LossyStage):
         self, space: str, size: Size, tally: Callable[..., None]
     ) -> None:
         handles = [await self.behind() for _ in range(size.handles)]
-        ledger = Ledger()
+        session = HistorySession()
         self.proxy.plan = Plan(SEED, share=size.share, chosen=WRITES)
 
         async def work(store: StoreBase, worker: int) -> None:
             for number in range(size.commits):
-                await ledger.commit(store, space, b"%d/%d" % (worker, number), races=number % 2 == 0)
+                await session.commit(store, space, b"%d/%d" % (worker, number), races=number % 2 == 0)
 
         workers = [(store, worker) for worker, store in enumerate(handles * size.tasks)]
         await self.together(*(work(store, worker) for store, worker in workers))
         self.proxy.plan = None
 
-        account = await self._account(ledger, space, *handles)
+        account = await self._account(session, space, *handles)
         cut = self.proxy.happened[CutRequest] + self.proxy.happened[CutReply]
         tally(
             f"{self.kind}: lost replies",
-            operations=len(ledger.told),
+            operations=len(session.told),
             cut_replies=cut,
             **account._asdict(),
         )
         assert account == NOTHING, f"seed {SEED}"
-        assert ledger.answered == len(ledger.told) == size.total
+        assert session.answered == len(session.told) == size.total
         assert cut > 0.03 * size.total
 
     @pytest.mark.parametrize("size", SIZES)
@@ -99,7 +99,7 @@ class TestLostReplies(LossyStage):
         self, space: str, size: Size, tally: Callable[..., None]
     ) -> None:
         handles = [await self.behind(timeout_s=0.15) for _ in range(size.handles)]
-        ledger = Ledger()
+        session = HistorySession()
         delays = [
             lambda random: Delay(request_s=0.15 + 0.1 * random.random()),
             lambda random: Delay(reply_s=0.2),
@@ -108,37 +108,37 @@ class TestLostReplies(LossyStage):
 
         async def work(store: StoreBase, worker: int) -> None:
             for number in range(size.commits // 4):
-                await ledger.commit(store, space, b"%d/%d" % (worker, number), races=number % 2 == 0)
+                await session.commit(store, space, b"%d/%d" % (worker, number), races=number % 2 == 0)
 
         workers = [(store, worker) for worker, store in enumerate(handles * size.tasks)]
         await self.together(*(work(store, worker) for store, worker in workers))
         self.proxy.plan = None
         await self.pass_time(300)
 
-        account = await self._account(ledger, space, *handles)
+        account = await self._account(session, space, *handles)
         late = self.proxy.happened[Delay]
         tally(
             f"{self.kind}: late requests",
-            operations=len(ledger.told),
+            operations=len(session.told),
             faults=late,
             **account._asdict(),
         )
         assert account == NOTHING, f"seed {SEED}"
-        assert ledger.answered == len(ledger.told) == size.handles * size.tasks * (size.commits // 4)
-        assert late > 0.02 * len(ledger.told)
+        assert session.answered == len(session.told) == size.handles * size.tasks * (size.commits // 4)
+        assert late > 0.02 * len(session.told)
 
     @only_async
     @pytest.mark.parametrize("size", SIZES)
     async def test_cancelled_commits_apply_once_or_never_and_leave_the_others_their_answers(
         self, space: str, size: Size, tally: Callable[..., None]
     ) -> None:
-        store, ledger, random = await self.behind(), Ledger(), Random(SEED)
+        store, session, random = await self.behind(), HistorySession(), Random(SEED)
         self.proxy.plan = Plan(SEED, share=size.share, chosen=WRITES)
 
         for number in range(size.commits):
             names = [b"%d/%d" % (number, task) for task in range(size.tasks * 3)]
             tasks = [
-                asyncio.create_task(ledger.commit(store, space, name, races=place % 2 == 0))
+                asyncio.create_task(session.commit(store, space, name, races=place % 2 == 0))
                 for place, name in enumerate(names)
             ]
             await asyncio.sleep(random.random() * 0.004)
@@ -151,16 +151,16 @@ class TestLostReplies(LossyStage):
                 assert end is None or (name in doomed and isinstance(end, asyncio.CancelledError))
         self.proxy.plan = None
 
-        account = await self._account(ledger, space, store)
-        cancelled = len(ledger.told) - ledger.answered
+        account = await self._account(session, space, store)
+        cancelled = len(session.told) - session.answered
         tally(
             f"{self.kind}: cancelled commits",
-            operations=len(ledger.told),
+            operations=len(session.told),
             cancelled=cancelled,
             **account._asdict(),
         )
         assert account == NOTHING, f"seed {SEED}"
-        assert cancelled > 0.05 * len(ledger.told)
+        assert cancelled > 0.05 * len(session.told)
 
     async def test_a_late_original_does_not_apply_after_its_retry_was_refused(self, space: str) -> None:
         store, direct = await self.behind(), await self.beside()
@@ -247,12 +247,12 @@ class TestLostReplies(LossyStage):
 
     @only_async
     async def test_who_is_cancelled_in_a_flush_takes_no_answer_from_the_others(self, space: str) -> None:
-        store, ledger = await self.behind(), Ledger()
+        store, session = await self.behind(), HistorySession()
         await applied(store, space, Put(A, b"1"))
         self.proxy.spoil(Delay(reply_s=30), Delay(reply_s=0.5), chosen=WRITES)
         names = [b"%d" % number for number in range(9)]
         tasks = [
-            asyncio.create_task(ledger.commit(store, space, name, races=False), name=name.decode())
+            asyncio.create_task(session.commit(store, space, name, races=False), name=name.decode())
             for name in names
         ]
 
@@ -263,8 +263,8 @@ class TestLostReplies(LossyStage):
         await asyncio.wait(tasks)
 
         assert [task.cancelled() for task in tasks] == [name in (b"0", b"4") for name in names]
-        assert ledger.answered == 7
-        assert await self._account(ledger, space, store) == NOTHING
+        assert session.answered == 7
+        assert await self._account(session, space, store) == NOTHING
 
     @only_async
     async def test_a_caller_with_a_time_limit_of_its_own_leaves_a_store_of_use(self, space: str) -> None:
@@ -279,7 +279,7 @@ class TestLostReplies(LossyStage):
         assert (await applied(store, space, Put(A, b"3"))).revision == 3
 
     def _write_once_the_original_is_held(self, space: str) -> None:
-        """Lets somebody else write what the original wants to write first, and then the retry through."""
+        """Let somebody else write what the original wants to write first, and then the retry through."""
         other = finish(self.another(ThreadRunner()).open())
         until_s = time.monotonic() + 10
         while not self.proxy.happened[Late] and time.monotonic() < until_s:
@@ -288,8 +288,8 @@ class TestLostReplies(LossyStage):
         finish(other.close())
         self.proxy.plan = None
 
-    async def _account(self, ledger: Ledger, space: str, *handles: StoreBase) -> Account:
-        """Returns the account by the server's own word; every handle must still be of use."""
+    async def _account(self, session: HistorySession, space: str, *handles: StoreBase) -> Account:
+        """Return the account by the server's own word; every handle must still be of use."""
         for store in handles:
             assert await value_of(store, space, b"\x01unwritten") is None
-        return await ledger.settled(await self.beside(), space)
+        return await session.settled(await self.beside(), space)

@@ -152,13 +152,13 @@ def test_what_is_recorded_is_what_the_system_was_asked(kind: str, tmp_path: Path
 
 
 def refuse(kind: str, place: Path, image: Image, states: list[workload.State], name: str) -> None:
-    """Fails unless the image opens to what was acknowledged, takes another write, and keeps it."""
+    """Fail unless the image opens to what was acknowledged, takes another write, and keep it."""
     found = judged(kind, place, image, states)
     assert found is None, f"{name}: {description(kind, image)}: {found}"
 
 
 def repair(kind: str, place: Path) -> Recording:
-    """Opens an image and writes on, recorded, with the states after each step."""
+    """Open an image and write on, recorded, with the states after each step."""
     copy = place.with_name(f"{place.name}, copied")
     shutil.copytree(place, copy)
     reader = workload.opened(kind, copy, ManualClock(0))
@@ -179,7 +179,7 @@ def repair(kind: str, place: Path) -> Recording:
 
 
 def restart(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
-    """Gives the machine another start, wherever a store asks for its name."""
+    """Give the machine another start, wherever a store asks for its name."""
     name = b"%036x" % number
     for module in [one for path, one in sys.modules.items() if path.startswith("keepstate.stores.")]:
         if hasattr(module, "machine_start"):
@@ -187,7 +187,7 @@ def restart(monkeypatch: pytest.MonkeyPatch, number: int) -> None:
 
 
 def expected_places(kind: str) -> set[str]:
-    """Returns places that must be tried: in the making of the files, a rewrite, a checkpoint, a close."""
+    """Return places that must be tried: in the making of the files, a rewrite, a checkpoint, a close."""
     if kind.startswith("file"):
         return {
             "Opened journal.new",
@@ -207,7 +207,7 @@ def expected_places(kind: str) -> set[str]:
 
 
 def leave(kind: str, place: Path, image: Image, locks: list[bytes], chance: random.Random) -> None:
-    """Writes an image, and the files beside it whose content a cut leaves to chance.
+    """Write an image, and the files beside it whose content a cut leaves to chance.
 
     Nobody syncs the lock file, so any of its contents may be there, or none; the memory that processes
     shared may hold anything. Neither makes an image another one.

@@ -39,7 +39,7 @@ class Life:
 
     @property
     def visits(self) -> int:
-        """Returns how often the stranger came by: beside a writer, whose locks stay, a life may go on."""
+        """Return how often the stranger came by: beside a writer, whose locks stay, a life may go on."""
         return self.acknowledged // EVERY + len(self.ended)
 
 
@@ -82,7 +82,7 @@ def test_locks_that_were_dropped_are_noticed_before_the_next_answer(stranger: st
 
 
 def run(roles: list[str], path: Path, seconds: float, *, lives: int = MANY) -> dict[str, Life]:
-    """Runs the processes at once, life after life; returns what each life was told."""
+    """Run the processes at once, life after life; returns what each life was told."""
     module = [sys.executable, "-m", "tests.crashes.second_library"]
     said = [path.with_name(f"{role}.said") for role in roles]
     running: list[subprocess.Popen[bytes]] = []
@@ -104,7 +104,7 @@ def run(roles: list[str], path: Path, seconds: float, *, lives: int = MANY) -> d
 
 
 def judged(path: Path, lives: dict[str, Life]) -> Counter[str]:
-    """Counts what is wrong in the file, as plain SQLite reads it, against what the lives were told."""
+    """Count what is wrong in the file, as plain SQLite reads it, against what the lives were told."""
     connection = sqlite3.connect(path)
     try:
         is_sound = connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
@@ -122,7 +122,7 @@ def judged(path: Path, lives: dict[str, Life]) -> Counter[str]:
 
 
 def _compared(keys: set[bytes], acknowledged: int) -> Counter[str]:
-    """Counts what a life lacks of its batches, each of two keys; one more than was answered may be there."""
+    """Count what a life lacks of its batches, each of two keys; one more than was answered may be there."""
     wrong = Counter[str]()
     for number in range(1, acknowledged + 2):
         there = len({key(number), partner(number)} & keys)

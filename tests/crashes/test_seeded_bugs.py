@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from keepstate.engine.unit import Unit
+from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import KeepstateError
 from keepstate.testing.simulation import BrokenPromiseError, Dials, simulate
 from keepstate.testing.simulation.workloads.counting import Counting

@@ -86,7 +86,7 @@ def test_worlds_see_every_kind_of_trouble() -> None:
 
 
 def told(subject: str, tally: Tally, reports: list[Report]) -> Counter[str]:
-    """Adds worlds to the record, and returns what the judges of all of them found."""
+    """Add worlds to the record, and return what the judges of all of them found."""
     found = Counter[str]()
     for report in reports:
         found.update(report.findings.counts())

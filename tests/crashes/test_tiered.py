@@ -36,7 +36,7 @@ def cache(request: pytest.FixtureRequest) -> Iterator[Valkey]:
 def findings(
     tiers: str, url: str, cache: Valkey, folder: Path, operations: int, kills: int
 ) -> tuple[int, list[Findings]]:
-    """Lets two processes work while the cache is killed; returns what they did, and what is wrong with it."""
+    """Let two processes work while the cache is killed; returns what they did, and what is wrong with it."""
     worker = Path(__file__).with_name("tiered_worker.py")
     files, enough = [folder / f"{number}.records" for number in (1, 2)], folder / "enough"
     processes = [

@@ -63,7 +63,7 @@ async def main(
     tiers: str, cold: str, warm: str, file: str, enough: str, launch: int, seed: int, operations: int
 ) -> None:
     recorder = Recorder(Path(file))
-    wrapped = TIERS[tiers](cold=cold, warm=warm, hot_bytes=6000, colour="blocking")
+    wrapped = TIERS[tiers](cold=cold, warm=warm, hot_bytes=6000, mode="blocking")
     store = RecordedStore(wrapped, recorder, launch)
     await store.open()
     await work(store, Random(seed), operations, Path(enough))

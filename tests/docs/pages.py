@@ -31,12 +31,12 @@ class Block:
 
 
 def shown(page: Path) -> str:
-    """Returns the page as a message names it."""
+    """Return the page as a message names it."""
     return page.relative_to(ROOT).as_posix()
 
 
 def blocks(page: Path) -> Iterator[Block]:
-    """Yields a page's fenced blocks in order; `line` is where a block's text begins."""
+    """Yield a page's fenced blocks in order; `line` is where a block's text begins."""
     text = page.read_text()
     for fence in _FENCE.finditer(text):
         line = text.count("\n", 0, fence.start(3)) + 1
@@ -44,23 +44,23 @@ def blocks(page: Path) -> Iterator[Block]:
 
 
 def prose(page: Path) -> str:
-    """Returns a page without its fenced blocks."""
+    """Return a page without its fenced blocks."""
     return _FENCE.sub("", page.read_text())
 
 
 def links(page: Path) -> list[str]:
-    """Returns where a page's links lead."""
+    """Return where a page's links lead."""
     return _LINK.findall(prose(page))
 
 
 def anchors(page: Path) -> set[str]:
-    """Returns the names by which the page's headings are found."""
+    """Return the names by which the page's headings are found."""
     plain = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in _HEADING.findall(prose(page)))
     return {heading.strip().replace(" ", "-") for heading in plain}
 
 
 def tables(page: Path, *, under: str = "") -> dict[str, list[str]]:
-    """Returns the rows of a page's tables, or of those under one heading, by the name in the first cell."""
+    """Return the rows of a page's tables, or of those under one heading, by the name in the first cell."""
     text = page.read_text()
     if under:
         _, found, text = text.partition(f"\n## {under}\n")

@@ -31,7 +31,7 @@ WITH_EXAMPLES = [
 
 @pytest.fixture
 def own_classes() -> Iterator[None]:
-    """Forgets what a page registered: its upcaster of a "message" is none of the next test's."""
+    """Forget what a page registered: its upcaster of a "message" is none of the next test's."""
     tables: list[dict[Any, Any]] = [
         CLASSES._by_name,
         CLASSES._by_class,
@@ -83,7 +83,7 @@ def known_mark(mark: str) -> bool:
 
 
 def run_python(block: Block, namespace: dict[str, object], loop: asyncio.Runner) -> None:
-    """Executes a block with the page's line numbers; one that awaits at its top level, in the page's loop."""
+    """Execute a block with the page's line numbers; one that awaits at its top level, in the page's loop."""
     source = "\n" * (block.line - 1) + block.text
     flags = ast.PyCF_ALLOW_TOP_LEVEL_AWAIT
     code = compile(source, str(block.page), "exec", flags=flags, dont_inherit=True)
@@ -94,7 +94,7 @@ def run_python(block: Block, namespace: dict[str, object], loop: asyncio.Runner)
 
 
 def run_commands(block: Block, folder: Path) -> None:
-    """Runs each line after a `$`; lines behind it are what it prints, `…` for what differs each time."""
+    """Run each line after a `$`; lines behind it are what it prints, `…` for what differs each time."""
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     modules = os.pathsep.join([str(folder), str(ROOT / "src")])
     for part in re.split(r"^\$ ", block.text, flags=re.MULTILINE)[1:]:
@@ -114,7 +114,7 @@ def run_commands(block: Block, folder: Path) -> None:
 
 
 def assert_prints(told: str, printed: str) -> None:
-    """Compares what a page tells of a command with what that printed, but for times and random names."""
+    """Compare what a page tells of a command with what that printed, but for times and random names."""
     wanted, got = (_VARYING.sub("…", text).strip() for text in (told, printed))
     if not re.fullmatch(".*?".join(map(re.escape, wanted.split("…"))), got, re.DOTALL):
         assert got == wanted

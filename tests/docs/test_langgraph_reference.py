@@ -20,7 +20,7 @@ INTERFACE = {"embeddings"}
 
 
 def rows(kind: type, column: str) -> set[str]:
-    """Returns the names in the first cells of a class's table."""
+    """Return the names in the first cells of a class's table."""
     section = PAGE.read_text().partition(f"\n## {kind.__name__}\n")[2].partition("\n## ")[0]
     table = section.partition(f"| {column} |")[2].partition("\n\n")[0]
     cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]

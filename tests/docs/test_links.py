@@ -32,12 +32,12 @@ def test_each_page_can_be_reached_from_the_first() -> None:
 
 
 def target(page: Path, link: str) -> Path:
-    """Returns the file that a link of a page names."""
+    """Return the file that a link of a page names."""
     path = link.partition("#")[0]
     return (page.parent / path).resolve() if path else page
 
 
 def leads(page: Path, link: str) -> bool:
-    """Says whether file and heading of a link are there."""
+    """Return whether file and heading of a link are there."""
     file, anchor = target(page, link), link.partition("#")[2]
     return file.exists() and (not anchor or anchor in anchors(file))

@@ -14,8 +14,9 @@ import pytest
 import keepstate
 from keepstate import errors
 from keepstate._runner import ThreadRunner
-from keepstate.engine.parts import Parts
-from keepstate.stores.urls import BACKENDS, StoreUrl, store_class
+from keepstate.engine.space.parts import Parts
+from keepstate.opening import store_class
+from keepstate.stores.urls import BACKENDS, StoreUrl
 from keepstate.values import limits
 from tests.docs.pages import PAGES, ROOT, tables
 
@@ -132,6 +133,6 @@ def test_every_public_name_is_spoken_of() -> None:
 
 
 def has(owner: Any, name: str) -> bool:
-    """Says whether a class speaks of a method or attribute of this name in its own source."""
+    """Return whether a class speaks of a method or attribute of this name in its own source."""
     ours = [base for base in inspect.getmro(owner) if base.__module__.startswith("keepstate")]
     return any(re.search(rf"\b{name}\b", inspect.getsource(base)) for base in ours)

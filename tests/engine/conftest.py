@@ -16,8 +16,8 @@ import pytest
 import keepstate
 from keepstate._clock import Clock
 from keepstate._runner import TaskRunner
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
 from keepstate.opening import PassedStore
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Store
@@ -30,7 +30,7 @@ SHARED = ("sqlite", "redis", "valkey", "redis_cluster", "postgres")
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs a test that is a coroutine function in a loop of its own, and closes what it has opened."""
+    """Run a test that is a coroutine function in a loop of its own, and close what it has opened."""
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None
@@ -49,7 +49,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 
 def url_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Returns the URL of an empty store."""
+    """Return the URL of an empty store."""
     if kind == "memory":
         return f"memory://{tmp_path.name}"
     if kind == "file":

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 import keepstate
-from keepstate.engine import layout
+from keepstate.engine.kernel import layout
 from keepstate.stores.protocol import Batch, Outcome
 
 

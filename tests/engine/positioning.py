@@ -14,7 +14,7 @@ import sys
 from typing import Any
 
 import keepstate
-from keepstate.engine.space import Space
+from keepstate.engine.space.space import Space
 from keepstate.errors import KeepstateError
 from keepstate.stores.wrappers.encrypted import KeyRing
 from keepstate.typed.key import ProfileKey

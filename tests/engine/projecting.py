@@ -6,14 +6,14 @@ from keepstate import Event, sync
 
 
 def total(tx: sync.Transaction, event: Event) -> None:
-    """Adds an order up for its customer, and writes it down."""
+    """Add an order up for its customer, and write it down."""
     customer, amount = event.data["customer"], event.data["amount"]
     tx.documents.update(f"total/{customer}", lambda sum: sum + amount, default=0)
     tx.documents.put(f"total/order {event.number}", amount)
 
 
 def totals(state: dict[str, int], event: Event) -> dict[str, int]:
-    """Does the same to a dict."""
+    """Do the same to a dict."""
     key = f"total/{event.data['customer']}"
     state[key] = state.get(key, 0) + event.data["amount"]
     state[f"total/order {event.number}"] = event.data["amount"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepstate.engine.admission import admit_instance
+from keepstate.engine.kernel.arguments import admit_instance
 from keepstate.errors import InvalidError
 
 

@@ -12,9 +12,9 @@ import msgspec
 import pytest
 
 import keepstate
-from keepstate.engine import tasks
-from keepstate.engine.queue import Task
-from keepstate.engine.space import Space
+from keepstate.engine.queue import tasks
+from keepstate.engine.queue.queue import Task
+from keepstate.engine.space.space import Space
 from keepstate.errors import CorruptError, InvalidError, StoreUnavailableError
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Outcome, Put
@@ -34,8 +34,8 @@ NEWER.register(Job, "job-of-a-newer-release")
 
 
 async def put_newer(space: Space, *names: str, stored: bytes | None = None) -> None:
-    """Puts tasks whose payloads this process cannot read."""
-    store = await space._home.opened()
+    """Put tasks whose payloads this process cannot read."""
+    store = await space.executor.home.opened()
     for name in names:
         await space.queue.put(None, id=name)
         payload = Codec(NEWER).encode(Job("hush")) if stored is None else stored

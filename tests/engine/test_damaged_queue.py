@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-from keepstate.engine import tasks
-from keepstate.engine.space import Space
+from keepstate.engine.queue import tasks
+from keepstate.engine.space.space import Space
 from keepstate.stores.protocol import Applied, Batch, Delete
 from tests.engine.conftest import Turned
 
@@ -13,8 +13,8 @@ MORE_THAN_A_PAGE = 40
 
 
 async def lose(space: Space, names: list[str]) -> None:
-    """Deletes the records of tasks, and leaves all else of them."""
-    store = await space._home.opened()
+    """Delete the records of tasks, and leave all else of them."""
+    store = await space.executor.home.opened()
     outcome = (await store.apply([Batch(space.name, [Delete(tasks.task_key(name)) for name in names])]))[0]
     assert isinstance(outcome, Applied)
 

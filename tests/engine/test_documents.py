@@ -12,9 +12,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keepstate.engine.collecting import collect_parts
-from keepstate.engine.glob import compiled, escaped
-from keepstate.engine.space import Space
+from keepstate.engine.kernel.glob import compiled, escaped
+from keepstate.engine.kernel.part_collector import collect_parts
+from keepstate.engine.space.space import Space
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.values import limits
 from tests.engine.conftest import Turned
@@ -213,7 +213,7 @@ async def test_listing_goes_on_over_a_long_name_whose_large_value_is_replaced(
 
     new = random.Random(2).randbytes(2 << 20) if large else "small"
     await space.documents.put(second, new)
-    await collect_parts(await space._home.opened(), space.name)
+    await collect_parts(await space.executor.home.opened(), space.name)
 
     assert begun == (first, first)
     assert [key async for key in keys] == [second]

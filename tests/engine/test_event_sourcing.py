@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from keepstate import EventStream
-from keepstate.engine.events import NO_STREAM
-from keepstate.engine.space import Space
+from keepstate.engine.events.events import NO_STREAM
+from keepstate.engine.space.space import Space
 from keepstate.errors import ConflictError, InvalidError
+from keepstate.sync import of
 from keepstate.values.schema import CLASSES, register, upcast
 from tests.engine.conftest import Turned
 
@@ -160,7 +161,7 @@ async def test_a_stream_made_of_a_space_is_that_of_its_events(space: Space) -> N
     assert [event.data for event in await space.events.stream("a").read()] == [1]
 
 
-async def test_what_has_no_events_in_this_colour_makes_no_stream(turned: Turned) -> None:
-    for wrong in (1, turned.ks, turned.ks.sync.space("a")):
+async def test_what_has_no_events_in_this_mode_makes_no_stream(turned: Turned) -> None:
+    for wrong in (1, turned.ks, of(turned.ks).space("a")):
         with pytest.raises(InvalidError, match="events"):
             EventStream(wrong)  # type: ignore[arg-type]

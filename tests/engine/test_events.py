@@ -6,8 +6,8 @@ import asyncio
 
 import pytest
 
-from keepstate.engine.events import EXISTS, NO_STREAM
-from keepstate.engine.space import Space
+from keepstate.engine.events.events import EXISTS, NO_STREAM
+from keepstate.engine.space.space import Space
 from keepstate.errors import ConflictError, HistoryLostError, InvalidError
 
 

@@ -12,11 +12,12 @@ import msgspec
 import pytest
 
 from keepstate import EventStream, Fold
-from keepstate.engine import folding, layout
-from keepstate.engine.event_record import Event
-from keepstate.engine.events import event_key
-from keepstate.engine.space import Space
-from keepstate.engine.verifying import Verifier
+from keepstate.engine.events import folds
+from keepstate.engine.events.events import event_key
+from keepstate.engine.events.record import Event
+from keepstate.engine.kernel import layout
+from keepstate.engine.repair.verifier import Verifier
+from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError, NotFoundError, PrunedError, StoreUnavailableError
 from keepstate.stores.protocol import Batch, Delete, Entry, Outcome, Put
 from keepstate.values import codec
@@ -28,7 +29,7 @@ def added(state: int, event: Event) -> int:
 
 
 async def filled(space: Space, count: int, *, stream: str = "sums") -> list[int]:
-    """Appends 0 to count - 1, each with an id, and returns where they stand."""
+    """Append 0 to count - 1, each with an id, and return where they stand."""
     events = space.events.stream(stream)
     return [await events.append({"n": n}, id=f"e{n}") for n in range(count)]
 
@@ -189,7 +190,7 @@ async def test_a_stream_as_of_a_time_ends_before_what_was_recorded_later(turned:
 @pytest.fixture
 def near(monkeypatch: pytest.MonkeyPatch) -> int:
     """After so many events a state is kept for good."""
-    monkeypatch.setattr(folding, "_FAR", 10)
+    monkeypatch.setattr(folds, "_FAR", 10)
     return 10
 
 
@@ -234,8 +235,8 @@ async def test_states_kept_for_good_go_with_their_reducer_and_with_their_events(
             await stream.fold(added, 0, 1, version=version)
 
     async def kept() -> int:
-        prefix = layout.fold_key("sums", Fold(added, 0).title, folding.MOMENT)
-        store = await space._alone.store()
+        prefix = layout.fold_key("sums", Fold(added, 0).title, folds.MOMENT)
+        store = await space.executor.store()
         return len((await store.scan(space.name, prefix)).entries)
 
     await fold_and_append(1, 31)
@@ -350,8 +351,8 @@ async def test_truncation_is_refused_by_a_reducer_that_changes_what_it_uses(spac
 
 
 async def problems_of(space: Space) -> tuple[int, list[str]]:
-    """Returns how many records the space has, and what is wrong with them."""
-    store = await space._alone.store()
+    """Return how many records the space has, and what is wrong with them."""
+    store = await space.executor.store()
 
     class Live:
         async def read(self, name: str, keys: Sequence[bytes]) -> Sequence[Entry | None]:
@@ -382,7 +383,7 @@ async def test_damage_to_what_is_kept_is_found_and_a_cache_is_made_again(
     places = await filled(space, 3)
     stream = space.events.stream("sums")
     await stream.fold(added, 0, 1)
-    store = await space._alone.store()
+    store = await space.executor.store()
     damaged = [
         Put(layout.fold_key("sums", Fold(added, 0).title, "cache"), b"\xc1"),
         Put(layout.cursor_key("sums", "totals"), b"\xc1"),
@@ -401,7 +402,7 @@ async def test_a_state_that_was_kept_without_the_number_of_its_events_is_gone_on
     places, fold = await filled(space, 3), Fold(added, 0, 1)
     stored = msgspec.msgpack.encode([fold.digest(), places[1], 0, codec.encode(100)])
     put = Put(layout.fold_key("sums", fold.title, "cache"), stored)
-    await (await space._alone.store()).apply([Batch(space.name, [put])])
+    await (await space.executor.store()).apply([Batch(space.name, [put])])
 
     entry = await space.events.stream("sums").fold_entry(fold)
     assert (entry.state, entry.events_read) == (102, 1)

@@ -7,16 +7,16 @@ from collections.abc import Sequence
 
 import pytest
 
-from keepstate.engine import large_values, layout
-from keepstate.engine.collecting import collect_parts
-from keepstate.engine.space import Space
+from keepstate.engine.kernel import large_values, layout
+from keepstate.engine.kernel.part_collector import collect_parts
+from keepstate.engine.space.space import Space
 from keepstate.errors import ConflictError, CorruptError
 from keepstate.stores.protocol import Batch, Check, Delete, Outcome
 from tests.engine.conftest import Turned
 
 
 async def parts(space: Space) -> list[bytes]:
-    store = await space._home.opened()
+    store = await space.executor.home.opened()
     found: list[bytes] = []
     after: bytes | None = None
     while True:
@@ -43,7 +43,7 @@ async def test_parts_of_an_overwritten_value_are_collected_and_those_in_use_stay
     await space.documents.put("over", "small")
     before = len(await parts(space))
 
-    removed = await collect_parts(await space._home.opened(), space.name)
+    removed = await collect_parts(await space.executor.home.opened(), space.name)
 
     assert (removed, len(await parts(space))) == (before // 2, before - before // 2)
     assert await space.documents.get("kept") == kept
@@ -51,7 +51,7 @@ async def test_parts_of_an_overwritten_value_are_collected_and_those_in_use_stay
 
 async def test_a_missing_part_is_damage_by_name(space: Space) -> None:
     await space.documents.put("large", random.Random(3).randbytes(3 << 20))
-    store = await space._home.opened()
+    store = await space.executor.home.opened()
     await store.apply([Batch(space.name, [Delete((await parts(space))[0])])])
 
     with pytest.raises(CorruptError, match="large"):
@@ -86,7 +86,7 @@ async def test_without_the_check_of_the_epoch_such_a_sweep_would_break_the_value
 
 
 def sweep_before_entry(turned: Turned, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Sweeps once before a batch that writes a document; the list then says how many parts went."""
+    """Sweep once before a batch that writes a document; the list then say how many parts went."""
     store = turned.ks._source._made  # type: ignore[attr-defined]
     plain = store.apply
     swept: list[int] = []

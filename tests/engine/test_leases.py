@@ -9,9 +9,9 @@ from contextlib import suppress
 import pytest
 
 import keepstate
-from keepstate.engine import layout
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
+from keepstate.engine.kernel import layout
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
 from keepstate.errors import ClosedError, ConflictError, InvalidError, LeaseLostError
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Outcome, Put

@@ -12,14 +12,14 @@ import psycopg
 
 import keepstate
 import keepstate.sync
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.testing.servers import Redis
 
 MANY = 500
 
 
 async def added_by_watches(ks: Keepstate, count: Callable[[], int]) -> int:
-    """Returns by how many `count` grows with 500 watches, each of which has heard of a change."""
+    """Return by how many `count` grows with 500 watches, each of which has heard of a change."""
     documents = ks.space("run/1").documents
     await documents.put("a", 0)
     before = count()

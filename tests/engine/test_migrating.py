@@ -23,9 +23,9 @@ from keepstate import (
     register_write_version,
     sync,
 )
-from keepstate.engine import layout
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.migrating import migrate
+from keepstate.engine.kernel import layout
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.migration import migrate
 from keepstate.stores.protocol import Batch, Put
 from keepstate.values.schema import CLASSES
 from tests.engine.trips import NAME, Trip, know_trips
@@ -36,14 +36,14 @@ BIG = "x" * 1_500_000
 
 @pytest.fixture(autouse=True)
 def versions() -> Iterator[None]:
-    """Knows the class in its third version, and writes that again in the end."""
+    """Know the class in its third version, and write that again in the end."""
     know_trips()
     yield
     register_write_version(NAME, None)
 
 
 async def put_in_all_versions(space: Space) -> None:
-    """Writes a document of each version, and one of each with a name, size or place of its own."""
+    """Write a document of each version, and one of each with a name, size or place of its own."""
     for version in (1, 2, 3):
         register_write_version(NAME, version)
         await space.documents.put(f"trip {version}", Trip("NYC", 100 * version))
@@ -55,9 +55,9 @@ async def put_in_all_versions(space: Space) -> None:
 
 
 async def expires_at_ms(space: Space) -> int:
-    store = await space._alone.store()
+    store = await space.executor.store()
     place = layout.named_key(layout.DOCUMENTS, "trip")
-    (entry,) = (await store.read(space._alone.stored_name, [place])).entries
+    (entry,) = (await store.read(space.executor.stored_name, [place])).entries
     assert entry is not None
     assert entry.expires_at_ms is not None
     return entry.expires_at_ms
@@ -264,7 +264,7 @@ async def test_a_damaged_document_is_named_by_the_error_of_a_listing(ks: Keepsta
     await space.documents.put("a", 1)
     place = layout.named_key(layout.DOCUMENTS, "a")
     store = await ks.opened()
-    await store.apply([Batch(space._alone.stored_name, [Put(place, b"\xff\xff")])])
+    await store.apply([Batch(space.executor.stored_name, [Put(place, b"\xff\xff")])])
     await space.documents.put("b", 2)
 
     with pytest.raises(CorruptError) as caught:

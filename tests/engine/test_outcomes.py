@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepstate.engine.space import Space
+from keepstate.engine.space.space import Space
 from keepstate.errors import OutcomeUnknownError
 from keepstate.stores.protocol import Batch, Conflict, Put
 
@@ -12,7 +12,7 @@ TOKEN = b"a token of its own"
 
 
 async def test_the_outcome_of_a_batch_that_applied_is_its_revision(space: Space) -> None:
-    store = await space._home.opened()
+    store = await space.executor.home.opened()
     await space.documents.put("before", 1)
     await store.apply([Batch(space.name, [Put(b"\x01key", b"value")], token=TOKEN)])
     await space.documents.put("after", 1)
@@ -22,7 +22,7 @@ async def test_the_outcome_of_a_batch_that_applied_is_its_revision(space: Space)
 
 
 async def test_a_batch_without_an_outcome_is_refused_when_it_comes_late(space: Space) -> None:
-    store = await space._home.opened()
+    store = await space.executor.home.opened()
     await space.documents.put("before", 1)
     settled = await space.outcome(TOKEN)
     late = (await store.apply([Batch(space.name, [Put(b"\x01key", b"value")], token=TOKEN)]))[0]
@@ -34,7 +34,7 @@ async def test_a_batch_without_an_outcome_is_refused_when_it_comes_late(space: S
 
 
 async def test_an_outcome_that_the_log_has_forgotten_is_unknown(space: Space) -> None:
-    store = await space._home.opened()
+    store = await space.executor.home.opened()
     await store.apply([Batch(space.name, [Put(b"\x01key", b"value")], token=TOKEN)])
     await store.drop(space.name)
 

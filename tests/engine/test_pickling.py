@@ -7,8 +7,8 @@ import pickle
 import pytest
 
 import keepstate.sync
-from keepstate.engine.queue import Claim
-from keepstate.engine.space import Space
+from keepstate.engine.queue.queue import Claim
+from keepstate.engine.space.space import Space
 from keepstate.errors import LeaseLostError
 
 

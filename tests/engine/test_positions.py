@@ -15,8 +15,8 @@ from urllib.parse import quote
 import pytest
 
 import keepstate
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
 from keepstate.errors import CompactedError, ConflictError, HistoryLostError, InvalidError, PrunedError
 from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.encrypted import KeyRing
@@ -30,7 +30,7 @@ KEPT, LOST, STRANGERS = 3, 4, 9
 
 
 def process(url: str, command: str, **arguments: Any) -> Any:
-    """Returns what a process of its own answers."""
+    """Return what a process of its own answers."""
     words = [sys.executable, str(HERE / "positioning.py"), url, command, json.dumps(arguments)]
     ended = subprocess.run(words, capture_output=True, text=True, timeout=100, check=False)
     assert ended.returncode == 0, ended.stderr
@@ -41,7 +41,7 @@ def process(url: str, command: str, **arguments: Any) -> Any:
 
 
 def copied(url: str) -> Back:
-    """Copies a file that nobody has open; what is returned puts the copy back."""
+    """Copy a file that nobody has open; what is returned puts the copy back."""
     path = Path("/" + StoreUrl.parse(url).path.lstrip("/"))
     copy = path.with_name("backup")
     shutil.copy(path, copy)
@@ -55,7 +55,7 @@ def copied(url: str) -> Back:
 
 
 def dumped(url: str) -> Back:
-    """Dumps all keys of a Redis server."""
+    """Dump all keys of a Redis server."""
     redis = pytest.importorskip("redis")
     with redis.Redis.from_url(url.replace("valkey", "redis")) as server:
         keys = {key: server.dump(key) for key in server.scan_iter()}
@@ -70,7 +70,7 @@ def dumped(url: str) -> Back:
 
 
 def tables(url: str) -> Back:
-    """Copies all tables of a PostgreSQL schema into another one."""
+    """Copy all tables of a PostgreSQL schema into another one."""
     psycopg = pytest.importorskip("psycopg")
     names = ("space", "entry", "log", "retry")
     with psycopg.connect(url, autocommit=True) as server:
@@ -90,7 +90,7 @@ def tables(url: str) -> Back:
 
 
 def backup(url: str) -> Back:
-    """Backs up the store, under its wrappers; a warm tier keeps what it has."""
+    """Back up the store, under its wrappers; a warm tier keeps what it has."""
     url = (url.partition("+")[2] or url).partition("?")[0]
     if url.startswith("redis"):
         return dumped(url)
@@ -188,7 +188,7 @@ async def test_a_cursor_costs_the_process_that_gave_it_no_read_more(ks: Keepstat
     space = ks.space("run")
     for number in range(4):
         await space.queue.put(number, id=f"t{number}")
-    store = await space._scope.store()  # pyright: ignore[reportPrivateUsage]
+    store = await space.executor.store()
     asked: list[int] = []
     changes = store.changes
 
@@ -330,11 +330,11 @@ async def test_a_position_below_the_log_is_compacted(space: Space) -> None:
 async def write_objects(space: Space, start: int, count: int) -> None:
     from keepstate.stores.protocol import Batch, Put
 
-    scope = space._scope  # pyright: ignore[reportPrivateUsage]
-    store = await scope.store()
+    executor = space.executor
+    store = await executor.store()
     for first in range(start, start + count, 100):
         keys = (b"\x01n%d" % number for number in range(first, first + 100))
-        await store.apply([Batch(scope.stored_name, [Put(key, b"")]) for key in keys])
+        await store.apply([Batch(executor.stored_name, [Put(key, b"")]) for key in keys])
 
 
 async def test_texts_that_are_not_this_places_are_refused(ks: Keepstate) -> None:

@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 
 import keepstate
-from keepstate.engine.watch import DocumentChange
+from keepstate.engine.documents.watch import DocumentChange
 
 HERE = Path(__file__).parent
 COUNTING = HERE / "counting.py"
 
 
 def count_up(url: str) -> float:
-    """Lets 4 processes count one document up 500 times each, and returns how long the longest update took."""
+    """Let 4 processes count one document up 500 times each, and return how long the longest update took."""
     command = [sys.executable, str(COUNTING), url, "500"]
     workers = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(4)]
     return max(float(worker.communicate(timeout=100)[0]) for worker in workers)
@@ -89,7 +89,7 @@ async def test_a_watch_misses_nothing_of_what_another_process_changes_in_three_s
 
 
 def changes_of(step: int) -> list[DocumentChange]:
-    """Returns what a watch must say of a step of the writing process."""
+    """Return what a watch must say of a step of the writing process."""
     revision, before = step + 1, step - 2 if step % 3 == 0 else step - 1
     if step % 3 == 2:
         return [DocumentChange("b", "deleted", step - 2, None, revision)]

@@ -15,7 +15,7 @@ import pytest
 
 import keepstate
 from keepstate import Event, EventStream, Projection, Space, Transaction, sync
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, PrunedError, UnsupportedError
 from tests.engine import projecting
 from tests.engine.conftest import Turned
@@ -102,7 +102,7 @@ async def test_a_rebuild_begins_anew_wherever_others_have_taken_the_projection_m
     page = orders.page
 
     async def slow(after: int | None, limit: int, *, whole: bool) -> list[Event]:
-        """Lets somebody else go on with the projection before it has looked."""
+        """Let somebody else go on with the projection before it has looked."""
         monkeypatch.undo()
         await there.run()
         return await page(after, limit, whole=whole)
@@ -296,7 +296,7 @@ def shop(tmp_path: Path) -> Iterator[tuple[str, sync.EventStream]]:
 
 
 def killed_again_and_again(url: str, orders: sync.EventStream, *, kills: int, count: int) -> int:
-    """Lets a projection run in processes that are killed at random moments; returns how many kills it met."""
+    """Let a projection run in processes that are killed at random moments; returns how many kills it met."""
     chance = random.Random(7)
     for start in range(0, count, 500):
         orders.append(

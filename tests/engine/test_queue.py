@@ -9,12 +9,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from keepstate.engine import layout, tasks
-from keepstate.engine.queue import Claim, Task
-from keepstate.engine.space import Space
-from keepstate.engine.tasks import Put, TaskState
-from keepstate.engine.transaction import Transaction
-from keepstate.engine.waking import Waking
+from keepstate.engine.kernel import layout
+from keepstate.engine.queue import tasks
+from keepstate.engine.queue.due_tasks import DueTasks
+from keepstate.engine.queue.queue import Claim, Task
+from keepstate.engine.queue.tasks import Put, TaskState
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import (
     AlreadyExistsError,
     InvalidError,
@@ -225,8 +226,8 @@ async def test_who_waits_for_a_task_looks_again_when_what_it_goes_by_has_changed
         return payload in documents["skills"]
 
     looked = asyncio.Event()
-    options: dict[str, Any] = {"match": can, "documents": ["skills"], "also": None}
-    waiting = asyncio.create_task(space.queue.claim_also("w", lease_s=10, wait_s=30, **options))
+    options: dict[str, Any] = {"match": can, "documents": ["skills"], "on_claim": None}
+    waiting = asyncio.create_task(space.queue.claim_with("w", lease_s=10, wait_s=30, **options))
     await looked.wait()
     await space.documents.put("skills", ["cook", "sing"])
 
@@ -332,7 +333,7 @@ async def test_fields_that_a_later_version_has_added_to_a_task_survive_its_steps
     space: Space,
 ) -> None:
     later = [{"key": "user 1"}, b"\x00"]
-    store = await space._home.opened()
+    store = await space.executor.home.opened()
 
     async def fields() -> list[object]:
         (entry,) = (await store.read(space.name, [tasks.task_key("t")])).entries
@@ -359,12 +360,12 @@ async def test_waking_ignores_an_index_entry_that_a_task_has_left(turned: Turned
     space, clock = turned.space, turned.clock
     await space.queue.put(1, id="t")
     task = await take(space)
-    store = await space._home.opened()
+    store = await space.executor.home.opened()
     before = (await store.scan(space.name, layout.CLAIMED)).entries
     await task.complete("result")
     clock.advance(20_000)
 
-    await Waking(space._alone)._make_ready(list(before))
+    await DueTasks(space.executor)._make_ready(list(before))
 
     assert await space.queue.claim("w", lease_s=10) == []
     info = await space.queue.get("t")

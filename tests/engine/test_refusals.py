@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from keepstate.engine.events import EXISTS, NO_STREAM, Expected
-from keepstate.engine.space import Space
+from keepstate.engine.events.events import EXISTS, NO_STREAM, Expected
+from keepstate.engine.space.space import Space
 from keepstate.errors import ConflictError
 from tests.engine.conftest import Turned
 

@@ -7,13 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 import keepstate
-from keepstate.cli.remains import FileSource, SpaceRecords, StoreRemains, StoreSource
-from keepstate.engine import layout, tasks
-from keepstate.engine.restoring import Restoring, skip
-from keepstate.engine.verifying import Problem, Verifier
+from keepstate.cli.damaged_records import FileSource, SpaceRecords, StoreRemains, StoreSource
+from keepstate.engine.kernel import layout
+from keepstate.engine.queue import tasks
+from keepstate.engine.repair.restorer import Restoring, skip
+from keepstate.engine.repair.verifier import Problem, Verifier
 from keepstate.errors import ConflictError
 from keepstate.stores.protocol import Batch, Delete, Entry, Put, Write
-from keepstate.stores.salvage import SpaceRemains
+from keepstate.stores.recovery.remains import SpaceRemains
 from keepstate.values import limits
 
 SPACE = "run"
@@ -35,7 +36,7 @@ async def remains_of(ks: keepstate.Keepstate) -> StoreRemains:
 async def restored(
     ks: keepstate.Keepstate, into: keepstate.Keepstate, *, without: Sequence[bytes] = (), later_ms: int = 0
 ) -> list[Problem]:
-    """Restores all but some keys, some time later, and returns what was found to be incomplete."""
+    """Restore all but some keys, some time later, and return what was found to be incomplete."""
     remains = await remains_of(ks)
     for key in without:
         del remains._entries[SPACE][key]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepstate.engine.space import Space
+from keepstate.engine.space.space import Space
 from keepstate.errors import ConflictError, InvalidError
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from tests.engine.conftest import Turned
 
 

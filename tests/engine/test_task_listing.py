@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 import keepstate
-from keepstate.engine.space import Space
-from keepstate.engine.tasks import STATES, TaskState
-from keepstate.engine.transaction import Transaction
+from keepstate.engine.queue.tasks import STATES, TaskState
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction, on_claim
 from keepstate.errors import ConflictError, InvalidError, LeaseLostError, NotFoundError, TransitionError
 from keepstate.stores.hints import HintListener
 from keepstate.stores.memory import MemoryStore
@@ -100,7 +100,7 @@ async def test_two_who_take_one_task_at_once_are_one_holder(space: Space) -> Non
     assert [worker for worker in held if worker] == [info.worker]
 
 
-async def test_what_a_claim_also_does_applies_with_it(space: Space) -> None:
+async def test_what_a_claim_with_does_applies_with_it(space: Space) -> None:
     for name in ("a", "b"):
         await space.queue.put(name, id=name)
 
@@ -108,7 +108,9 @@ async def test_what_a_claim_also_does_applies_with_it(space: Space) -> None:
         await tx.documents.put("busy with", task_id)
 
     before = await space.revision()
-    (task,) = await space.queue.claim_also("w", lease_s=10, match=None, also=tell)
+    (task,) = await space.queue.claim_with(
+        "w", lease_s=10, match=None, on_claim=on_claim(space.executor, tell)
+    )
 
     assert await space.documents.get("busy with") == task.id == "a"
     assert await space.revision() == before + 1
@@ -122,7 +124,7 @@ async def test_a_claim_whose_addition_fails_claims_nothing(space: Space) -> None
         raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
-        await space.queue.claim_also("w", lease_s=10, match=None, also=fail)
+        await space.queue.claim_with("w", lease_s=10, match=None, on_claim=on_claim(space.executor, fail))
 
     assert (await space.queue.counts())["ready"] == 1
     assert await space.documents.get("busy with") is None
@@ -137,7 +139,7 @@ async def test_a_claim_chooses_by_documents_that_are_read_along_with_the_tasks(s
         return payload in documents["w"] and "absent" not in documents
 
     tasks = [
-        await space.queue.claim_also("w", lease_s=10, match=match, also=None, documents=("w", "absent"))
+        await space.queue.claim_with("w", lease_s=10, match=match, on_claim=None, documents=("w", "absent"))
         for _ in range(2)
     ]
 
@@ -155,7 +157,7 @@ async def test_a_claim_chosen_by_a_document_that_changes_meanwhile_is_chosen_ane
             await space.documents.put("w", 2)
         return True
 
-    (task,) = await space.queue.claim_also("w", lease_s=10, match=match, also=None, documents=("w",))  # type: ignore[arg-type]
+    (task,) = await space.queue.claim_with("w", lease_s=10, match=match, on_claim=None, documents=("w",))  # type: ignore[arg-type]
 
     assert task.id == "t" and asked == [1, 2]
 
@@ -245,7 +247,7 @@ async def test_standings_count_all_and_show_the_newest_first(space: Space) -> No
     (task,) = await space.queue.claim("w", lease_s=10)
     await task.complete("done")
 
-    found = await space.queue.standings(newest=100, payloads=True)
+    found = await space.queue.summaries(newest=100, payloads=True)
 
     counts = {state: standing.count for state, standing in found.items()}
     assert counts == {"ready": 129, "waiting": 1, "claimed": 0, "done": 1, "dead": 0}
@@ -258,7 +260,7 @@ async def test_standings_of_some_ids_leave_out_the_others(space: Space) -> None:
     for name in ("a/1", "a/2", "b/1"):
         await space.queue.put(name, id=name)
 
-    found = await space.queue.standings("a/", newest=1)
+    found = await space.queue.summaries("a/", newest=1)
 
     assert (found["ready"].count, [info.id for info in found["ready"].newest]) == (2, ["a/2"])
 
@@ -270,7 +272,7 @@ async def test_a_transaction_sees_where_its_own_tasks_stand(space: Space) -> Non
         await tx.queue.put(2, id="b")
         await tx.queue.put(3, id="c", delay_s=9)
         await tx.queue.take("a", "w", lease_s=10)
-        found = await tx.queue.standings(payloads=True)
+        found = await tx.queue.summaries(payloads=True)
         counts = await tx.queue.counts()
 
     assert {state: [info.id for info in each.newest] for state, each in found.items() if each.count} == {

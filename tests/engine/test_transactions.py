@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from keepstate import Session, StateManager
-from keepstate.engine.events import EXISTS, NO_STREAM
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
-from keepstate.engine.transaction import Transaction
+from keepstate.engine.events.events import EXISTS, NO_STREAM
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import (
     AttemptsExhaustedError,
     ClosedError,
@@ -373,7 +373,7 @@ async def test_all_pages_of_a_listing_are_of_one_time(turned: Turned) -> None:
 
 
 async def _with_one_to_expire_in_a_second(space: Space) -> None:
-    """Writes `a`, and more that expires before it than the next two flushes sweep."""
+    """Write `a`, and more that expires before it than the next two flushes sweep."""
     async with space.transaction() as tx:
         for number in range(2 * SWEPT_BY_FLUSH):
             await tx.documents.put(f"many/{number:02d}", number, ttl_s=0.5)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from keepstate.engine.space import Space
+from keepstate.engine.space.space import Space
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 
 

@@ -9,10 +9,11 @@ from random import Random
 import pytest
 
 import keepstate
-from keepstate.cli.remains import StoreSource
-from keepstate.engine import layout, tasks
-from keepstate.engine.large_values import MANIFEST_BYTE
-from keepstate.engine.verifying import Problem, Verifier, log_problems
+from keepstate.cli.damaged_records import StoreSource
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.large_values import MANIFEST_BYTE
+from keepstate.engine.queue import tasks
+from keepstate.engine.repair.verifier import Problem, Verifier, log_problems
 from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Put, Store, Write
 from keepstate.values import codec
 from keepstate.values.key import pack
@@ -25,7 +26,7 @@ Damage = Callable[[Store], Awaitable[list[Write]]]
 
 
 async def everything(ks: keepstate.Keepstate) -> None:
-    """Writes at least one record of each kind."""
+    """Write at least one record of each kind."""
     space = ks.space("run")
     await space.documents.put("plan", {"step": 1})
     await space.documents.put("big", LARGE)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from keepstate.engine.space import Space
-from keepstate.engine.watch import DocumentChange, Watch
+from keepstate.engine.documents.watch import DocumentChange, Watch
+from keepstate.engine.space.space import Space
 from keepstate.errors import CompactedError, InvalidError, KeepstateError, UnsupportedError
 from keepstate.values.schema import CLASSES, register
 from tests.engine.conftest import Turned
@@ -102,7 +102,7 @@ async def test_a_watch_gives_large_and_long_named_documents_whole(space: Space) 
 
 async def test_a_watch_below_the_floor_of_the_log_is_refused(space: Space) -> None:
     await space.documents.put("a", 1)
-    await space._home.drop("run/1")  # type: ignore[attr-defined]
+    await space.executor.home.drop("run/1")  # type: ignore[attr-defined]
     await space.documents.put("a", 2)
 
     with pytest.raises(CompactedError):
@@ -129,7 +129,7 @@ async def test_a_watch_gives_again_what_was_being_read_when_who_asked_was_cancel
 
 
 async def taken(changes: Watch, times: int) -> list[object]:
-    """Returns what so many calls have told: documents' names, and classes of errors."""
+    """Return what so many calls have told: documents' names, and classes of errors."""
     found: list[object] = []
     for _ in range(times):
         try:

@@ -18,7 +18,7 @@ class Trip:
 
 
 def know_trips() -> None:
-    """Registers the class, with what takes it from each version to the next and back."""
+    """Register the class, with what takes it from each version to the next and back."""
     register(Trip, NAME, version=3)
     upcast(NAME, 1)(_in_cents)
     upcast(NAME, 2)(_in_a_currency)

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import keepstate
 from keepstate import register, register_write_version, sync
-from keepstate.engine.migrating import migrate
+from keepstate.engine.space.migration import migrate
 from tests.engine.trips import NAME, Trip, know_trips
 
 

@@ -15,7 +15,7 @@ CODEC = Codec(REGISTRY)
 
 
 def shown(part: Any) -> str:
-    """Names a vector alike in every process; the text of a set is not."""
+    """Name a vector alike in every process; the text of a set is not."""
     return part[:40] if isinstance(part, str) else type(part).__name__
 
 

@@ -30,7 +30,7 @@ class Step:
 
 
 async def made(path: Path) -> list[str]:
-    """Writes the history into a file, and returns its ids from the first."""
+    """Write the history into a file, and return its ids from the first."""
     clock = ManualClock(BEGIN_MS)
     store = MemoryStore(runner=TaskRunner(), clock=clock)
     async with TurnedKeepstate(TurnedSource(store)) as ks:

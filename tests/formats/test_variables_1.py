@@ -74,7 +74,7 @@ def test_a_record_of_a_definition_has_the_bytes_that_it_always_had(record: Any, 
 
 
 def write(store: Plain) -> None:
-    """Makes what the file holds."""
+    """Make what the file holds."""
     steps = iter(STEPS)
 
     def policy(task: AgentTask, inputs: dict[str, Any], shown: str) -> str:

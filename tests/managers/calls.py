@@ -28,7 +28,7 @@ MANAGERS: tuple[type[Manager], ...] = (
 
 
 def methods(manager: type[Manager]) -> Iterator[tuple[str, dict[str, Any], dict[str, Any]]]:
-    """Yields each public method, the hints of its arguments, and a value for each that must be given."""
+    """Yield each public method, the hints of its arguments, and a value for each that must be given."""
     for name, method in inspect.getmembers(manager, inspect.isfunction):
         if not name.startswith("_"):
             taken = list(inspect.signature(method).parameters.values())[1:]
@@ -39,16 +39,16 @@ def methods(manager: type[Manager]) -> Iterator[tuple[str, dict[str, Any], dict[
 
 
 def anything(*given: object) -> None:
-    """Takes what it is given."""
+    """Take what it is given."""
 
 
 def parts(hint: Any) -> list[Any]:
-    """Returns the types that a hint joins."""
+    """Return the types that a hint joins."""
     return [hint] if get_origin(hint) in (None, Mapping, Callable) else list(get_args(hint)) or [hint]
 
 
 def fits(value: object, hint: Any) -> bool:
-    """Says whether a value is no wrong one, as far as a hint tells."""
+    """Return whether a value is no wrong one, as far as a hint tells."""
     if hint in (Any, object):
         return True
     for part in parts(hint):
@@ -59,7 +59,7 @@ def fits(value: object, hint: Any) -> bool:
 
 
 def example(hint: Any) -> Any:
-    """Returns a value that fits a hint."""
+    """Return a value that fits a hint."""
     kind = get_origin(parts(hint)[0]) or parts(hint)[0]
     if isinstance(kind, type) and issubclass(kind, Enum):
         return next(iter(kind))
@@ -83,7 +83,7 @@ def example(hint: Any) -> Any:
 
 
 async def done(answer: Any) -> None:
-    """Awaits what a method returned, or enters it, where it is to be."""
+    """Await what a method returned, or enters it, where it is to be."""
     if isinstance(answer, AbstractAsyncContextManager):
         async with answer:
             return

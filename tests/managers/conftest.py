@@ -10,7 +10,7 @@ import pytest
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
-    """Runs a test that is a coroutine function."""
+    """Run a test that is a coroutine function."""
     test = pyfuncitem.obj
     if not inspect.iscoroutinefunction(test):
         return None

@@ -28,7 +28,7 @@ from keepstate import (
 
 
 async def prepare(run: Space) -> None:
-    """Begins a workflow and hands its task to an agent."""
+    """Begin a workflow and hand its task to an agent."""
     await WorkflowStateManager(space=run).create(WorkflowState(workflow_id="w", total_steps=2))
     team = OrchestrationStateManager(space=run)
     agent = AgentCoordinationState(agent_id="agent")
@@ -38,7 +38,7 @@ async def prepare(run: Space) -> None:
 
 
 async def finish(run: Space, killed_before: int) -> None:
-    """Does the step and all that belongs to it, or dies."""
+    """Do the step and all that belongs to it, or dies."""
     async with run.transaction(message="step 1") as tx:
         done = StepState(step_number=1, name="collect", status="completed", result=[1])
         point = AgentCheckpoint(agent_id="agent", checkpoint_id="c", step=1, state={"result": [1]})

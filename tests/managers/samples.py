@@ -27,7 +27,7 @@ class Sample:
 
 
 def read_samples(page: Path) -> list[Sample]:
-    """Returns the blocks in order; each stands between a line `Python` and the next heading."""
+    """Return the blocks in order; each stands between a line `Python` and the next heading."""
     samples: list[Sample] = []
     heading = ""
     code: list[str] | None = None
@@ -44,7 +44,7 @@ def read_samples(page: Path) -> list[Sample]:
 
 
 def placed(text: str, url: str) -> str:
-    """Returns a block with the import path and the server's address changed, for a store of any kind."""
+    """Return a block with the import path and the server's address changed, for a store of any kind."""
     text = text.replace("from agenticaiframework.state import", "from keepstate import")
     if url.startswith("redis://"):
         text = text.replace('"redis://localhost:6379"', repr(url))
@@ -102,7 +102,7 @@ class Stage:
         }
 
     def run(self, sample: Sample, loop: asyncio.Runner) -> None:
-        """Executes a block."""
+        """Execute a block."""
         code = compile(
             placed(sample.text, self.url),
             f"<{sample.heading}>",
@@ -116,7 +116,7 @@ class Stage:
             exec(code, self.namespace)
 
     async def close(self) -> None:
-        """Closes every manager that a block made and the namespace still has."""
+        """Close every manager that a block made and the namespace still has."""
         for manager in [each for each in self.namespace.values() if isinstance(each, Manager)]:
             await manager.close()
         gc.collect()

@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 def url_of(kind: str, request: pytest.FixtureRequest, folder: Path) -> str:
-    """Returns the URL of a store of this kind in which there is nothing yet."""
+    """Return the URL of a store of this kind in which there is nothing yet."""
     if kind in ("redis", "postgres"):
         server: str = request.getfixturevalue(f"{kind}_url")
         return server

@@ -59,7 +59,7 @@ WAITS = {"wait_s", "timeout_s"}
 
 
 def calls() -> Iterator[Any]:
-    """Yields each method with the name of one of its arguments."""
+    """Yield each method with the name of one of its arguments."""
     for manager in MANAGERS:
         for name, hints, given in methods(manager):
             if name not in TAKES_ANYTHING:
@@ -89,7 +89,7 @@ async def test_what_is_of_no_type_an_argument_may_be_is_refused(
 
 
 def farthest(value: Any, hint: Any) -> Iterator[Any]:
-    """Yields values as far out as the types of a hint let them be, and records with a field so."""
+    """Yield values as far out as the types of a hint let them be, and records with a field so."""
     for part in parts(hint):
         yield from FARTHEST.get(part, ()) if isinstance(part, type) else ()
     if is_dataclass(value) and not isinstance(value, type):
@@ -100,7 +100,7 @@ def farthest(value: Any, hint: Any) -> Iterator[Any]:
 
 
 async def begin(made: Any) -> None:
-    """Lets there be a subject `x`, so that more than its absence is told."""
+    """Let there be a subject `x`, so that more than its absence is told."""
     if isinstance(made, OrchestrationStateManager):
         agents, queue = {"x": AgentCoordinationState("x")}, TaskQueueState(pending=[{"id": "x"}, {"id": "y"}])
         await made.create_team(TeamState("x", agents, queue))

@@ -21,6 +21,7 @@ from keepstate import (
     sync,
 )
 from keepstate.managers.backends import url_of
+from keepstate.sync import of
 
 
 @pytest.mark.parametrize(
@@ -146,10 +147,10 @@ async def test_a_space_and_a_place_beside_it_are_refused() -> None:
             AgentStateStore(space=ks.space("run"), persistence="memory")
 
 
-async def test_each_colour_refuses_the_other_s_things() -> None:
+async def test_each_mode_refuses_the_other_s_things() -> None:
     async with keepstate.open("memory://") as ks:
         with pytest.raises(InvalidError, match=r"keepstate\.sync"):
-            AgentStateStore(space=ks.sync.space("run"))  # type: ignore[arg-type]
+            AgentStateStore(space=of(ks).space("run"))  # type: ignore[arg-type]
         with pytest.raises(InvalidError, match="is async"):
             sync.AgentStateStore(space=ks.space("run"))  # type: ignore[arg-type]
         with pytest.raises(InvalidError, match="async"):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 
 from keepstate import InvalidError
-from keepstate.engine.times import milliseconds_of, moment_of
+from keepstate.engine.kernel.times import milliseconds_of, moment_of
 from keepstate.managers.deadlines import admit_age, ago, backoff_s, present, store_ms
 from keepstate.testing.clocks import ManualClock
 

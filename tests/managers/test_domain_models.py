@@ -28,8 +28,8 @@ from keepstate import (
     ToolExecutionStatus,
     TransitionError,
 )
-from keepstate.managers.speech_records import SESSION_STEPS
-from keepstate.managers.tool_records import EXECUTION_STEPS
+from keepstate.managers.speech.records import SESSION_STEPS
+from keepstate.managers.tools.records import EXECUTION_STEPS
 from keepstate.sync import (
     KnowledgeStateManager,
     OrchestrationStateManager,

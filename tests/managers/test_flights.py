@@ -9,7 +9,7 @@ import pytest
 
 from keepstate._finish import finish
 from keepstate._runner import TaskRunner, ThreadRunner
-from keepstate.managers.tool_flights import Flights
+from keepstate.managers.tools.single_flight import Flights
 
 
 def test_tasks_get_the_answer_of_the_first() -> None:

@@ -56,7 +56,7 @@ async def form(url: str, tasks: int) -> None:
 
 
 def let_work(url: str, tasks: int, kills: int) -> int:
-    """Lets the workers work until all is done, and returns how many were killed on the way."""
+    """Let the workers work until all is done, and return how many were killed on the way."""
     dice, killed = random.Random(7), 0
     deadline_s = time.monotonic() + 300
     with workers(url, tasks) as running:
@@ -90,7 +90,7 @@ def begin(url: str, number: int, tasks: int) -> subprocess.Popen[bytes]:
 
 
 async def seen(url: str) -> tuple[dict[str, int], tuple[int, int, int, int]]:
-    """Returns how often each task was completed, and how many stand where."""
+    """Return how often each task was completed, and how many stand where."""
     async with keepstate.open(url) as ks:
         run = ks.space("run/1")
         queue = await OrchestrationStateManager(space=run).get_queue_status("t")

@@ -158,7 +158,7 @@ class StagingMachine(RuleBasedStateMachine):
         self.staged: dict[str, list[tuple[str, dict[str, int]]]] = {}
 
     def expected(self, key: str) -> dict[str, int] | None:
-        """Returns what the key will be: what is stored now, with all that is staged of it."""
+        """Return what the key will be: what is stored now, with all that is staged of it."""
         value = self.stored.get(key)
         for action, given in self.staged.get(key, []):
             value = {"put": given, "patch": {**(value or {}), **given}, "delete": None}[action]

@@ -69,7 +69,7 @@ NAMING: list[Naming] = [
 
 
 def odd(size_bytes: int) -> str:
-    """Returns a text of so many bytes with every odd character in it."""
+    """Return a text of so many bytes with every odd character in it."""
     text = ODD * (size_bytes // len(ODD.encode()))
     return text + "x" * (size_bytes - len(text.encode()))
 

@@ -26,7 +26,7 @@ RECORDS: list[Registration] = [
 
 
 def needed(kind: Any) -> dict[str, Any]:
-    """Returns the fields that every version has."""
+    """Return the fields that every version has."""
     return {
         each.name: f"some {each.name}"
         for each in dataclasses.fields(kind)
@@ -35,7 +35,7 @@ def needed(kind: Any) -> dict[str, Any]:
 
 
 def stored(name: str, version: int, fields: dict[str, Any]) -> bytes:
-    """Returns what stands for such an object in a value."""
+    """Return what stands for such an object in a value."""
     encoded = codec.encode([name, version, fields])
     return encoded[:1] + msgspec.msgpack.encode(msgspec.msgpack.Ext(OBJECT, encoded[1:]))
 

@@ -43,7 +43,7 @@ def work(url: str, record: bool, *, killed_before: int) -> int:
 
 
 async def seen(url: str) -> tuple[int, int, int, int | None, int]:
-    """Returns the workflow's step and the tasks in work and done, the checkpoint's step, and the events."""
+    """Return the workflow's step and the tasks in work and done, the checkpoint's step, and the events."""
     async with keepstate.open(url) as ks:
         run = ks.space("run/42")
         state = await WorkflowStateManager(space=run).get("w")

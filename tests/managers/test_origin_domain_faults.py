@@ -34,9 +34,9 @@ from keepstate import (
     parameters_hash,
     sync,
 )
-from keepstate.managers.knowledge_records import INDEXING_STEPS
-from keepstate.managers.speech_records import SESSION_STEPS, TRANSCRIPTION_STEPS
-from keepstate.managers.tool_records import EXECUTION_STEPS
+from keepstate.managers.knowledge.records import INDEXING_STEPS
+from keepstate.managers.speech.records import SESSION_STEPS, TRANSCRIPTION_STEPS
+from keepstate.managers.tools.records import EXECUTION_STEPS
 from keepstate.managers.transitions import Transitions
 
 PAGES = Path(__file__).resolve().parents[2] / "docs" / "how-to"

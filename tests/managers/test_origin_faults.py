@@ -32,7 +32,7 @@ from keepstate import (
     sync,
 )
 from keepstate._clock import SYSTEM_CLOCK
-from keepstate.managers.workflow_records import WORKFLOW
+from keepstate.managers.workflows.records import WORKFLOW
 from keepstate.stores.memory import MemoryStore
 from keepstate.testing.clocks import ManualClock
 

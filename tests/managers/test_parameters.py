@@ -42,7 +42,7 @@ class Unit(Enum):
 
 
 def turned_around(value: Any) -> Any:
-    """Returns an equal value whose dicts were filled the other way round."""
+    """Return an equal value whose dicts were filled the other way round."""
     if isinstance(value, dict):
         return {key: turned_around(value[key]) for key in reversed(list(value))}
     if isinstance(value, list | tuple):

@@ -66,7 +66,7 @@ def test_every_block_does_what_it_says_and_another_process_sees_it(
 
 
 def seen_again(url: str) -> Views:
-    """Returns what managers show in another process; of memory, other managers of this one."""
+    """Return what managers show in another process; of memory, other managers of this one."""
     if url.startswith("memory:"):
         return asyncio.run(views_of(url))
     done = subprocess.run(

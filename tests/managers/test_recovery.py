@@ -10,7 +10,7 @@ import pytest
 
 import keepstate
 from keepstate import AgentCheckpoint, InvalidError
-from keepstate.engine import layout
+from keepstate.engine.kernel import layout
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Delete, Outcome
 from keepstate.sync import AgentRecoveryManager, AgentStateStore

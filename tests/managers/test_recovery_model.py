@@ -88,7 +88,7 @@ class PlainAgent:
         return next((point for point in fitting if point.checkpoint_id == id), None)
 
     def counted(self, point: AgentCheckpoint | None) -> int:
-        """Returns the attempts that count where it is restored from there."""
+        """Return the attempts that count where it is restored from there."""
         return 0 if point is not None and point.step > self.step else self.attempts
 
     def restore(self, point: AgentCheckpoint) -> int:
@@ -183,7 +183,7 @@ class RecoveryMachine(RuleBasedStateMachine):
     def _run_plainly(
         self, failures: int, breaks: int, saves: AgentCheckpoint | None
     ) -> tuple[str | type[Exception], list[Any]]:
-        """Returns what a run comes to, and what the agent is restored from on the way."""
+        """Return what a run comes to, and what the agent is restored from on the way."""
         done, restored = "ran", list[Any]()
         while failures:
             point = self.plain.found("latest")

@@ -30,7 +30,7 @@ from keepstate import (
     register,
     sync,
 )
-from keepstate.engine import layout
+from keepstate.engine.kernel import layout
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Reading
 from keepstate.stores.wrappers.wrapper import StoreWrapper
@@ -62,7 +62,7 @@ NEWER = Plan("sing")
 
 @contextmanager
 def older_code(*, knows_version: int | None) -> Iterator[None]:
-    """Lets no plan be read; it can still be written."""
+    """Let no plan be read; it can still be written."""
     known = CLASSES._by_name.pop("tests.subscriptions.Plan")
     try:
         if knows_version is not None:

@@ -51,5 +51,5 @@ async def test_processes_lose_no_update(
 
 
 async def told(state: StateManager) -> int:
-    """Returns how many changes of the key its history tells."""
+    """Return how many changes of the key its history tells."""
     return len(await state.history("n", limit=2 * WHO * TIMES))

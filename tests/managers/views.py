@@ -49,7 +49,7 @@ VIEWS: list[Callable[[str], Awaitable[Views]]] = [state_views, agent_views, work
 
 
 async def views_of(url: str) -> Views:
-    """Returns what all managers show."""
+    """Return what all managers show."""
     found: Views = {}
     for view in VIEWS:
         found |= await view(url)

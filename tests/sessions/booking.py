@@ -9,12 +9,12 @@ STEPS = 12
 
 
 def plan(data: dict[str, Any]) -> None:
-    """Says how many steps there are."""
+    """Say how many steps there are."""
     data["steps"] = STEPS
 
 
 def execute_step(data: dict[str, Any]) -> StepResult:
-    """Does one step; halfway it needs the user."""
+    """Do one step; halfway it needs the user."""
     if data.get("done", 0) == STEPS // 2 and "feedback" not in data:
         return StepResult(needs_input=True)
     data["done"] = data.get("done", 0) + 1

@@ -29,7 +29,7 @@ def by_words(message: Message) -> int:
 
 
 def orphans(messages: Sequence[Message]) -> list[str]:
-    """Returns the results before which there is no call."""
+    """Return the results before which there is no call."""
     called: set[str] = set()
     found: list[str] = []
     for message in messages:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from keepstate import Session, Sessions, Threads
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
 
 

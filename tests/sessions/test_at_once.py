@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 import keepstate.sync
-from keepstate.engine import updating
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.kernel import update_lock
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.sessions import (
     AgentStateMachine,
@@ -23,7 +23,7 @@ from keepstate.sessions import (
     Threads,
     ValidatedState,
     VersionedState,
-    talk,
+    conversation_store,
 )
 from keepstate.stores.memory import MemoryStore
 from keepstate.testing.session_contract.stage import BusyStore
@@ -44,8 +44,8 @@ def said(text: str) -> dict[str, Any]:
 
 @pytest.fixture
 def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Lets who waits in a line wait for so long that the test is over before."""
-    monkeypatch.setattr(updating, "_PATIENCE_S", 3600)
+    """Let who waits in a line wait for so long that the test is over before."""
+    monkeypatch.setattr(update_lock, "_PATIENCE_S", 3600)
 
 
 async def test_first_requests_of_one_chat_at_once_lose_no_answer(ks: Keepstate) -> None:
@@ -97,7 +97,7 @@ async def test_many_who_write_one_conversation_lose_no_message(ks: Keepstate) ->
 
     messages = Session("s", persistence=ks).conversation.messages()
     assert sorted([int(message["content"]) async for message in messages]) == list(range(MANY))
-    assert not updating._lines
+    assert not update_lock._lines
 
 
 async def test_many_who_write_each_kind_of_state_lose_nothing(ks: Keepstate) -> None:
@@ -121,7 +121,7 @@ async def test_many_who_write_each_kind_of_state_lose_nothing(ks: Keepstate) -> 
     assert await VersionedState("v", persistence=ks).current_version() == MANY - 1
     assert len(await AgentStateMachine("m", persistence=ks, **counting).history()) == MANY
     assert (await ValidatedState("s", Count, persistence=ks).get()).number == MANY
-    assert not updating._lines
+    assert not update_lock._lines
 
 
 async def _all(page: Callable[[str | None], Awaitable[Any]]) -> Any:
@@ -206,7 +206,7 @@ async def test_a_function_that_raises_leaves_nobody_in_the_line(turned: Turned) 
     await session.update({"x": 1})
 
     assert await session.get_state() == {"x": 1}
-    assert not updating._lines
+    assert not update_lock._lines
 
 
 @pytest.mark.slow
@@ -230,14 +230,14 @@ def test_many_threads_write_one_conversation() -> None:
             done.result()
 
         assert keepstate.sync.Session("s", persistence=ks).conversation.count() == MANY
-    assert not updating._lines
+    assert not update_lock._lines
 
 
 @pytest.mark.parametrize("reads", range(8))
 async def test_a_context_of_more_pages_than_one_read_takes_is_of_one_moment(
     monkeypatch: pytest.MonkeyPatch, reads: int
 ) -> None:
-    monkeypatch.setattr(talk, "_PAGES_AT_ONCE", 1)
+    monkeypatch.setattr(conversation_store, "PAGES_AT_ONCE", 1)
     inner = await MemoryStore().open()
     store = BusyStore(inner)
     mine, others = (BoundedState("c", max_tokens=2_000, persistence=each) for each in (store, inner))

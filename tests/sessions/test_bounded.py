@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from keepstate import BoundedState, Space, estimate_tokens, sync
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.sessions import summaries
 from keepstate.sessions.messages import Message
@@ -404,7 +404,7 @@ def test_what_is_no_message_is_refused(wrong: Any) -> None:
 
 def test_a_message_costs_the_same_however_many_are_said_and_in_the_context() -> None:
     def cost(count: int, most: int) -> float:
-        """Returns the bytes written for each of 32 messages, behind so many."""
+        """Return the bytes written for each of 32 messages, behind so many."""
         with sync.open("memory://") as ks, sync.Session("1", persistence=ks) as session:
             talk = session.conversation.within(most)
             for start in range(0, count, 250):

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from keepstate import AgentStateMachine, Session, Threads
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 
 POISONED: Any = {1: 2, "seat": "aisle"}
 
 
 async def spoil(ks: Keepstate, space: str, name: str) -> None:
-    """Gives a record the keys that no part of a session would write."""
+    """Give a record the keys that no part of a session would write."""
     documents = ks.space(space).documents
     record = await documents.get(name)
     setattr(record, "data" if hasattr(record, "data") else "metadata", POISONED)

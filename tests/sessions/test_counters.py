@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from keepstate import BoundedState, TokenCounter, estimate_tokens
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.sessions.counters import name_of
 from keepstate.sessions.messages import Counter, Message
 from tests.sessions.talking import by_words, said

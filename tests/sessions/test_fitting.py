@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepstate.errors import InvalidError
-from keepstate.sessions import fitting
-from keepstate.sessions.fitting import Budget
+from keepstate.sessions import context_fit
+from keepstate.sessions.context_fit import Budget
 from keepstate.sessions.messages import Message
 from keepstate.sessions.window import PageMissing, Window, WindowRecord
 from tests.sessions.talking import by_words, call, orphans, result, said
@@ -73,14 +73,14 @@ def test_whatever_is_said_the_context_is_within_its_budget(
     for message, pinned in told:
         pin = pinned and message["role"] == "user"
         try:
-            number = shelf.worked(partial(fitting.add, message=message, budget=budget, pinned=pin))
+            number = shelf.worked(partial(context_fit.add, message=message, budget=budget, pinned=pin))
         except InvalidError:
             continue
         messages[number] = message
         if pin or message["role"] == "system":
             stay.append(number)
         window = shelf.whole()
-        context = fitting.ordered(window, messages)
+        context = context_fit.ordered(window, messages)
 
         assert window.tokens == sum(map(by_words, context)) <= most
         assert orphans(context) == []
@@ -91,11 +91,11 @@ def test_whatever_is_said_the_context_is_within_its_budget(
         while window.due:
             shelf.worked(
                 partial(
-                    fitting.summarise,
+                    context_fit.summarise,
                     summary=said("brief " * 9, "system"),
                     numbers=window.due[:3],
                     budget=budget,
                 )
             )
             window = shelf.whole()
-            assert window.tokens == sum(map(by_words, fitting.ordered(window, messages))) <= most
+            assert window.tokens == sum(map(by_words, context_fit.ordered(window, messages))) <= most

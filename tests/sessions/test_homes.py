@@ -42,7 +42,7 @@ from keepstate import (
     WorkflowStateManager,
     sync,
 )
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.home import quoted
 from tests.typed.keys import Person

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from keepstate import AgentStateMachine, sync
-from keepstate.engine import layout
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.kernel import layout
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ConflictError, StoreUnavailableError
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Outcome

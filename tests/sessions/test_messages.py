@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keepstate import BoundedState, Session
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.sessions.messages import links
 from tests.sessions.talking import said

@@ -11,8 +11,8 @@ import pydantic
 import pytest
 
 from keepstate import Session, downcast, register, register_write_version, upcast
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.migrating import migrate
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.migration import migrate
 from keepstate.errors import InvalidError, UnsupportedError
 from keepstate.values.schema import CLASSES
 from tests.engine.conftest import Turned

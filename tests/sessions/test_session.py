@@ -11,9 +11,9 @@ import pydantic
 import pytest
 
 from keepstate import Session, Sessions, Threads, sync
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError, PrunedError
-from keepstate.sessions.lives import HeadRecord
+from keepstate.sessions.generations import HeadRecord
 from tests.engine.conftest import Turned
 
 HELLO = {"role": "user", "content": "hello"}
@@ -183,7 +183,7 @@ async def test_closing_a_state_of_a_session_leaves_the_session_open(tmp_path: An
         assert await session.state(Plain).get() == Plain(1)
 
 
-async def test_both_colours_share_a_session() -> None:
+async def test_both_modes_share_a_session() -> None:
     async with Session("two colours", user_id="u", ttl_s=None) as session:
         await session.conversation.append(HELLO)
         with sync.Session("two colours", user_id="u", ttl_s=None) as blocking:

@@ -9,7 +9,7 @@ import pytest
 
 import keepstate
 from keepstate import Threads
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import NotFoundError
 from keepstate.sessions import threads as source
 from keepstate.stores.wrappers.measured import MeasuredStore, Measurement
@@ -17,7 +17,7 @@ from keepstate.stores.wrappers.measured import MeasuredStore, Measurement
 
 @pytest.fixture
 def listing(monkeypatch: pytest.MonkeyPatch) -> tuple[asyncio.Event, asyncio.Event]:
-    """Holds the first who removes a thread when it has listed what to remove: says so, and waits."""
+    """Hold the first who removes a thread when it has listed what to remove: says so, and wait."""
     listed, go_on = asyncio.Event(), asyncio.Event()
     list_names = source._Folder._some_names
 

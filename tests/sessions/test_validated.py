@@ -12,7 +12,7 @@ import pydantic
 import pytest
 
 from keepstate import Space, ValidatedState
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
 from tests.engine.conftest import Turned
 

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from keepstate import Space, VersionedState, sync
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import AlreadyExistsError, InvalidError, MergeConflictError, NotFoundError
 
 

@@ -8,11 +8,11 @@ import sys
 
 import keepstate
 from keepstate import Session
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 
 
 async def process(ks: Keepstate, text: str) -> str:
-    """Answers one message of the chat `c`."""
+    """Answer one message of the chat `c`."""
     session = Session("c", persistence=ks)
     await session.conversation.append({"role": "user", "content": text})
     context = await session.conversation.get_context()

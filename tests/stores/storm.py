@@ -108,7 +108,7 @@ def _is_whole(ks: Keepstate) -> bool:
 
 
 def _folded(ks: Keepstate) -> dict[str, object]:
-    """Returns what the log of all changes comes to."""
+    """Return what the log of all changes comes to."""
     folded: dict[str, object] = {}
     with ks.space("storm").documents.watch(after=0, timeout_s=0) as changes:
         for change in changes:

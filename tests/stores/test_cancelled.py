@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import keepstate
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 
 TASKS = 12
 ROUNDS = 60
@@ -59,7 +59,7 @@ class Caller:
 
 
 async def storm(url: str) -> int:
-    """Returns how many calls were given up."""
+    """Return how many calls were given up."""
     dice = random.Random(7)
     async with keepstate.open(url) as ks:
         callers = [Caller(ks, number, dice) for number in range(TASKS)]

@@ -15,7 +15,7 @@ from keepstate.stores.protocol import Applied, Batch, Outcome
 
 
 def hidden(interrupt: BaseException) -> SystemError:
-    """Returns the error in which Python 3.11.2 hides an interrupt."""
+    """Return the error in which Python 3.11.2 hides an interrupt."""
     error = SystemError("<method> returned a result with an exception set")
     error.__cause__ = interrupt
     return error

@@ -9,8 +9,8 @@ import pytest
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import CompactedError, CorruptError, HistoryLostError, UnsupportedError
+from keepstate.stores.clock_leaps import LEAP_MS
 from keepstate.stores.kv import KeyValueStore
-from keepstate.stores.leaps import LEAP_MS
 from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Leap, Put
 from keepstate.testing.clocks import ManualClock
 from keepstate.workspace import Memory

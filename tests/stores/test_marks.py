@@ -7,18 +7,18 @@ from collections.abc import Sequence
 
 from keepstate._finish import finish
 from keepstate.errors import HistoryLostError
-from keepstate.stores.marks import RECENT, Marks, applied_beside
+from keepstate.stores.marks import RECENT, HighWaterMarks, applied_beside
 from keepstate.stores.protocol import Applied, Batch, Mark, Outcome
 
 A, B = b"A" * 8, b"B" * 8
 
 
 def test_nothing_is_known_of_a_space_that_was_not_seen() -> None:
-    assert Marks().of("s") is None
+    assert HighWaterMarks().of("s") is None
 
 
 def test_the_highest_revision_seen_is_kept() -> None:
-    marks = Marks()
+    marks = HighWaterMarks()
     for revision in (2, 5, 3):
         marks.saw("s", revision, bytes([revision]) * 8)
 
@@ -26,14 +26,14 @@ def test_the_highest_revision_seen_is_kept() -> None:
 
 
 def test_a_space_without_revisions_leaves_no_mark() -> None:
-    marks = Marks()
+    marks = HighWaterMarks()
     marks.saw("s", 0, b"")
 
     assert marks.of("s") is None
 
 
 def test_of_two_nonces_the_first_stays_so_that_the_loss_is_noticed() -> None:
-    marks = Marks()
+    marks = HighWaterMarks()
     marks.saw("s", 5, A)
     marks.saw("s", 5, B)
 
@@ -41,7 +41,7 @@ def test_of_two_nonces_the_first_stays_so_that_the_loss_is_noticed() -> None:
 
 
 def test_a_lost_mark_is_forgotten_and_its_error_says_what_and_where() -> None:
-    marks = Marks()
+    marks = HighWaterMarks()
     marks.saw("s", 5, A)
     marks.saw("t", 7, B)
 
@@ -54,7 +54,7 @@ def test_a_lost_mark_is_forgotten_and_its_error_says_what_and_where() -> None:
 
 
 def test_a_mark_seen_since_outlives_the_loss_of_an_older_one() -> None:
-    marks = Marks()
+    marks = HighWaterMarks()
     marks.saw("s", 5, A)
     lost = Mark(5, A)
     marks.saw("s", 6, B)
@@ -65,7 +65,7 @@ def test_a_mark_seen_since_outlives_the_loss_of_an_older_one() -> None:
 
 
 def test_marks_of_many_spaces_are_all_kept_and_raised_and_lost_as_the_first_ones_are() -> None:
-    marks = Marks()
+    marks = HighWaterMarks()
     spaces = [f"session/{number}" for number in range(3 * RECENT)]
     for number, space in enumerate(spaces):
         marks.saw(space, number + 1, number.to_bytes(8))
@@ -85,7 +85,7 @@ def test_a_mark_takes_as_little_room_as_is_told() -> None:
     count = 10 * RECENT
     tracemalloc.start()
     try:
-        marks = Marks()
+        marks = HighWaterMarks()
         for number in range(count):
             marks.saw(f"session/{number:08d}", number + 1, number.to_bytes(8, "little"))
         taken, _ = tracemalloc.get_traced_memory()
@@ -97,7 +97,7 @@ def test_a_mark_takes_as_little_room_as_is_told() -> None:
 
 
 def test_a_loss_is_counted_once_however_many_calls_meet_it() -> None:
-    marks = Marks()
+    marks = HighWaterMarks()
     marks.saw("s", 5, A)
 
     for _ in range(2):
@@ -107,7 +107,7 @@ def test_a_loss_is_counted_once_however_many_calls_meet_it() -> None:
 
 
 def test_batches_that_build_on_what_was_read_before_a_loss_are_void() -> None:
-    marks = Marks()
+    marks = HighWaterMarks()
     marks.saw("s", 5, A)
     batches = [Batch("s", (), losses=0), Batch("s", ()), Batch("s", (), losses=1), Batch("t", (), losses=0)]
     before = marks.void(batches, url="redis://host")

@@ -30,7 +30,7 @@ class MemoryMachine(StoreMachine):
 TestMemoryMachine = pytest.mark.searched(MemoryMachine.TestCase)
 
 
-def test_a_store_is_told_its_colour_by_name() -> None:
+def test_a_store_is_told_its_mode_by_name() -> None:
     store = finish(MemoryStore(runner="blocking").open())
     with sync.open(store) as ks:
         ks.space("run/1").documents.put("a", 1)
@@ -52,6 +52,6 @@ def test_what_writes_nothing_leaves_no_space_behind() -> None:
 
 
 @pytest.mark.parametrize("wrong", ["sync", ""])
-def test_what_is_no_colour_is_refused(wrong: Any) -> None:
+def test_what_is_no_mode_is_refused(wrong: Any) -> None:
     with pytest.raises(InvalidError, match="is no colour; a handle is `async` or `blocking`"):
         MemoryStore(runner=wrong)

@@ -7,7 +7,7 @@ import logging
 import pytest
 
 from keepstate.errors import StoreUnavailableError
-from keepstate.stores.outage import Outage
+from keepstate.stores.outage import OutageLog
 from keepstate.testing.clocks import ManualClock
 
 
@@ -17,7 +17,7 @@ def told(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 
 def test_calls_in_between_are_told_only_to_who_debugs(caplog: pytest.LogCaptureFixture) -> None:
     clock = ManualClock()
-    outage = Outage("redis://here", 30.0, clock)
+    outage = OutageLog("redis://here", 30.0, clock)
     with caplog.at_level(logging.DEBUG, "keepstate.stores"):
         for _ in range(3):
             outage.goes_on(StoreUnavailableError("redis://here is not reached"))
@@ -34,7 +34,7 @@ def test_calls_in_between_are_told_only_to_who_debugs(caplog: pytest.LogCaptureF
 
 
 def test_the_next_outage_is_told_again(caplog: pytest.LogCaptureFixture) -> None:
-    outage = Outage("redis://here", 30.0, ManualClock())
+    outage = OutageLog("redis://here", 30.0, ManualClock())
     with caplog.at_level(logging.INFO, "keepstate.stores"):
         for _ in range(2):
             outage.goes_on("away")

@@ -7,7 +7,7 @@ import pytest
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import StoreUnavailableError
-from keepstate.stores.patience import READ_ONLY_FOR_S, Patience
+from keepstate.stores.retry_budget import READ_ONLY_FOR_S, RetryBudget
 from keepstate.testing.clocks import ManualClock
 
 
@@ -23,9 +23,9 @@ class Unsleeping(ThreadRunner):
 
 
 def tried(for_s: float, *attempts_ms: int) -> tuple[int, float]:
-    """Returns how many attempts were made and how long all took; the last one given stands for all others."""
+    """Return how many attempts were made and how long all took; the last one given stands for all others."""
     clock = ManualClock()
-    patience = Patience(for_s, runner=Unsleeping(clock), clock=clock)
+    patience = RetryBudget(for_s, runner=Unsleeping(clock), clock=clock)
     times = 0
     while True:
         clock.advance(attempts_ms[min(times, len(attempts_ms) - 1)])
@@ -48,7 +48,7 @@ def test_without_time_there_is_one_attempt() -> None:
 
 def test_a_store_that_is_soon_back_is_asked_again_soon() -> None:
     clock = ManualClock()
-    patience = Patience(30.0, runner=Unsleeping(clock), clock=clock)
+    patience = RetryBudget(30.0, runner=Unsleeping(clock), clock=clock)
 
     assert all(finish(patience.again()) for _ in range(3))
 
@@ -57,7 +57,7 @@ def test_a_store_that_is_soon_back_is_asked_again_soon() -> None:
 
 def test_a_server_that_takes_no_writes_is_not_asked_for_long() -> None:
     clock = ManualClock()
-    patience = Patience(30.0, runner=Unsleeping(clock), clock=clock)
+    patience = RetryBudget(30.0, runner=Unsleeping(clock), clock=clock)
     refused = StoreUnavailableError("a standby", is_read_only=True)
     clock.advance(10_000)
 

@@ -16,18 +16,20 @@ import pytest
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import InvalidError, KeepstateError, UnsupportedError
-from keepstate.stores import places
+from keepstate.opening import store_class
+from keepstate.stores import local_files
 from keepstate.stores.base import StoreBase
 from keepstate.stores.file.io import SYSTEM_FILES
 from keepstate.stores.protocol import Batch, Put
-from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.stores.urls import StoreUrl
 
 OPENS_WITHOUT_RIGHTS = """
 import os, sys
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import KeepstateError
-from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.opening import store_class
+from keepstate.stores.urls import StoreUrl
 import keepstate.stores.file, keepstate.stores.sqlite
 keepstate.stores.sqlite.pages.file_system()  # from folders which are out of reach afterwards
 if os.getuid() == 0:
@@ -102,7 +104,8 @@ assert bound.mount(sys.argv[1].encode(), sys.argv[2].encode(), None, MS_BIND, No
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import UnsupportedError
-from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.opening import store_class
+from keepstate.stores.urls import StoreUrl
 url = StoreUrl.parse(sys.argv[3])
 try:
     finish(store_class(url.scheme).from_url(url, runner=ThreadRunner()).open())
@@ -155,7 +158,7 @@ def test_a_file_that_is_itself_a_mount_point_is_refused(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = tmp_path / "mountinfo"
-    monkeypatch.setattr(places, "MOUNTS", str(mounts))
+    monkeypatch.setattr(local_files, "MOUNTS", str(mounts))
     (tmp_path / "alias").symlink_to(tmp_path / "my store")
     escaped = str(tmp_path / "my store").replace(" ", r"\040")
     mounts.write_text(f"22 1 254:0 / / rw - ext4 /dev/root rw\n{BOUND.format(name='a', place=escaped)}\n")
@@ -189,11 +192,11 @@ def test_the_file_system_is_that_of_the_file_s_own_mount(
     scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     mounts = tmp_path / "mountinfo"
-    monkeypatch.setattr(places, "MOUNTS", str(mounts))
+    monkeypatch.setattr(local_files, "MOUNTS", str(mounts))
     root = "22 1 254:0 / / rw - ext4 /dev/root rw"
     mounts.write_text(f"{root}\n30 22 0:26 / {tmp_path}/store rw - nfs4 a:/x rw")
 
-    assert places.kind_of(str(tmp_path / "store")) == "nfs4"
+    assert local_files.kind_of(str(tmp_path / "store")) == "nfs4"
     with pytest.raises(UnsupportedError, match="unsafe_fs=1"):
         opened(scheme, tmp_path / "store")
 

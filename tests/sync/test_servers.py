@@ -9,6 +9,7 @@ import pytest
 
 import keepstate
 from keepstate import sync
+from keepstate.sync import of
 
 SERVERS = ("postgres_url", "redis_url")
 
@@ -22,7 +23,7 @@ def url(request: pytest.FixtureRequest) -> str:
 def test_the_twin_of_a_handle_on_a_server_reads_and_hears_what_the_other_writes(url: str) -> None:
     async def used() -> list[object]:
         async with keepstate.open(url) as ks:
-            space, twin = ks.space("s"), ks.sync.space("s")
+            space, twin = ks.space("s"), of(ks).space("s")
             await space.documents.put("k", 1)
             twin.documents.update("k", lambda value: value + 1)
             with twin.documents.watch(timeout_s=0.5) as changes:

@@ -15,6 +15,7 @@ from types import FrameType
 import keepstate
 from keepstate import sync
 from keepstate.stores.protocol import Store
+from keepstate.sync import of
 
 THREADS, UPDATES = 16, 50
 
@@ -80,7 +81,7 @@ def test_a_transaction_goes_on_after_an_interrupt_on_entering_any_function(ks: s
 
 @contextmanager
 def interrupted_on_entering(place: int) -> Iterator[Iterator[int]]:
-    """Raises `KeyboardInterrupt`, as Ctrl-C does, on entering the so-manieth function of a call's turn."""
+    """Raise `KeyboardInterrupt`, as Ctrl-C does, on entering the so-manieth function of a call's turn."""
     entered = count(1)
 
     def trace(frame: FrameType, event: str, _arg: object) -> None:
@@ -99,8 +100,8 @@ def test_a_lazy_handle_is_opened_once_by_whichever_thread_comes_first(tmp_path: 
     async def stores() -> set[Store]:
         with ThreadPoolExecutor(8) as threads:
             async with keepstate.open(f"sqlite:///{tmp_path}/state.db") as ks:
-                list(threads.map(lambda _: ks.sync.space("s").revision(), range(8)))
-                return {ks.sync.store for _ in range(8)}
+                list(threads.map(lambda _: of(ks).space("s").revision(), range(8)))
+                return {of(ks).store for _ in range(8)}
 
     assert len(asyncio.run(stores())) == 1
 

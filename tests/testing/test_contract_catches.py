@@ -112,7 +112,7 @@ class StartsAgainAfterADrop(MemoryStore):
 class Contract(Clocked, KeepsTime, StoreContract):
     """The contract with its tests called by hand, in the blocking colour."""
 
-    colour_name = "blocking"
+    mode_name = "blocking"
 
     def __init__(self, kind: type[MemoryStore], name: str) -> None:
         self.kind, self.name, self.clock = kind, name, ManualClock()
@@ -132,7 +132,7 @@ class Contract(Clocked, KeepsTime, StoreContract):
 class SqliteContract(ConfirmsLeaps, KeepsLeaps, Contract):
     """The same on a SQLite file, in the asynchronous colour: there callers surely share a flush."""
 
-    colour_name = "async"
+    mode_name = "async"
 
     def __init__(self, folder: Path) -> None:
         super().__init__(MemoryStore, "")

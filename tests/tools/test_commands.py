@@ -38,7 +38,7 @@ def test_every_make_command_in_the_documents_exists() -> None:
 
 
 def make(*words: str) -> str:
-    """Returns what make says to a person at a terminal, though the suite itself may run under make."""
+    """Return what make says to a person at a terminal, though the suite itself may run under make."""
     outer = {name: value for name, value in os.environ.items() if name not in OF_MAKE}
     return subprocess.run(
         ["make", *words], cwd=ROOT, env=outer, check=True, capture_output=True, text=True

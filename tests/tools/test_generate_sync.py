@@ -131,7 +131,7 @@ def test_an_attribute_without_a_type_is_refused_by_name() -> None:
         generate_sync.twins_of(Source.read("engine.lease", source))
 
 
-def test_what_users_make_takes_the_same_arguments_and_gets_its_colour(
+def test_what_users_make_takes_the_same_arguments_and_gets_its_mode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(generate_sync, "MADE", {"Lease"})
@@ -198,7 +198,7 @@ def public(cls: type) -> Iterator[str]:
 
 
 def attributes(cls: type) -> set[str]:
-    """Returns the properties that stand for plain attributes, which a class does not list."""
+    """Return the properties that stand for plain attributes, which a class does not list."""
     documented = (inspect.getdoc(cls) or "").partition("Attributes:")[2]
     return {name for name in public(cls) if f"    {name}: " in documented}
 

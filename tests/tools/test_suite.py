@@ -77,7 +77,7 @@ def test_tests_marked_alone_never_meet_in_two_processes(tmp_path: Path) -> None:
 
 
 def suite(folder: Path, test: str, *options: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Runs one small file under the suite's configuration and conftest."""
+    """Run one small file under the suite's configuration and conftest."""
     (folder / "test_small.py").write_text(test, encoding="utf-8")
     words = [
         "-m",

@@ -45,7 +45,7 @@ KEYS = (Calls, Last, Sum)
 
 
 async def main(url: str, run_id: str, steps: int, lease_ttl_s: float = 60.0) -> None:
-    """Takes the steps: in each 16 tools, of which every tenth time one changes the exclusive key too."""
+    """Take the steps: in each 16 tools, of which every tenth time one changes the exclusive key too."""
     async with AgentRun(persistence=url, keys=KEYS, reruns=1000, lease_ttl_s=lease_ttl_s) as run:
         record = await run.start_run("t", run_id, resume=True, wait_s=30)
         print("begun", flush=True)

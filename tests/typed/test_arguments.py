@@ -27,7 +27,7 @@ from keepstate import (
     sync,
 )
 from keepstate.testing.typed_contract.keys import Plan, Score, Visits
-from keepstate.testing.typed_contract.plugins import Diary
+from keepstate.testing.typed_contract.plugins import BranchEventLog
 
 
 class Later:
@@ -43,7 +43,7 @@ NO_FLAG = (1, None, "yes")
 NO_KEY = ("visits", 1, None, int, Score, Visits.KEY, [Visits])
 NO_PROFILE_KEY = ("score", 1, None, int, Visits)
 NO_KEYS = ("visits", 1, None, {"visits": Visits}, [1], ["visits"], [Score])
-NO_PLUGIN = ("diary", 1, None, object(), Diary, Later(), Visits)
+NO_PLUGIN = ("diary", 1, None, object(), BranchEventLog, Later(), Visits)
 NO_PLUGINS = ("diary", 1, None, *([each] for each in NO_PLUGIN))
 NO_BATCH = (1, None, "visits", {"visits": 1}, [MutationBatch()])
 NO_MESSAGES = ("hello", b"hello", 1, None, {"role": "user"}, {"a", "b"}, iter(["hello"]))
@@ -64,19 +64,19 @@ def batch() -> MutationBatch:
 class Place:
     """Where calls are tried: the classes of one colour, and one of each."""
 
-    colour: Any
+    mode: Any
     state: Any
     run: Any
     profile: Any
 
 
 CALLS: dict[str, tuple[Callable[[Place, Any], Any], tuple[Any, ...]]] = {
-    "KeyedState(thread_id)": (lambda at, x: at.colour.KeyedState(x), (*NO_TEXT, "", "a" * 300)),
-    "KeyedState(run_id)": (lambda at, x: at.colour.KeyedState("t", run_id=x), (*NO_TEXT, "a" * 600)),
-    "KeyedState(keys)": (lambda at, x: at.colour.KeyedState(keys=x), NO_KEYS),
-    "KeyedState(plugins)": (lambda at, x: at.colour.KeyedState(plugins=x), NO_PLUGINS),
-    "KeyedState(author)": (lambda at, x: at.colour.KeyedState(author=x), NO_AUTHOR),
-    "KeyedState(record)": (lambda at, x: at.colour.KeyedState(record=x), NO_FLAG),
+    "KeyedState(thread_id)": (lambda at, x: at.mode.KeyedState(x), (*NO_TEXT, "", "a" * 300)),
+    "KeyedState(run_id)": (lambda at, x: at.mode.KeyedState("t", run_id=x), (*NO_TEXT, "a" * 600)),
+    "KeyedState(keys)": (lambda at, x: at.mode.KeyedState(keys=x), NO_KEYS),
+    "KeyedState(plugins)": (lambda at, x: at.mode.KeyedState(plugins=x), NO_PLUGINS),
+    "KeyedState(author)": (lambda at, x: at.mode.KeyedState(author=x), NO_AUTHOR),
+    "KeyedState(record)": (lambda at, x: at.mode.KeyedState(record=x), NO_FLAG),
     "KeyedState.read(key)": (lambda at, x: at.state.read(x), NO_KEY),
     "KeyedState.commit(batch)": (lambda at, x: at.state.commit(x), NO_BATCH),
     "KeyedState.commit(message)": (lambda at, x: at.state.commit(batch(), message=x), NO_TEXT),
@@ -108,24 +108,24 @@ CALLS: dict[str, tuple[Callable[[Place, Any], Any], tuple[Any, ...]]] = {
     "KeyedState.at(ref)": (lambda at, x: at.state.at(x), NO_REF),
     "KeyedState.diff(a)": (lambda at, x: at.state.diff(x), NO_REF),
     "KeyedState.diff(b)": (lambda at, x: at.state.diff("main", x), NO_REF),
-    "AgentRun(keys)": (lambda at, x: at.colour.AgentRun(keys=x), NO_KEYS),
-    "AgentRun(plugins)": (lambda at, x: at.colour.AgentRun(plugins=x), NO_PLUGINS),
-    "AgentRun(profile)": (lambda at, x: at.colour.AgentRun(profile=x), (1, "alice", [Score])),
-    "AgentRun(author)": (lambda at, x: at.colour.AgentRun(author=x), NO_AUTHOR),
-    "AgentRun(record)": (lambda at, x: at.colour.AgentRun(record=x), NO_FLAG),
-    "AgentRun(on_conflict)": (lambda at, x: at.colour.AgentRun(on_conflict=x), (1, None, "ignore")),
-    "AgentRun(reruns)": (lambda at, x: at.colour.AgentRun(reruns=x), NO_COUNT),
-    "AgentRun(lease_ttl_s)": (lambda at, x: at.colour.AgentRun(lease_ttl_s=x), NO_LENGTH),
+    "AgentRun(keys)": (lambda at, x: at.mode.AgentRun(keys=x), NO_KEYS),
+    "AgentRun(plugins)": (lambda at, x: at.mode.AgentRun(plugins=x), NO_PLUGINS),
+    "AgentRun(profile)": (lambda at, x: at.mode.AgentRun(profile=x), (1, "alice", [Score])),
+    "AgentRun(author)": (lambda at, x: at.mode.AgentRun(author=x), NO_AUTHOR),
+    "AgentRun(record)": (lambda at, x: at.mode.AgentRun(record=x), NO_FLAG),
+    "AgentRun(on_conflict)": (lambda at, x: at.mode.AgentRun(on_conflict=x), (1, None, "ignore")),
+    "AgentRun(reruns)": (lambda at, x: at.mode.AgentRun(reruns=x), NO_COUNT),
+    "AgentRun(lease_ttl_s)": (lambda at, x: at.mode.AgentRun(lease_ttl_s=x), NO_LENGTH),
     "AgentRun.start_run(thread_id)": (
-        lambda at, x: at.colour.AgentRun().start_run(x, "r"),
+        lambda at, x: at.mode.AgentRun().start_run(x, "r"),
         (*NO_TEXT, "", "a" * 300),
     ),
     "AgentRun.start_run(run_id)": (
-        lambda at, x: at.colour.AgentRun().start_run("t", x),
+        lambda at, x: at.mode.AgentRun().start_run("t", x),
         (*NO_TEXT, "", "a" * 600),
     ),
-    "AgentRun.start_run(resume)": (lambda at, x: at.colour.AgentRun().start_run("t", "r", resume=x), NO_FLAG),
-    "AgentRun.start_run(wait_s)": (lambda at, x: at.colour.AgentRun().start_run("t", "r", wait_s=x), NO_WAIT),
+    "AgentRun.start_run(resume)": (lambda at, x: at.mode.AgentRun().start_run("t", "r", resume=x), NO_FLAG),
+    "AgentRun.start_run(wait_s)": (lambda at, x: at.mode.AgentRun().start_run("t", "r", wait_s=x), NO_WAIT),
     "AgentRun.finish_run(status)": (lambda at, x: at.run.finish_run(x), (1, None, "running", "done")),
     "AgentRun.finish_run(messages)": (lambda at, x: at.run.finish_run(messages=x), NO_MESSAGES),
     "AgentRun.messages(after)": (lambda at, x: at.run.messages(after=x), NO_REVISION),
@@ -138,8 +138,8 @@ CALLS: dict[str, tuple[Callable[[Place, Any], Any], tuple[Any, ...]]] = {
     "AgentRun.commit(messages)": (lambda at, x: at.run.commit(batch(), messages=x), NO_MESSAGES),
     "ToolOutput(batch)": (lambda at, x: at.run.step(lambda ctx: ToolOutput(batch=x)), (1, "b", [batch()])),
     "ToolOutput(messages)": (lambda at, x: at.run.step(lambda ctx: ToolOutput(messages=x)), NO_MESSAGES),
-    "ProfileAccess(keys)": (lambda at, x: at.colour.ProfileAccess(keys=x), (*NO_KEYS[:5], [Visits])),
-    "ProfileAccess(author)": (lambda at, x: at.colour.ProfileAccess(author=x), NO_AUTHOR),
+    "ProfileAccess(keys)": (lambda at, x: at.mode.ProfileAccess(keys=x), (*NO_KEYS[:5], [Visits])),
+    "ProfileAccess(author)": (lambda at, x: at.mode.ProfileAccess(author=x), NO_AUTHOR),
     "ProfileAccess.read(profile_key)": (lambda at, x: at.profile.read(x, "alice"), NO_PROFILE_KEY),
     "ProfileAccess.read(key)": (lambda at, x: at.profile.read(Score, x), (*NO_TEXT, "")),
     "ProfileAccess.read(agent)": (lambda at, x: at.profile.read(Score, agent=x), (*NO_TEXT, "")),
@@ -182,7 +182,7 @@ REFUSED = (InvalidError, StateError)
 
 
 def tried(name: str) -> list[Any]:
-    """Returns the wrong values of a call."""
+    """Return the wrong values of a call."""
     return list(CALLS[name][1])
 
 
@@ -253,7 +253,7 @@ def test_a_module_and_a_class_with_a_class_method_are_plugins() -> None:
     asyncio.run(main())
 
 
-def test_profiles_for_a_run_are_of_its_colour() -> None:
+def test_profiles_for_a_run_are_of_its_mode() -> None:
     blocking: Any = sync.ProfileAccess()
     waiting: Any = keepstate.ProfileAccess()
 

@@ -19,20 +19,20 @@ from keepstate import (
     sync,
 )
 from keepstate.testing.typed_contract.keys import KEYS, Draft, Notes, Plan, Score, Steps, Visits
-from keepstate.testing.typed_contract.plugins import Diary
+from keepstate.testing.typed_contract.plugins import BranchEventLog
 
 
 def test_a_state_is_made_read_and_changed_without_await(tmp_path: Path) -> None:
     url = f"sqlite:///{tmp_path}/state.db"
     told: list[CommitEvent] = []
-    with sync.KeyedState("t", persistence=url, keys=[Visits, Plan], plugins=[Diary()]) as state:
+    with sync.KeyedState("t", persistence=url, keys=[Visits, Plan], plugins=[BranchEventLog()]) as state:
         state.add_hook(told.append)
         batch = state.begin_mutation().update(Visits, 1).update(Notes, ["a"])
 
         assert state.commit(batch) == 1
         assert (state.revision, state.read(Visits), state.snapshot().get(Notes)) == (1, 1, ["a"])
         state.uninstall_plugin("diary")
-        state.install_plugin(Diary())
+        state.install_plugin(BranchEventLog())
         exported = state.export_persisted()
         state.restore_persisted(exported)
 

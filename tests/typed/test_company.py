@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from keepstate import AgentRun, CounterKey, KeyedState, MutationBatch, PersistedState, StateConflictError
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.opening import source_of
 from keepstate.testing.typed_contract.keys import Draft, Plan, Steps, Visits, many
 
@@ -72,7 +72,7 @@ class Company:
         assert state.export_persisted() == fresh.export_persisted()
 
     async def _replaced(self, state: KeyedState, key: Any) -> None:
-        """Replaces an exclusive value by what this state knows: it is refused if that is no longer so."""
+        """Replace an exclusive value by what this state knows: it is refused if that is no longer so."""
         before = state.read(key)
         try:
             await state.commit(state.begin_mutation().update(key, f"{before or ''}+"[-3:]))

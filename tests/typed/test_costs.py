@@ -12,7 +12,7 @@ import pytest
 
 from keepstate import AgentRun, KeyedState, KeyScope, MutationBatch, ProfileAccess, ProfileKey
 from keepstate._runner import TaskRunner
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.opening import PassedStore, source_of
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Reading

@@ -23,11 +23,11 @@ Name = NewType("Name", str)
 
 
 class Options(TypedDict, total=False):
-    colour: str
+    mode: str
 
 
 class Needed(TypedDict):
-    colour: str
+    mode: str
 
 
 class Mood(Enum):
@@ -48,7 +48,7 @@ class NeedsName:
 
 
 def key_of(kind: Any, **members: Any) -> Any:
-    """Returns a key `k` whose values are of this type and whose updates replace them."""
+    """Return a key `k` whose values are of this type and whose updates replace them."""
 
     def replaced(_: object, __: Any, update: Any) -> Any:
         return update

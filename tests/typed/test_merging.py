@@ -164,7 +164,7 @@ def batches_of(keys: list[Any]) -> st.SearchStrategy[MutationBatch]:
 
 
 def applied(batches: list[MutationBatch], *, merged: bool = False) -> dict[str, Any]:
-    """Returns what batches make of an empty state, one after the other or merged into one."""
+    """Return what batches make of an empty state, one after the other or merged into one."""
 
     async def main() -> dict[str, Any]:
         async with KeyedState(keys=list(updates)) as state:

@@ -18,7 +18,7 @@ SCRIPT = Path(__file__).with_name("stepping.py")
 
 
 def stepped(url: str, steps: int, *, timeout_s: float) -> None:
-    """Lets two processes take so many steps each on one thread, and asserts that all of it was kept."""
+    """Let two processes take so many steps each on one thread, and asserts that all of it was kept."""
     command = [sys.executable, str(SCRIPT), url]
     workers = [subprocess.Popen([*command, run_id, str(steps)]) for run_id in ("r1", "r2")]
     assert [worker.wait(timeout=timeout_s) for worker in workers] == [0, 0]
@@ -26,7 +26,7 @@ def stepped(url: str, steps: int, *, timeout_s: float) -> None:
 
 
 async def kept(url: str, steps: int) -> None:
-    """Asserts that all was kept of two runs of so many steps each."""
+    """Assert that all was kept of two runs of so many steps each."""
     async with KeyedState("t", persistence=url, keys=KEYS) as state:
         total = 2 * len(range(0, steps, 10))
         assert state.read(Calls) == 2 * TOOLS * steps

@@ -20,7 +20,7 @@ async def handles() -> None:
         assert_type(ks, keepstate.Keepstate)
         assert_type(ks.space("s"), Space)
         assert_type(ks.spaces(), AsyncIterator[str])
-        assert_type(ks.sync, sync.Keepstate)
+        assert_type(sync.of(ks), sync.Keepstate)
         assert_type(sync.of(ks), sync.Keepstate)
     assert_type(await keepstate.open(), keepstate.Keepstate)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 
 def a_value(dice: random.Random, depth: int) -> Any:
-    """Returns a value in which lists and dicts stand `depth` deep, some large enough to be trees."""
+    """Return a value in which lists and dicts stand `depth` deep, some large enough to be trees."""
     if depth == 0 or dice.random() < 0.2:
         return dice.choice(
             [dice.randrange(9), "x" * dice.randrange(300), "y" * dice.randrange(5_000), None, (1,)]
@@ -20,7 +20,7 @@ def a_value(dice: random.Random, depth: int) -> Any:
 
 
 def changed(dice: random.Random, value: Any, depth: int) -> Any:
-    """Returns the value with some of it changed; what it was stays as it is."""
+    """Return the value with some of it changed; what it was stays as it is."""
     fresh = max(0, depth - 1)
     if isinstance(value, list):
         items: list[Any] = copy.copy(value)

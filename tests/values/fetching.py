@@ -16,7 +16,7 @@ class Objects(dict[bytes, bytes]):
     asked = 0
 
     def serve(self, work: Fetching[T]) -> T:
-        """Returns the work's result; asking for what nobody made is a KeyError."""
+        """Return the work's result; asking for what nobody made is a KeyError."""
         try:
             wanted = next(work)
             while True:

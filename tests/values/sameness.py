@@ -15,7 +15,7 @@ from keepstate.values.standard import exception_fields
 
 
 def same(one: Any, other: Any) -> Any:
-    """Says whether nothing can tell the two values apart, a dict's insertion order included."""
+    """Return whether nothing can tell the two values apart, a dict's insertion order included."""
     if type(one) is not type(other):
         return False
     if isinstance(one, float):

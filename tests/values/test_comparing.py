@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from keepstate.errors import InvalidError
 from keepstate.values.codec import Codec
-from keepstate.values.comparing import compared
-from keepstate.values.merkle import Planted, shared
+from keepstate.values.comparison import compared
+from keepstate.values.merkle import MerkleValue, shared
 from keepstate.values.patch import Edits, edited
 from tests.values.edits import a_value, changed
 from tests.values.fetching import Objects
@@ -22,13 +22,13 @@ from tests.values.fetching import Objects
 CODEC = Codec()
 
 
-def rewritten(before: object, after: object, objects: Objects) -> Planted:
-    """Returns the Merkle form of `after`, made from that of `before`."""
-    planted = CODEC.plant(before)
+def rewritten(before: object, after: object, objects: Objects) -> MerkleValue:
+    """Return the Merkle form of `after`, made from that of `before`."""
+    planted = CODEC.to_merkle(before)
     objects.update(planted.objects)
     verdict = compared(CODEC.canonical(before), CODEC.canonical(after))
     if verdict is None:
-        return Planted(planted.encoding, {})
+        return MerkleValue(planted.encoding, {})
     return objects.serve(edited(planted.encoding, verdict)) if isinstance(verdict, Edits) else verdict
 
 
@@ -40,7 +40,7 @@ def test_changes_in_place_make_the_root_of_the_whole(seed: int) -> None:
 
     made = rewritten(before, after, objects)
 
-    planted = CODEC.plant(after)
+    planted = CODEC.to_merkle(after)
     assert made.encoding == planted.encoding
     assert planted.objects.items() <= (objects | made.objects).items()
 
@@ -61,7 +61,7 @@ def test_one_change_in_many_messages_makes_few_objects() -> None:
 def test_what_two_values_share_is_found(seed: int) -> None:
     dice, objects = random.Random(seed), Objects()
     before = a_value(dice, 3)
-    old, new = CODEC.plant(before), CODEC.plant(changed(dice, before, 3))
+    old, new = CODEC.to_merkle(before), CODEC.to_merkle(changed(dice, before, 3))
     objects.update(old.objects)
 
     found = objects.serve(shared([old.encoding], new.objects))
@@ -73,8 +73,8 @@ def test_what_two_values_share_is_found(seed: int) -> None:
 def test_what_is_shared_is_found_by_reading_what_differs(place: int) -> None:
     messages = [f"{n} " * 99 for n in range(2_000)]
     objects = Objects()
-    old = CODEC.plant({"messages": messages})
-    new = CODEC.plant({"messages": [*messages[:place], "other", *messages[place + 1 :]]})
+    old = CODEC.to_merkle({"messages": messages})
+    new = CODEC.to_merkle({"messages": [*messages[:place], "other", *messages[place + 1 :]]})
     objects.update(old.objects)
 
     found = objects.serve(shared([old.encoding], new.objects))
@@ -109,8 +109,8 @@ def test_of_a_long_list_only_what_was_changed_is_planted(
     assert planted in ([], [CODEC.canonical({"n": -1})], [CODEC.canonical("summary")])
 
 
-def planted_in(verdict: Edits | Planted | None) -> list[bytes]:
-    """Returns the encodings of all that was made anew."""
+def planted_in(verdict: Edits | MerkleValue | None) -> list[bytes]:
+    """Return the encodings of all that was made anew."""
     if not isinstance(verdict, Edits):
         return [] if verdict is None else [verdict.encoding]
     made = [*verdict.puts.values(), *(one for some in verdict.inserted.values() for one in some)]
@@ -128,7 +128,7 @@ def test_bytes_that_end_like_the_items_of_before_are_not_taken_for_them() -> Non
 
     made = rewritten(before, after, objects)
 
-    assert made.encoding == CODEC.plant(after).encoding
+    assert made.encoding == CODEC.to_merkle(after).encoding
 
 
 @given(st.integers(0, 2**32))
@@ -142,7 +142,7 @@ def test_a_long_encoding_is_that_of_the_whole(seed: int) -> None:
 
 
 def written(write: Callable[[object], bytes], value: object) -> bytes | str:
-    """Returns the encoding of a value, or why there is none."""
+    """Return the encoding of a value, or why there is none."""
     try:
         return write(value)
     except InvalidError as error:

@@ -18,10 +18,10 @@ import pytest
 from keepstate import CorruptError, InvalidError
 from keepstate.engine.history.bundle import read_bundle
 from keepstate.stores.file.json_form import Shown
-from keepstate.values import codec, limits, lowering, types, writing
+from keepstate.values import codec, encode, encode_ext, limits, types
 from keepstate.values.codec import PLAIN
-from keepstate.values.crowding import is_crowded
-from keepstate.values.inlining import holds_pickle
+from keepstate.values.hash_flooding import is_crowded
+from keepstate.values.inline import holds_pickle
 from keepstate.values.nodes import classes_in, refs_in
 
 LONGEST_S = 5.0
@@ -29,7 +29,7 @@ LONGEST_S = 5.0
 
 
 def same_hash(number: int) -> bytes:
-    """Returns the encoding of an int whose hash is that of every other one made here."""
+    """Return the encoding of an int whose hash is that of every other one made here."""
     body = ((number + 100) * ((1 << 61) - 1)).to_bytes(10)
     return b"\xc7" + bytes((len(body), 1)) + body
 
@@ -63,7 +63,7 @@ def test_as_many_keys_of_one_hash_as_are_allowed_come_back() -> None:
 
 
 def in_one_chain(count: int, size: int) -> list[int]:
-    """Returns ints of different hashes, half of which walk past hundreds of others in a dict of this size."""
+    """Return ints of different hashes, half of which walk past hundreds of others in a dict of this size."""
     taken, keys, random = bytearray(size), dict[int, None](), Random(0)
 
     def steps(number: int) -> Iterator[int]:
@@ -107,7 +107,7 @@ def test_keys_of_one_chain_are_refused_before_they_are_looked_up() -> None:
 
 
 def plain_map(keys: Iterable[int]) -> bytes:
-    """Returns a map as the codec never writes one: with other keys than text and no tag."""
+    """Return a map as the codec never writes one: with other keys than text and no tag."""
     pairs = [msgspec.msgpack.encode(key) + b"\xc0" for key in keys]
     return b"\xdf" + len(pairs).to_bytes(4) + b"".join(pairs)
 
@@ -146,9 +146,9 @@ def test_a_dict_that_is_a_tree_has_no_chosen_keys_either(monkeypatch: pytest.Mon
     """8,000 of them in 205 KB took 1.5 s, and four times as many 16 times as long."""
     crowd = dict.fromkeys((number + 1) * ((1 << 61) - 1) for number in range(4 * limits.UNCHECKED_KEYS))
     with monkeypatch.context() as written:
-        for module in (lowering, writing):
+        for module in (encode_ext, encode):
             written.setattr(module, "is_crowded", lambda *_, **__: False)
-        planted = codec.STATES.plant(crowd)
+        planted = codec.STATES.to_merkle(crowd)
     assert len(planted.objects) > 100
 
     with pytest.raises(CorruptError, match="hashes of its keys were chosen to meet"):
@@ -159,7 +159,7 @@ def test_large_maps_with_text_for_keys_are_read_whatever_else_they_hold() -> Non
     value = {f"key {number}": (number, b"\xde\xdf\xde\xff", {number: "é"}) for number in range(5_000)}
 
     assert codec.decode(codec.encode(value)) == value
-    planted = codec.STATES.plant(value)
+    planted = codec.STATES.to_merkle(value)
     assert codec.STATES.assemble(planted.encoding, planted.objects) == value
 
 

@@ -14,7 +14,7 @@ from keepstate.errors import CorruptError, InvalidError, MissingExtraError, Unsu
 from keepstate.values import arrays, limits, types
 from keepstate.values.codec import COMPRESSED, PLAIN, Codec, canonical, decode, encode, to_builtin
 from keepstate.values.compression import compress, decompress
-from keepstate.values.lowering import array_head
+from keepstate.values.encode_ext import array_head
 from keepstate.values.schema import Registry
 from tests.values.strategies import values
 
@@ -29,7 +29,7 @@ def ext(tag: int, body: bytes) -> bytes:
 
 
 def read_either_way(data: bytes) -> None:
-    """Decodes, and lets through only what these bytes may raise; the size of the answer stays in bounds."""
+    """Decode, and let through only what these bytes may raise; the size of the answer stays in bounds."""
     for read in (decode, to_builtin, Codec(Registry()).decode):
         try:
             read(data)

@@ -23,13 +23,13 @@ MESSAGES = [{"role": "user", "content": f"{n} " * 100, "meta": {"tokens": n}} fo
 
 
 def planted(value: object, objects: Objects) -> bytes:
-    made = CODEC.plant(value)
+    made = CODEC.to_merkle(value)
     objects.update(made.objects)
     return made.encoding
 
 
 def told(before: object, after: object) -> list[tuple[tuple[Any, ...], str]]:
-    """Returns the changes' paths, keys decoded, and kinds."""
+    """Return the changes' paths, keys decoded, and kinds."""
     objects = Objects()
     changes = objects.serve(diff(planted(before, objects), planted(after, objects)))
     return [
@@ -135,7 +135,7 @@ def test_an_edit_deep_in_a_large_state_makes_a_path_and_no_more() -> None:
     encoding = planted({"runs": [{"messages": MESSAGES} for _ in range(3)]}, objects)
     runs, messages = canonical("runs"), canonical("messages")
     edits = Edits()
-    edits.at((runs, 1, messages)).puts[7] = CODEC.plant("other")
+    edits.at((runs, 1, messages)).puts[7] = CODEC.to_merkle("other")
 
     objects.asked = 0
     made = objects.serve(edited(encoding, edits))
@@ -145,13 +145,13 @@ def test_an_edit_deep_in_a_large_state_makes_a_path_and_no_more() -> None:
     objects.update(made.objects)
     expected = [*MESSAGES[:7], "other", *MESSAGES[8:]]
     wanted = {"runs": [{"messages": MESSAGES}, {"messages": expected}, {"messages": MESSAGES}]}
-    assert made.encoding == CODEC.plant(wanted).encoding
+    assert made.encoding == CODEC.to_merkle(wanted).encoding
 
 
 @pytest.mark.parametrize(
     "edits",
     [
-        Edits(puts={3: CODEC.plant(0)}),
+        Edits(puts={3: CODEC.to_merkle(0)}),
         Edits(inside={0: Edits(removed={0})}),
         Edits(inside={9: Edits()}),
         Edits(removed={2}),

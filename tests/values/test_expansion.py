@@ -14,8 +14,8 @@ from keepstate.engine.history.bundle import _MAGIC, Bundle, _line, read_bundle, 
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import codec, limits
 from keepstate.values.codec import COMPRESSED, STATES
+from keepstate.values.encode_ext import array_head
 from keepstate.values.expansion import Expansion
-from keepstate.values.lowering import array_head
 from keepstate.values.refs import Kind, Ref, name_of
 
 if sys.version_info >= (3, 14):
@@ -57,7 +57,7 @@ def test_what_compresses_well_comes_back(value: object) -> None:
 
 
 def doubled(levels: int) -> tuple[bytes, dict[bytes, bytes]]:
-    """Returns a list of two lists of two lists …, each pair one object that stands twice."""
+    """Return a list of two lists of two lists …, each pair one object that stands twice."""
     objects = dict[bytes, bytes]()
     encoding = array_head(2) + b"\x01\x02"
     for _ in range(levels):
@@ -87,14 +87,14 @@ def test_shared_objects_count_each_time(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("is_dict", [False, True], ids=["list", "dict"])
 def test_shared_nodes_of_a_tree_count_each_time(is_dict: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Leaves and branches are objects too, and a list may name one tree often."""
+    """Leave and branches are objects too, and a list may name one tree often."""
     monkeypatch.setattr(limits, "SHARED_BYTES", 1 << 20)
     monkeypatch.setattr("keepstate.values.expansion._UNWEIGHED_BYTES", 1 << 14)
     spent = list[int]()
     spend = Expansion.spend
     monkeypatch.setattr(Expansion, "spend", lambda *of: (spent.append(len(of[1])), spend(*of))[1])
     texts = [f"{number:06} {sha256(bytes(number)).hexdigest()}" for number in range(4_000)]
-    tree = STATES.plant(dict.fromkeys(texts, 1) if is_dict else texts)
+    tree = STATES.to_merkle(dict.fromkeys(texts, 1) if is_dict else texts)
     read = STATES.assemble(tree.encoding, tree.objects)
 
     assert list(read) == texts
@@ -124,8 +124,8 @@ def test_a_value_that_repeats_itself_too_often_is_refused_when_it_is_written(
     part = [[number, []] for number in range(2_000)]
 
     with pytest.raises(InvalidError, match="repeats its parts"):
-        STATES.plant([part] * 100)
-    planted = STATES.plant([part] * 2)
+        STATES.to_merkle([part] * 100)
+    planted = STATES.to_merkle([part] * 2)
     assert STATES.assemble(planted.encoding, planted.objects) == [part] * 2
 
 

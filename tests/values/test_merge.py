@@ -35,7 +35,7 @@ class Sides:
         self.base, self.ours, self.theirs = map(self.planted, (base, ours, theirs))
 
     def planted(self, value: object) -> bytes:
-        made = CODEC.plant(value)
+        made = CODEC.to_merkle(value)
         self.objects.update(made.objects)
         return made.encoding
 
@@ -57,7 +57,7 @@ class Sides:
 
 
 def both(base: object, ours: object, theirs: object, rules: Mapping[Pattern, Rule] | None = None) -> Any:
-    """Returns the merged value, or the paths of the conflicts."""
+    """Return the merged value, or the paths of the conflicts."""
     sides = Sides(base, ours, theirs)
     merged = sides.merged(rules)
     if merged.conflicts:

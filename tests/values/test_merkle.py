@@ -31,7 +31,7 @@ large: st.SearchStrategy[Any] = st.recursive(
 
 
 def come_back(value: object) -> Any:
-    planted, objects = CODEC.plant(value), Objects()
+    planted, objects = CODEC.to_merkle(value), Objects()
     objects.update(planted.objects)
     gathered = objects.serve(gather([planted.encoding], verify=True))
     assert gathered.keys() == planted.objects.keys()  # nothing is made that is not part of the value
@@ -44,14 +44,14 @@ def test_a_value_comes_back_from_its_objects(value: Any) -> None:
 
     assert type(back) is type(value)
     # The items of a large dict come back in the order of their keys, so this compares what they hold.
-    assert CODEC.plant(back).encoding == CODEC.plant(value).encoding
+    assert CODEC.to_merkle(back).encoding == CODEC.to_merkle(value).encoding
 
 
 def test_a_large_dict_is_the_same_in_any_order_of_its_keys() -> None:
     forwards = {str(n): n for n in range(1_000)}
     backwards = {str(n): n for n in reversed(range(1_000))}
 
-    assert CODEC.plant(forwards) == CODEC.plant(backwards)
+    assert CODEC.to_merkle(forwards) == CODEC.to_merkle(backwards)
     assert come_back(forwards) == forwards
 
 
@@ -59,13 +59,13 @@ def test_a_value_is_a_tree_exactly_when_its_items_are_too_many_bytes() -> None:
     fits = ["x" * 1_021] * 4  # three bytes of head each
     assert sum(len(canonical(item)) for item in fits) == TREE_BYTES
 
-    assert CODEC.plant(fits).encoding == canonical(fits)
-    assert ref_of(CODEC.plant([*fits, 0]).encoding) is not None
-    assert ref_of(CODEC.plant({"key": "x" * TREE_BYTES}).encoding) is not None
+    assert CODEC.to_merkle(fits).encoding == canonical(fits)
+    assert ref_of(CODEC.to_merkle([*fits, 0]).encoding) is not None
+    assert ref_of(CODEC.to_merkle({"key": "x" * TREE_BYTES}).encoding) is not None
 
 
 def test_only_the_large_part_of_a_small_state_is_a_tree() -> None:
-    planted = CODEC.plant({"messages": ["x" * 100] * 100, "n": 1, (1, 2): None})
+    planted = CODEC.to_merkle({"messages": ["x" * 100] * 100, "n": 1, (1, 2): None})
 
     assert len(planted.encoding) < 100
     assert come_back({"messages": ["x" * 100] * 100, "n": 1, (1, 2): None}) == {
@@ -77,24 +77,24 @@ def test_only_the_large_part_of_a_small_state_is_a_tree() -> None:
 
 def test_text_and_tuples_are_never_taken_apart() -> None:
     for value in ("x" * 9_000, ("x" * 9_000,), b"x" * 9_000):
-        assert CODEC.plant(value).encoding == canonical(value)
+        assert CODEC.to_merkle(value).encoding == canonical(value)
 
 
 @pytest.mark.parametrize("value", [[["x" * 5_000]] * 3, {"a": {"b": {"c": ["x"] * 5_000}}}])
 def test_equal_parts_are_one_object(value: object) -> None:
-    planted = CODEC.plant([value, value])
+    planted = CODEC.to_merkle([value, value])
 
-    assert len(planted.objects) <= len(CODEC.plant(value).objects) + 1
+    assert len(planted.objects) <= len(CODEC.to_merkle(value).objects) + 1
     assert come_back([value, value]) == [value, value]
 
 
 def test_what_cannot_be_stored_names_its_path() -> None:
     with pytest.raises(InvalidError, match=r"messages\[3\]\.client"):
-        CODEC.plant({"messages": ["x" * 5_000, 1, 2, {"client": object()}]})
+        CODEC.to_merkle({"messages": ["x" * 5_000, 1, 2, {"client": object()}]})
 
 
 def test_another_object_under_a_name_is_found() -> None:
-    planted = CODEC.plant({"messages": [f"{n} " * 50 for n in range(500)]})
+    planted = CODEC.to_merkle({"messages": [f"{n} " * 50 for n in range(500)]})
     for name, data in planted.objects.items():
         objects = Objects(planted.objects)
         objects[name] = data[:-1] + bytes((data[-1] ^ 1,))
@@ -104,7 +104,7 @@ def test_another_object_under_a_name_is_found() -> None:
 
 
 def test_a_missing_object_is_named() -> None:
-    planted = CODEC.plant({"messages": [f"{n} " * 50 for n in range(500)]})
+    planted = CODEC.to_merkle({"messages": [f"{n} " * 50 for n in range(500)]})
     for name in planted.objects:
         objects = {other: data for other, data in planted.objects.items() if other != name}
 

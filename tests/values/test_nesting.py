@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from keepstate.values.codec import canonical
-from keepstate.values.nesting import nesting, nests_deeper
+from keepstate.values.depth_limit import nesting, nests_deeper
 from tests.values.strategies import values
 
 
 def depth(value: Any) -> int:
-    """Says how deep the encoding must be: a tag's parts stand in an array."""
+    """Say how deep the encoding must be: a tag's parts stand in an array."""
     if isinstance(value, BaseException):
         return 2 + max(map(depth, value.args), default=0)
     if isinstance(value, deque | range | Fraction | re.Pattern):

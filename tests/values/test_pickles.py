@@ -68,7 +68,7 @@ def signed() -> SignedPickle:
 
 
 def forged(dumped: bytes, *, key: bytes = KEY, place: bytes = PLACE) -> bytes:
-    """Returns a stored value with this pickle, signed as whoever has the key could."""
+    """Return a stored value with this pickle, signed as whoever has the key could."""
     body = pickled("tests.Client", dumped)
     stored = codec.PLAIN + b"\xc9" + len(body).to_bytes(4) + bytes((PICKLE,)) + body
     head = b"keepstate signed 1\x00" + len(place).to_bytes(4) + place
@@ -186,7 +186,7 @@ def test_a_pickle_that_is_not_signed_is_refused(signed: SignedPickle, tmp_path: 
 
 
 def harmful(folder: Path) -> dict[str, bytes]:
-    """Returns pickles that would make a file in the folder, or fill the memory, were they run."""
+    """Return pickles that would make a file in the folder, or fill the memory, were they run."""
     command = f"touch {folder}/ran"
     text = command.encode()
     short = b"\x8c" + bytes((len(text),)) + text

@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 
 from keepstate.values.codec import COMPRESSED, PLAIN, Codec, decode, encode
-from keepstate.values.lowering import Lowering
+from keepstate.values.encode_ext import Lowering
 from keepstate.values.schema import CLASSES, Registry
 from tests.values.sameness import same
 from tests.values.strategies import values

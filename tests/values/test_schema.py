@@ -24,7 +24,7 @@ class Point(NamedTuple):
     y: int = 0
 
 
-class Colour(enum.Enum):
+class Mode(enum.Enum):
     RED = 1
 
 
@@ -85,7 +85,7 @@ def test_a_class_defined_again_replaces_the_earlier_one() -> None:
 
 
 def written_back() -> Registry:
-    """Returns a registry whose class is written as its version before."""
+    """Return a registry whose class is written as its version before."""
     registry = Registry()
     registry.register(cell(1), "cell", version=2)
     registry.downcast("cell", 2)(lambda fields: {"b": fields["a"]})
@@ -253,7 +253,7 @@ class Strict(pydantic.BaseModel):
     more: int
 
 
-@pytest.mark.parametrize("kind", [Renamed, Strict, Colour, Point])
+@pytest.mark.parametrize("kind", [Renamed, Strict, Mode, Point])
 def test_a_class_changed_without_a_new_version_is_an_error_that_says_so(kind: Any) -> None:
     stored = versions(at=1).encode(Profile("Ann"))
 

@@ -20,7 +20,7 @@ SHARED = ("disk", "sqlite", "redis", "postgres")
 
 
 def store_at(kind: str, request: pytest.FixtureRequest, path: Path) -> Any:
-    """Returns what a `Versioned` is given to keep its commits at one place."""
+    """Return what a `Versioned` is given to keep its commits at one place."""
     made: dict[str, Callable[[], Any]] = {
         "memory": Memory,
         "named": lambda: f"memory://{path.name}",
@@ -34,7 +34,7 @@ def store_at(kind: str, request: pytest.FixtureRequest, path: Path) -> Any:
 
 
 def opening_at(store: Any) -> Iterator[Place]:
-    """Yields what opens states on one store; all are closed at the end."""
+    """Yield what opens states on one store; all are closed at the end."""
     opened: list[Versioned] = []
 
     def open_one(**options: Any) -> Versioned:
@@ -48,13 +48,13 @@ def opening_at(store: Any) -> Iterator[Place]:
 
 @pytest.fixture(params=EVERYWHERE)
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Opens states on one place, of every kind."""
+    """Open states on one place, of every kind."""
     yield from opening_at(store_at(request.param, request, tmp_path))
 
 
 @pytest.fixture(params=("named", "disk"))
 def anywhere(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
-    """Opens states on one place, where it makes no difference which."""
+    """Open states on one place, where it makes no difference which."""
     yield from opening_at(store_at(request.param, request, tmp_path))
 
 

@@ -15,7 +15,7 @@ COMMITS = 20
 
 
 def work(place: str, name: str, how: str) -> None:
-    """Adds 1 to `n`, twenty times, and its own name to `seen` as often."""
+    """Add 1 to `n`, twenty times, and its own name to `seen` as often."""
     state = opened(
         place, on_conflict="merge" if how == "merge" else "raise", rules={"n": "counter", "seen": "append"}
     )
@@ -38,7 +38,7 @@ def work(place: str, name: str, how: str) -> None:
 
 
 def read(place: str) -> None:
-    """Reads all there is, in a task too."""
+    """Read all there is, in a task too."""
     state = opened(place)
 
     @Agent("reader").task
@@ -53,7 +53,7 @@ def read(place: str) -> None:
 
 
 def opened(place: str, **options: object) -> Versioned:
-    """Opens a state at a place."""
+    """Open a state at a place."""
     store = Disk(place.removeprefix("disk:")) if place.startswith("disk:") else place
     return Versioned(store, **options)  # type: ignore[arg-type]
 

@@ -84,7 +84,7 @@ KEPT: dict[str, tuple[str, str]] = {
     ),
     "member of an Enum": (
         "import enum\n\nclass Colour(enum.Enum):\n    RED = 1\n\nc = {Colour.RED: Colour.RED}",
-        "c[Colour.RED] is Colour.RED",
+        "c[Mode.RED] is Mode.RED",
     ),
     "exception of a step": (
         (
@@ -215,7 +215,7 @@ class Script:
 
 
 def run(state: Any, *steps: str, **options: Any) -> Any:
-    """Runs a task in these steps."""
+    """Run a task in these steps."""
 
     @Agent("ana", policy=Script(*steps), **options).task
     def work() -> Any:
@@ -230,7 +230,7 @@ def errors(state: Any) -> list[str]:
 
 @pytest.fixture(params=["live", *EVERYWHERE])
 def reopened(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
-    """Opens one state again and again: of the process, or of a store."""
+    """Open one state again and again: of the process, or of a store."""
     if request.param == "live":
         live = Live()
         yield lambda: live

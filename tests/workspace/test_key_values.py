@@ -241,7 +241,7 @@ def test_a_store_of_ones_own_needs_four_methods() -> None:
 
 def _parts(store: Disk) -> int:
     from keepstate._finish import finish
-    from keepstate.engine import layout
+    from keepstate.engine.kernel import layout
 
-    scope = store._blobs._scope
-    return len(finish(finish(scope.store()).scan(scope.stored_name, layout.PARTS)).entries)
+    executor = store._blobs._executor
+    return len(finish(finish(executor.store()).scan(executor.stored_name, layout.PARTS)).entries)

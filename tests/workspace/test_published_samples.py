@@ -65,7 +65,7 @@ ALL = {
 
 
 def policy(task: AgentTask, inputs: dict[str, Any], shown: str) -> str:
-    """Writes the code of every task: it counts what it has seen, prints, and ends with the next step."""
+    """Write the code of every task: it counts what it has seen, prints, and end with the next step."""
     return _SECOND if "  is_seen = True" in shown.splitlines() else _FIRST
 
 
@@ -107,7 +107,7 @@ def _carry_out(agent: Agent, state: Versioned) -> None:
 
 
 def run(sample: Sample, page: Path, names: dict[str, Any], storage: Path) -> dict[str, Any]:
-    """Executes a sample, and returns what it has named."""
+    """Execute a sample, and return what it has named."""
     exec(compile(source_of(sample, page, storage), str(page), "exec"), names)
     return names
 

@@ -53,7 +53,7 @@ class Script:
 
 
 def scripted(*steps: str, name: str = "ana") -> Any:
-    """Returns a task that is carried out in these steps."""
+    """Return a task that is carried out in these steps."""
 
     @Agent(name, policy=Script(*steps)).task
     def work(n: Any = 0) -> Any:

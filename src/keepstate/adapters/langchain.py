@@ -13,9 +13,9 @@ import msgspec
 
 from keepstate._finish import finish
 from keepstate.errors import InvalidError, MissingExtraError
+from keepstate.sessions.conversation_store import admit_limit
 from keepstate.sessions.messages import Message
-from keepstate.sessions.session import Session, blocking_of, colour_of
-from keepstate.sessions.talk import admit_limit
+from keepstate.sessions.session import Session, blocking_of, mode_of
 
 if TYPE_CHECKING:
     from keepstate.sync.sessions.session import Session as BlockingSession
@@ -63,7 +63,7 @@ class KeepstateChatMessageHistory(BaseChatMessageHistory):
             raise InvalidError(f"`session` is {session!r}; give a Session")
         admit_limit(max_tokens)
         self._session, self._max_tokens = given, max_tokens
-        self._is_async = colour_of(given) == "async"
+        self._is_async = mode_of(given) == "async"
         self._blocking: Session | None = None if self._is_async else given
 
     def __repr__(self) -> str:
@@ -74,11 +74,11 @@ class KeepstateChatMessageHistory(BaseChatMessageHistory):
     @property
     # a field in the base, which may be a property
     def messages(self) -> list[BaseMessage]:  # type: ignore[override]
-        """Returns the messages: all, or those that fit the budget."""
+        """The messages: all, or those that fit the budget."""
         return finish(self._read(self._own_blocking()))
 
     def add_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Adds messages to the conversation; up to 400 of them together.
+        """Add messages to the conversation; up to 400 of them together.
 
         Raises:
             InvalidError: One would not come back equal; nothing is added.
@@ -86,25 +86,25 @@ class KeepstateChatMessageHistory(BaseChatMessageHistory):
         finish(_add(self._own_blocking(), messages))
 
     def clear(self) -> None:
-        """Lets the conversation begin anew."""
+        """Let the conversation begin anew."""
         finish(self._own_blocking().conversation.clear())
 
     # ---- with await
 
     async def aget_messages(self) -> list[BaseMessage]:
-        """Returns the messages: all, or those that fit the budget."""
+        """Return the messages: all, or those that fit the budget."""
         if not self._is_async:
             return await super().aget_messages()
         return await self._read(self._session)
 
     async def aadd_messages(self, messages: Sequence[BaseMessage]) -> None:
-        """Adds messages to the conversation; see `add_messages`."""
+        """Add messages to the conversation; see `add_messages`."""
         if not self._is_async:
             return await super().aadd_messages(messages)
         return await _add(self._session, messages)
 
     async def aclear(self) -> None:
-        """Lets the conversation begin anew."""
+        """Let the conversation begin anew."""
         if not self._is_async:
             return await super().aclear()
         await self._session.conversation.clear()
@@ -139,7 +139,7 @@ def _admitted(messages: object) -> Sequence[BaseMessage]:
 
 
 def stored(message: BaseMessage) -> Message:
-    """Returns a message of LangChain as it is kept in a conversation.
+    """Return a message of LangChain as it is kept in a conversation.
 
     Raises:
         InvalidError: It would not come back equal.
@@ -159,7 +159,7 @@ def stored(message: BaseMessage) -> Message:
 
 
 def restored(messages: Sequence[Message]) -> list[BaseMessage]:
-    """Returns messages of a conversation as LangChain's, whoever wrote them."""
+    """Return messages of a conversation as LangChain's, whoever wrote them."""
     return [_restored(message) for message in messages]
 
 
@@ -173,7 +173,7 @@ def _restored(message: Message) -> BaseMessage:
 
 
 def _converted(message: Message) -> BaseMessage:
-    """Returns a message that others wrote; one that LangChain has no class for, as one of its role."""
+    """Return a message that others wrote; one that LangChain has no class for, as one of its role."""
     content = message.get("content")
     said = {**message, "content": "" if content is None else content}
     try:

@@ -9,7 +9,7 @@ from io import TextIOWrapper
 
 
 def main() -> None:
-    """Runs one command and exits with its code."""
+    """Run one command and exits with its code."""
     _open_output()
     try:
         code = _ended()
@@ -21,7 +21,7 @@ def main() -> None:
 
 
 def _open_output() -> None:
-    """Lets output go nowhere that was closed, and write what its encoding lacks as JSON escapes it."""
+    """Let output go nowhere that was closed, and write what its encoding lacks as JSON escapes it."""
     codecs.register_error("keepstate", _escaped)
     # A closed one is opened before any store: else its number would be given to the file of a store.
     sys.stdout = sys.stdout or open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115

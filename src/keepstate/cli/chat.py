@@ -25,7 +25,7 @@ def are_messages(value: object) -> TypeGuard[list[Message]]:
 
 
 def content_of(message: Message) -> str:
-    """Returns a message's text, of all its parts; what is no text as JSON."""
+    """Return a message's text, of all its parts; what is no text as JSON."""
     content: object = message.get("content")
     if content is None or isinstance(content, str):
         return content or ""
@@ -40,7 +40,7 @@ def _part(part: object) -> str:
 
 
 def calls_of(message: Message) -> list[tuple[str, str]]:
-    """Returns the name and the arguments of each tool that a message calls."""
+    """Return the name and the arguments of each tool that a message calls."""
     calls = message.get("tool_calls")
     return [_call(call) for call in cast("list[object]", calls)] if isinstance(calls, list) else []
 
@@ -58,12 +58,12 @@ def _field(value: object, name: str) -> object:
 
 
 def beside(message: Message) -> Message:
-    """Returns what a message has besides role, content and calls."""
+    """Return what a message has besides role, content and call."""
     return {name: value for name, value in message.items() if name not in _SHOWN_APART}
 
 
 def gist(message: Message) -> str:
-    """Returns a message as one line: who is called, or what is said."""
+    """Return a message as one line: who is called, or what is said."""
     said = " ".join(content_of(message).split())
     called = "; ".join(f"→ {name}({arguments})" for name, arguments in calls_of(message))
     name = message.get("name")

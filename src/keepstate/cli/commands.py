@@ -12,16 +12,16 @@ from importlib.metadata import version
 from cyclopts import App, CycloptsError
 
 from keepstate.cli import (
-    branching,
+    branches,
     documents,
     events,
     exits,
     history,
-    importing,
-    keeping,
+    imports,
     langgraph,
     machines,
-    migrating,
+    maintenance,
+    migration,
     tasks,
     upkeep,
 )
@@ -57,25 +57,25 @@ for command in (
     history.show,
     history.diff,
     history.blame,
-    branching.branch,
-    branching.tag,
-    branching.merge,
-    branching.rollback,
-    keeping.prune,
-    keeping.export,
-    keeping.verify,
-    migrating.migrate,
+    branches.branch,
+    branches.tag,
+    branches.merge,
+    branches.rollback,
+    maintenance.prune,
+    maintenance.export,
+    maintenance.verify,
+    migration.migrate,
     upkeep.sweep,
     doctor,
     repair,
 ):
     app.command(command)
-app.command(importing.import_, name="import")
+app.command(imports.import_, name="import")
 app.command(langgraph.app)
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Returns the exit code of one command."""
+    """Return the exit code of one command."""
     try:
         command, bound, _ = app.parse_args(arguments, exit_on_error=False, print_error=False)
     except CycloptsError as error:
@@ -106,7 +106,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _without_passwords(text: str, arguments: Sequence[str]) -> str:
-    """Returns a message in which URLs among the words of the command are shown without their passwords."""
+    """Return a message in which URLs among the words of the command are shown without their passwords."""
     for word in arguments:
         url = word.partition("=")[2] if word.startswith("--") else word
         if "://" in url:
@@ -115,7 +115,7 @@ def _without_passwords(text: str, arguments: Sequence[str]) -> str:
 
 
 def _leave_output() -> None:
-    """Lets what is left of the output go nowhere: the end of the process would write it once more."""
+    """Let what is left of the output go nowhere: the end of the process would write it once more."""
     try:
         sys.stdout.flush()
     except OSError:

@@ -14,24 +14,18 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedCo
 from keepstate import names
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate.cli import exits
-from keepstate.cli.remains import (
-    FileSource,
-    SpaceRecords,
-    StoreRemains,
-    StoreSource,
-    remains_of,
-)
+from keepstate.cli.damaged_records import FileSource, SpaceRecords, StoreRemains, StoreSource, remains_of
 from keepstate.cli.session import FILES, Session, checked, plain, refuse_memory, said, shown, write_json
-from keepstate.engine.describing import describe
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.restoring import Apply, Restoring, skip
-from keepstate.engine.verifying import Problem, Source, Verifier, log_problems
+from keepstate.engine.kernel.key_text import describe
+from keepstate.engine.repair.restorer import Apply, Restoring, skip
+from keepstate.engine.repair.verifier import Problem, Source, Verifier, log_problems
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.opening import open as open_store
 from keepstate.stores.base import StoreBase
-from keepstate.stores.leaps import LEAP_MS
+from keepstate.stores.clock_leaps import LEAP_MS
 from keepstate.stores.protocol import ENCRYPTION_SPACE, Batch, Outcome, Put, Store, TellsLeaps
-from keepstate.stores.salvage import Damage, Remains, SpaceRemains
+from keepstate.stores.recovery.remains import Damage, RecoveredStore, SpaceRemains
 from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.keyless import KeylessStore
 
@@ -51,12 +45,12 @@ class _Report(msgspec.Struct):
     damages: list[Damage] = []
 
     def take(self, space: str, problems: Sequence[Problem]) -> None:
-        """Adds problems of a space's records."""
+        """Add problems of a space's records."""
         self.damages += [Damage(problem.what, "", space, problem.key) for problem in problems]
 
 
 async def verify(session: Session) -> int:
-    """Reads every record of a store and lists what is damaged; exit 5 if something is."""
+    """Read every record of a store and list what is damaged; exit 5 if something is."""
     session.refuse_tenant()
     parsed = checked(session.chosen_url())
     report = _Report()
@@ -92,7 +86,7 @@ async def _verify(source: Source, names: Sequence[str], report: _Report, bar: Pr
 
 
 async def _everything(ks: Keepstate) -> tuple[Store, list[str]]:
-    """Returns a store and all its spaces, of an encrypted one the record too."""
+    """Return a store and all its spaces, of an encrypted one the record too."""
     names = [name async for name in ks.stored_names()]
     if isinstance(ks.store, KeylessStore):
         return ks.store.beneath, [ENCRYPTION_SPACE, *names]
@@ -137,7 +131,7 @@ def _refuse_present(target: StoreUrl) -> None:
 
 
 @asynccontextmanager
-async def _source(url: StoreUrl, text: str) -> AsyncGenerator[Remains]:
+async def _source(url: StoreUrl, text: str) -> AsyncGenerator[RecoveredStore]:
     if url.backend in FILES:
         async with remains_of(url) as remains:
             yield remains
@@ -147,7 +141,7 @@ async def _source(url: StoreUrl, text: str) -> AsyncGenerator[Remains]:
 
 
 async def _read_all(ks: Keepstate) -> StoreRemains:
-    """Reads a server's store; what it does not give is named."""
+    """Read a server's store; what it does not give is named."""
     store, names = await _everything(ks)
     source = StoreSource(store)
     remains = StoreRemains()
@@ -164,7 +158,7 @@ async def _read_all(ks: Keepstate) -> StoreRemains:
     return remains
 
 
-async def _restore(remains: Remains, space: SpaceRemains, store: Store, report: _Report) -> None:
+async def _restore(remains: RecoveredStore, space: SpaceRemains, store: Store, report: _Report) -> None:
     if not space.exists:
         with _progress(f"passing over {names.shown(space.name)}") as (bar, task):
             await skip(store, space.name, space.revision, lambda count: bar.update(task, advance=count))
@@ -187,7 +181,7 @@ async def _restore(remains: Remains, space: SpaceRemains, store: Store, report: 
 
 
 def _applier(store: Store) -> Apply:
-    """Returns what applies batches without asking whether a caller may give as much."""
+    """Return what applies batches without asking whether a caller may give as much."""
     if not isinstance(store, StoreBase):
         return store.apply
 
@@ -231,7 +225,7 @@ def _show(report: _Report, summary: str, session: Session) -> None:
 
 
 def _lines(damages: Sequence[Damage]) -> Iterator[str]:
-    """Yields what is wrong with the files, a few of each kind, and then each record that is not whole."""
+    """Yield what is wrong with the files, a few of each kind, and then each record that is not whole."""
     records: dict[tuple[str | None, bytes], list[Damage]] = {}
     kinds: dict[tuple[str | None, str], list[Damage]] = {}
     for damage in damages:
@@ -267,7 +261,7 @@ def _remarks(report: _Report) -> str:
 
 
 def _told(damage: Damage) -> dict[str, str]:
-    """Returns a damage in words."""
+    """Return a damage in words."""
     told = {"what": damage.what}
     if damage.space is not None:
         told["space"] = names.shown(damage.space)

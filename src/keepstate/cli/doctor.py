@@ -18,7 +18,7 @@ from keepstate._clock import Clock
 from keepstate.cli import damage, exits
 from keepstate.cli.session import Session, checked, plain, shown, write_json
 from keepstate.errors import ClockError
-from keepstate.stores.leaps import LEAP_MS, shown_time
+from keepstate.stores.clock_leaps import LEAP_MS, shown_time
 from keepstate.stores.protocol import Capabilities, Durability, Inspected, Setting, Store, TellsLeaps
 from keepstate.stores.urls import StoreUrl
 
@@ -98,7 +98,7 @@ def _of_machine() -> list[Finding]:
 
 
 def _opened_in_any_case(url: str) -> str:
-    """Returns the URL with the option that lets a server be looked at whose settings a store refuses."""
+    """Return the URL with the option that lets a server be looked at whose settings a store refuses."""
     parsed = StoreUrl.parse(url)
     if parsed.scheme not in _SERVERS_THAT_EVICT or "unsafe_policy" in parsed.options:
         return url
@@ -128,7 +128,7 @@ async def _of_store(url: StoreUrl, store: Store) -> list[Finding]:
 
 
 async def _of_time(store: Store, clock: Clock) -> Finding:
-    """Compares the time of each space with the clock of this process; costs a read for each space.
+    """Compare the time of each space with the clock of this process; costs a read for each space.
 
     For the space that is furthest ahead, the finding tells its last leap.
     """

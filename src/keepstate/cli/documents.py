@@ -22,8 +22,8 @@ from keepstate.cli.session import (
     write_indented,
     write_json,
 )
-from keepstate.engine.documents import DocumentEntry, Documents
-from keepstate.engine.watch import DocumentChange
+from keepstate.engine.documents.documents import DocumentEntry, Documents
+from keepstate.engine.documents.watch import DocumentChange
 from keepstate.errors import InvalidError
 
 _PLAIN = Session()
@@ -186,7 +186,7 @@ def _show_change(change: DocumentChange, session: Session) -> None:
 
 
 async def _entries(documents: Documents, pattern: str) -> AsyncIterator[DocumentEntry[Any]]:
-    """Yields documents in the order of their names, but for those that are deleted while they are listed."""
+    """Yield documents in the order of their names, but for those that are deleted while they are listed."""
     names: list[str] = []
     async for name in documents.keys(pattern):
         names.append(name)

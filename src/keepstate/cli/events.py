@@ -23,13 +23,12 @@ from keepstate.cli.session import (
     text_of,
     write_json,
 )
-from keepstate.engine.event_record import Event
-from keepstate.engine.events import Events
-from keepstate.engine.folding import FoldEntry
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.reducers import Fold
-from keepstate.engine.scope import called
-from keepstate.engine.streams import EventStream
+from keepstate.engine.events.events import Events, EventStream
+from keepstate.engine.events.folds import FoldEntry
+from keepstate.engine.events.record import Event
+from keepstate.engine.events.reducers import Fold
+from keepstate.engine.kernel.executor import called
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.opening import source_of
 
@@ -137,7 +136,7 @@ def _imported(name: str) -> Any:
 
 
 async def _refuse_nothing(events: Events, space: str, stream: str | None) -> None:
-    """Raises `NotFoundError` where there is no such stream, or none at all: the name may be mistyped."""
+    """Raise `NotFoundError` where there is no such stream, or none at all: the name may be mistyped."""
     if stream is not None and await events.last(stream) is not None:
         return
     known = [repr(name) async for name in events.streams()]

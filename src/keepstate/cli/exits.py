@@ -44,5 +44,5 @@ _CODES: Final[tuple[tuple[type[KeepstateError], int], ...]] = (
 
 
 def code_of(error: KeepstateError) -> int:
-    """Returns the exit code of an error."""
+    """Return the exit code of an error."""
     return next((code for kind, code in _CODES if isinstance(error, kind)), FAILED)

@@ -9,8 +9,7 @@ from cyclopts import Parameter
 from rich.text import Text
 
 from keepstate.cli import exits
-from keepstate.cli.session import Session, is_there, plain, said, visible, write_json
-from keepstate.cli.showing import (
+from keepstate.cli.display import (
     brief,
     change,
     commit_row,
@@ -22,12 +21,13 @@ from keepstate.cli.showing import (
     write_state,
     write_value,
 )
+from keepstate.cli.session import Session, is_there, plain, said, visible, write_json
 from keepstate.engine.history.checkout import Checkout
 from keepstate.engine.history.commits import Blame, Commit, Difference
 from keepstate.engine.history.history import History
 from keepstate.engine.history.paths import parse_path
 from keepstate.engine.history.paths import shown as path_shown
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import NotFoundError
 
 _PLAIN = Session()
@@ -66,7 +66,7 @@ async def log(
 
 
 async def _names(history: History) -> dict[str, list[str]]:
-    """Returns branches and tags by the commits that they stand on."""
+    """Return branches and tags by the commits that they stand on."""
     names: dict[str, list[str]] = {}
     async for branch in history.branches():
         names.setdefault(branch.head, []).append(branch.name)

@@ -16,7 +16,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.text import Text
 
 from keepstate.cli import exits
-from keepstate.cli.keeping import age_of
+from keepstate.cli.display import counted
+from keepstate.cli.maintenance import age_of
 from keepstate.cli.session import (
     Session,
     checked,
@@ -28,13 +29,12 @@ from keepstate.cli.session import (
     visible,
     write_json,
 )
-from keepstate.cli.showing import counted
 from keepstate.errors import InvalidError, KeepstateError, MissingExtraError, NotFoundError
 from keepstate.stores.urls import StoreUrl
 
 if TYPE_CHECKING:
+    from keepstate.adapters.langgraph.importer import TakenOver, Tell
     from keepstate.adapters.langgraph.saver import KeepstateSaver
-    from keepstate.adapters.langgraph.taking_over import TakenOver, Tell
 
 _PLAIN = Session()
 _SHOWN = 20
@@ -70,16 +70,16 @@ def import_(
     classes = _classes(allow)
     begun = perf_counter()
     with _extra():
-        from keepstate.adapters.langgraph import official, taking_over
+        from keepstate.adapters.langgraph import importer, official
     with official.opened(from_, classes) as source, _progress() as tell:
         names = [name for name in source.named() if not thread or name.thread in thread]
         if not names:
             raise NotFoundError(f"there is no checkpoint {'of these threads ' if thread else ''}to bring in")
         url = _url(target, session, makes=True)
-        with taking_over.Bringer(url, tenant=session.tenant, allow=classes) as saver:
-            totals, brought = taking_over.take_over(source, saver, names, tell)
+        with importer.ImportingSaver(url, tenant=session.tenant, allow=classes) as saver:
+            totals, brought = importer.take_over(source, saver, names, tell)
         with _saver(target, session, classes) as saver:  # opened anew, it remembers nothing
-            taking_over.compare(source, saver, brought, totals, tell)
+            importer.compare(source, saver, brought, totals, tell)
     _show(totals, perf_counter() - begun, str(StoreUrl.parse(url)), session)
     if totals.different:
         return exits.DAMAGED

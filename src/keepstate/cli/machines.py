@@ -54,7 +54,7 @@ async def diagram(
 
 
 def _imported(name: str) -> Any:
-    """Returns a machine, or the table of a class of machines; both in either colour."""
+    """Return a machine, or the table of a class of machines; both in either colour."""
     module, colon, attribute = name.partition(":")
     if not colon:
         raise InvalidError(f"{name!r} names no machine; write MODULE:CLASS")

@@ -21,10 +21,10 @@ from rich.text import Text
 
 from keepstate._runner import runner_of
 from keepstate.engine.history.archive_file import confirm_archives
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
-from keepstate.opening import DEFAULT_URL, source_of
-from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.opening import DEFAULT_URL, source_of, store_class
+from keepstate.stores.urls import StoreUrl
 from keepstate.values import codec
 from keepstate.values.builtin import TYPE, json_form
 
@@ -52,12 +52,12 @@ class Session:
     ] = None
 
     def chosen_url(self) -> str:
-        """Returns the URL from the option, the environment, or the default."""
+        """Return the URL from the option, the environment, or the default."""
         return self.url or os.environ.get(URL_VARIABLE) or DEFAULT_URL
 
     @asynccontextmanager
     async def opened(self, *, makes: bool = False) -> AsyncGenerator[Keepstate]:
-        """Yields the store, opened, with values in builtin form.
+        """Yield the store, opened, with values in builtin form.
 
         Args:
             makes: Whether the command may make a store where there is none, which then has to outlive it.
@@ -77,7 +77,7 @@ class Session:
             yield ks
 
     def command(self, *words: str) -> str:
-        """Returns a command that can be pasted: for the same store, its password left out."""
+        """Return a command that can be pasted: for the same store, its password left out."""
         if self.url is not None and self.url != (os.environ.get(URL_VARIABLE) or DEFAULT_URL):
             words = (*words, "--url", str(StoreUrl.parse(self.url)))
         if self.tenant is not None:
@@ -90,7 +90,7 @@ class Session:
             raise InvalidError("this command is about the whole store; leave --tenant out")
 
     def load(self) -> None:
-        """Imports the application's module, which registers its classes."""
+        """Import the application's module, which registers its classes."""
         if self.app is None:
             return
         sys.path.insert(0, os.getcwd())
@@ -103,20 +103,20 @@ class Session:
 
 
 def checked(url: str) -> StoreUrl:
-    """Returns the parts of a URL whose scheme and options are right, whether or not anything is there."""
+    """Return the parts of a URL whose scheme and options are right, whether or not anything is there."""
     parsed = StoreUrl.parse(url)
     store_class(parsed.scheme).from_url(parsed, runner=runner_of("async"))
     return parsed
 
 
 def refuse_absent(url: StoreUrl) -> None:
-    """Raises `NotFoundError` for a file that is not there, where nothing is to be made."""
+    """Raise `NotFoundError` for a file that is not there, where nothing is to be made."""
     if url.backend in FILES and not Path(url.path).exists():
         raise NotFoundError(f"there is no store at {url}; `keepstate put` would make one")
 
 
 async def refuse_nothing(ks: Keepstate, space: str) -> None:
-    """Raises `NotFoundError` where nothing is in a space: its name may be mistyped."""
+    """Raise `NotFoundError` where nothing is in a space: its name may be mistyped."""
     if not await is_there(ks, space):
         raise NotFoundError(f"nothing is in space {space!r} of {ks.url}; `keepstate spaces` lists them")
 
@@ -129,7 +129,7 @@ async def is_there(ks: Keepstate, space: str) -> bool:
 
 
 def refuse_memory(url: StoreUrl) -> None:
-    """Raises `InvalidError` for a store that ends with this process, where something is to be kept."""
+    """Raise `InvalidError` for a store that ends with this process, where something is to be kept."""
     if url.backend == "memory":
         raise InvalidError(
             f"{url} ends with this command, and what it wrote too; give {DEFAULT_URL} or a server"
@@ -137,7 +137,7 @@ def refuse_memory(url: StoreUrl) -> None:
 
 
 def _brought_up_to_date(encoded: bytes) -> Any:
-    """Returns the builtin form after the application's upcasters."""
+    """Return the builtin form after the application's upcasters."""
     return codec.to_builtin(codec.encode(codec.decode(encoded)))
 
 
@@ -187,29 +187,29 @@ class _Escaping:
 
 
 def said() -> Console:
-    """Returns where messages and progress go."""
+    """Return where messages and progress go."""
     return Terminal(stderr=True, highlight=False, soft_wrap=True)
 
 
 def shown() -> Console:
-    """Returns where results go."""
+    """Return where results go."""
     return Terminal(highlight=False, soft_wrap=not sys.stdout.isatty())
 
 
 def plain(text: str) -> Text:
-    """Returns stored text for a table: its brackets are no markup, its control characters harmless."""
+    """Return stored text for a table: its brackets are no markup, its control characters harmless."""
     return Text(visible(text))
 
 
 def quoted(word: str) -> str:
-    """Returns a word as a shell takes it."""
+    """Return a word as a shell takes it."""
     if re.fullmatch(r"\w[\w./:#~@-]*|--[a-z]+", word):
         return word
     return shlex.quote(word) if re.search(r'["$`!\\]', word) else f'"{word}"'
 
 
 def visible(text: str, *, keep: str = "") -> str:
-    """Returns text without characters on which a terminal would act, each written as JSON escapes it.
+    """Return text without characters on which a terminal would act, each written as JSON escapes it.
 
     These are all that are not printable: the control characters (C0, DEL, C1) and those that are not seen,
     such as the ones that turn the direction of a line.
@@ -231,24 +231,24 @@ def _escape(sign: str) -> str:
 
 
 def write_json(value: object) -> None:
-    """Prints one JSON document on a line of its own."""
+    """Print one JSON document on a line of its own."""
     sys.stdout.write(text_of(value) + "\n")
     sys.stdout.flush()
 
 
 def text_of(value: object) -> str:
-    """Returns a stored value as one line of JSON."""
+    """Return a stored value as one line of JSON."""
     return visible(msgspec.json.encode(json_form(value)).decode())
 
 
 def write_indented(value: object) -> None:
-    """Prints a stored value as JSON over several lines."""
+    """Print a stored value as JSON over several lines."""
     text = msgspec.json.format(text_of(value), indent=2)
     shown().print(JSONHighlighter()(Text(text)), soft_wrap=True)
 
 
 def read_value(text: str) -> Any:
-    """Returns what a user has typed: JSON, or `-` for JSON on standard input."""
+    """Return what a user has typed: JSON, or `-` for JSON on standard input."""
     given = sys.stdin.read() if text == "-" else text
     try:
         value = msgspec.json.decode(given)
@@ -261,7 +261,7 @@ def read_value(text: str) -> Any:
 
 
 def _refuse_forms(value: object) -> None:
-    """Raises `InvalidError` for what `get` shows in place of a type that JSON does not have."""
+    """Raise `InvalidError` for what `get` shows in place of a type that JSON does not have."""
     parts: Iterable[object] = ()
     if isinstance(value, dict):
         fields = cast("dict[str, object]", value)

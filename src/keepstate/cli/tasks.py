@@ -10,8 +10,8 @@ from rich.table import Table
 
 from keepstate.cli import exits
 from keepstate.cli.session import Session, plain, shown, text_of, write_json
-from keepstate.engine.queue import Queue
-from keepstate.engine.tasks import TaskInfo, TaskState
+from keepstate.engine.queue.queue import Queue
+from keepstate.engine.queue.tasks import TaskInfo, TaskState
 from keepstate.errors import InvalidError, NotFoundError
 
 _PLAIN = Session()

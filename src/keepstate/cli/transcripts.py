@@ -81,7 +81,7 @@ class Transcript:
         self.read_bytes = 0
 
     def pieces(self) -> Iterator[Piece]:
-        """Yields what is in the file.
+        """Yield what is in the file.
 
         Raises:
             InvalidError: It is no transcript; says where, and what was expected.
@@ -101,7 +101,7 @@ class Transcript:
         return self._of_document(self._value(text + rest, None))
 
     def _lines(self) -> Iterator[tuple[int, bytes]]:
-        """Yields the lines that are not blank, with their numbers."""
+        """Yield the lines that are not blank, with their numbers."""
         for number, line in enumerate(self._stream, 1):
             self.read_bytes += len(line)
             text = line.removeprefix(_BOM) if number == 1 else line
@@ -129,7 +129,7 @@ class Transcript:
         return (self._conversation(one, "", f"{path}[{n}]", str(n)) for n, one in enumerate(many))
 
     def _of_messages(self, values: Iterable[tuple[str, Any]]) -> Iterator[Piece]:
-        """Yields messages that stand one by one, those that follow one another in a conversation together."""
+        """Yield messages that stand one by one, those that follow one another in a conversation together."""
         counts: dict[str | None, int] = {}
         places: list[str] = []
         messages: list[Message] = []
@@ -167,7 +167,7 @@ class Transcript:
     # ---- recognizing
 
     def _messages_in(self, value: object) -> _Found | None:
-        """Returns the messages in an object; None if it has none."""
+        """Return the messages in an object; None if it has none."""
         if not _is_object(value):
             return None
         fields = value
@@ -185,7 +185,7 @@ class Transcript:
         return None
 
     def _conversations(self, value: object) -> tuple[list[Any], str]:
-        """Returns a list of conversations, and the path to it."""
+        """Return a list of conversations, and the path to it."""
         if _is_list(value):
             return value, ""
         for key, inner in value.items() if _is_object(value) else ():
@@ -260,7 +260,7 @@ def _begin_messages(items: Sequence[Any]) -> bool:
 
 
 def _id_in(fields: Fields, names: Sequence[str]) -> str | None:
-    """Returns what names a conversation, and which of several trials it is."""
+    """Return what names a conversation, and which of several trials it is."""
     for name in names:
         id, trial = fields.get(name), fields.get(_TRIAL)
         if isinstance(id, str | int) and id != "":

@@ -1,7 +1,12 @@
-"""HOW does it change? What a space offers: documents, events, a queue, leases and transactions.
+"""HOW does it change? The rooms that make a space: documents, events, a queue, a history, transactions.
+
+`kernel` is the floor, `space` the roof; between them each part of a space has a room of its own, and `repair`
+is next to `space`. A room imports rooms below it only. Not an API boundary: applications use `keepstate`,
+and the rooms above take `Space`, `Transaction` and what `engine.space.joint_work` offers.
 
 Invariant: every part works through a `Unit`, alone one conditional batch, inside a transaction a piece of
 that one. The engine knows `stores.protocol` and no backend.
 
-To add a part: give it a name of its own in `layout`, build it on a `Scope`, and hang it into `space.Parts`.
+To add a part: give it a prefix in `kernel.layout`, build it on an `Executor`, and add it to
+`space.parts.Parts`.
 """

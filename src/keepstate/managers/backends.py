@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
-from keepstate.engine.admission import admit_flag, admit_text
+from keepstate.engine.kernel.arguments import admit_flag, admit_text
 from keepstate.errors import InvalidError
 from keepstate.opening import admit_file, admit_url, shown_url
 from keepstate.values import limits
@@ -40,7 +40,7 @@ class MemoryBackend:
 
     @property
     def store_url(self) -> str:
-        """Returns the URL that it stands for."""
+        """The URL that it stands for."""
         return f"memory://{quote(admit_text('name', self.name))}"
 
 
@@ -67,7 +67,7 @@ class FileBackend:
 
     @property
     def store_url(self) -> str:
-        """Returns the URL that it stands for."""
+        """The URL that it stands for."""
         form = f"{self.format}-zstd" if self.compression else self.format
         return _of_file("file", os.path.join(self.base_path, ""), {"format": form})
 
@@ -91,7 +91,7 @@ class SQLiteBackend:
 
     @property
     def store_url(self) -> str:
-        """Returns the URL that it stands for."""
+        """The URL that it stands for."""
         return _of_file("sqlite", self.path, {"durability": self.durability})
 
 
@@ -125,7 +125,7 @@ class RedisBackend:
 
     @property
     def store_url(self) -> str:
-        """Returns the URL that it stands for."""
+        """The URL that it stands for."""
         server, _, query = self.url.partition("?")
         if self.db:
             server = f"{server.rstrip('/')}/{self.db}"
@@ -157,7 +157,7 @@ class PostgresBackend:
 
     @property
     def store_url(self) -> str:
-        """Returns the URL that it stands for."""
+        """The URL that it stands for."""
         server, _, query = self.url.partition("?")
         options = {"schema": self.schema, "max_connections": str(self.connection_pool_size)}
         return _with_options(server, query, options)
@@ -189,7 +189,7 @@ def _shown_field(name: str, value: object) -> str:
 
 
 def _shown_place(text: str) -> str:
-    """Returns the repr of a place that a caller gave: a backend's name, or a URL without its password."""
+    """Return the repr of a place that a caller gave: a backend's name, or a URL without its password."""
     return repr(text if text in NAMES else shown_url(text))
 
 
@@ -200,7 +200,7 @@ def url_of(
     redis_url: str | None = None,
     file_path: str | PathLike[str] | None = None,
 ) -> str:
-    """Returns the URL that the arguments of a manager stand for.
+    """Return the URL that the arguments of a manager stand for.
 
     Raises:
         InvalidError: They name nothing, or one of them would have no effect; the right ones are named.
@@ -253,7 +253,7 @@ def _of_name(name: str, given: Mapping[str, str | PathLike[str]]) -> str:
 
 
 def _of_journal(path: str | PathLike[str]) -> str:
-    """Returns the URL of a journal; one whose name ends in `.json` is kept as JSON."""
+    """Return the URL of a journal; one whose name ends in `.json` is kept as JSON."""
     name = admit_file("file_path", path)
     return _of_file("file", name, {"format": "json"} if name.endswith(".json") else {})
 
@@ -264,7 +264,7 @@ def _of_file(scheme: str, path: str | PathLike[str], options: Mapping[str, str])
 
 
 def _with_options(server: str, query: str, options: Mapping[str, str]) -> str:
-    """Returns the URL with options, where it does not say them itself."""
+    """Return the URL with options, where it does not say them itself."""
     named = {part.partition("=")[0] for part in query.split("&")}
     added = urlencode({name: value for name, value in options.items() if name not in named})
     return f"{server}?{'&'.join(part for part in (query, added) if part)}"

@@ -7,13 +7,13 @@ from collections.abc import Callable
 from typing import Any
 
 from keepstate._runner import Cancelled, is_cancelled
-from keepstate.engine.scope import called
+from keepstate.engine.kernel.executor import called
 
 _log = logging.getLogger("keepstate.managers")
 
 
 async def tell(callback: Callable[..., Any], *told: Any, of: str) -> None:
-    """Calls a caller's function, and logs what it raises.
+    """Call a caller's function, and logs what it raises.
 
     Args:
         callback: The function.

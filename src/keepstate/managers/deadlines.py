@@ -10,15 +10,15 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from keepstate._clock import Clock
-from keepstate.engine.admission import admit_instance
-from keepstate.engine.times import milliseconds_of
+from keepstate.engine.kernel.arguments import admit_instance
+from keepstate.engine.kernel.times import milliseconds_of
 from keepstate.errors import InvalidError
 
 _BEGINNING: Final = datetime.fromtimestamp(0, UTC)
 
 
 def present(clock: Clock, *, like: datetime | None = None) -> datetime:
-    """Returns the caller's present: aware, UTC, or naive in local time where the other moment is naive."""
+    """Return the caller's present: aware, UTC, or naive in local time where the other moment is naive."""
     now_s = clock.now_ms() / 1000
     if like is None or like.tzinfo is not None:
         return datetime.fromtimestamp(now_s, UTC)
@@ -26,7 +26,7 @@ def present(clock: Clock, *, like: datetime | None = None) -> datetime:
 
 
 def store_ms(moment: datetime, clock: Clock, now: datetime) -> int:
-    """Returns a caller's moment as milliseconds of the store.
+    """Return a caller's moment as milliseconds of the store.
 
     Args:
         moment: By the caller's clock; naive is local time.
@@ -38,19 +38,19 @@ def store_ms(moment: datetime, clock: Clock, now: datetime) -> int:
 
 
 def admit_age(name: str, age: timedelta) -> None:
-    """Raises `InvalidError` for what is no span of time that has passed."""
+    """Raise `InvalidError` for what is no span of time that has passed."""
     admit_instance(name, age, timedelta)
     if age < timedelta(0):
         raise InvalidError(f"`{name}` is {age!r}; give a timedelta of 0 or more")
 
 
 def ago(age: timedelta, now: datetime) -> datetime:
-    """Returns the moment that is so long ago, and 1970 for all before it."""
+    """Return the moment that is so long ago, and 1970 for all before it."""
     return _BEGINNING if age > now - _BEGINNING else now - age
 
 
 def backoff_s(attempts: int, factor: float, *, first_s: float, longest_s: float) -> float:
-    """Returns how long to wait after so many attempts: first, first * factor, first * factor², … the longest.
+    """Return how long to wait after so many attempts: first, first * factor, first * factor², … the longest.
 
     Raises:
         InvalidError: The factor is below 1, or a time is not positive.

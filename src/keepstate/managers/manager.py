@@ -15,18 +15,18 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from keepstate._clock import Clock
-from keepstate._runner import Colour, Runner
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.lease import Lease
-from keepstate.engine.once import refuse_with
-from keepstate.engine.scope import refuse_coroutine_function
-from keepstate.engine.space import Space
-from keepstate.engine.together import together
-from keepstate.engine.transaction import Transaction
+from keepstate._runner import Mode, Runner
+from keepstate.engine.kernel.executor import refuse_coroutine_function
+from keepstate.engine.kernel.single_use import refuse_with
+from keepstate.engine.queue.lease import Lease
+from keepstate.engine.space.joint_work import together
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError, KeepstateError
 from keepstate.managers.backends import Backend
+from keepstate.managers.binding import Folder, Place
 from keepstate.managers.deadlines import admit_age, ago
-from keepstate.managers.place import Folder, Place
 from keepstate.managers.sizes import AlertCallback, ManagerSize, Measured, SizeAlerts
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
@@ -56,7 +56,7 @@ class Manager:
         redis_url: str | None = None,
         file_path: str | PathLike[str] | None = None,
         space: Space | Transaction | None = None,
-        _colour: Colour = "async",
+        _mode: Mode = "async",
     ) -> None:
         self._place = Place(
             self._kind,
@@ -65,7 +65,7 @@ class Manager:
             redis_url=redis_url,
             file_path=file_path,
             space=space,
-            colour=_colour,
+            mode=_mode,
             records=self._records,
         )
         self._alerts, self._measured = SizeAlerts(), Measured()
@@ -75,7 +75,7 @@ class Manager:
         return f"<{type(self).__name__} in {self._place!r}>"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Returns what another process makes the same manager of; who is told of what stays here."""
+        """Return what another process makes the same manager of; who is told of what stays here."""
         return {**self.__dict__, "_alerts": SizeAlerts(), "_measured": Measured(), "_due_s": 0.0}
 
     # ---- opening and closing
@@ -93,13 +93,13 @@ class Manager:
         await self.close()
 
     async def close(self) -> None:
-        """Lets go of the store; the last one to do so closes it. What was passed in open stays open."""
+        """Let go of the store; the last one to do so closes it. What was passed in open stays open."""
         await self._place.close()
 
     # ---- how much there is
 
     async def size(self) -> ManagerSize:
-        """Returns how much is kept, and tells those who want to hear.
+        """Return how much is kept, and tell those who want to hear.
 
         It reads the spaces that have changed since this manager last measured them. A space that was passed
         counts whole, with what others keep in it.
@@ -116,7 +116,7 @@ class Manager:
         growth_per_hour: int | None = None,
         callback: AlertCallback,
     ) -> None:
-        """Calls a function when more is kept than it should be; again when that happens again.
+        """Call a function when more is kept than it should be; again when that happens again.
 
         The size is measured by `size`, and by writes of this manager: at most every 30 seconds, or every
         `save_interval` of `StateConfig`.
@@ -130,7 +130,7 @@ class Manager:
         self._alerts.add(limit_bytes, growth_per_hour, callback)
 
     async def cleanup(self, *, older_than: timedelta) -> int:
-        """Removes what is over and has not been written for so long, and returns how much that was.
+        """Remove what is over and has not been written for so long, and return how much that was.
 
         Args:
             older_than: By the store's clock.
@@ -143,11 +143,11 @@ class Manager:
         return removed
 
     async def _folders(self) -> list[Folder]:
-        """Returns what is to be cleaned."""
+        """Return what is to be cleaned."""
         return [self._folder(id) for id in await self._ids()]
 
     async def _clean(self, folder: Folder, before: datetime) -> int:
-        """Removes what of a subject is over and was last written before then; returns how much."""
+        """Remove what of a subject is over and was last written before then; returns how much."""
         raise NotImplementedError
 
     # ---- for the managers
@@ -161,7 +161,7 @@ class Manager:
         return self._place.clock
 
     def _folder(self, id: str) -> Folder:
-        """Returns what belongs to a subject; asks the store nothing.
+        """Return what belongs to a subject; asks the store nothing.
 
         Raises:
             InvalidError: The id is empty, or its space's name would be over 200 bytes.
@@ -169,7 +169,7 @@ class Manager:
         return self._place.folder(id)
 
     async def _ids(self) -> list[str]:
-        """Returns the subjects that hold something."""
+        """Return the subjects that hold something."""
         return [id async for id in self._place.ids()]
 
     async def _together(
@@ -181,7 +181,7 @@ class Manager:
         lease: Lease | None = None,
         attempts: int = 1_000,
     ) -> T:
-        """Returns what the work returned once all that it did is applied, or joins the present transaction.
+        """Return what the work returned once all that it did is applied, or joins the present transaction.
 
         Args:
             folder: What belongs to a subject.
@@ -203,7 +203,7 @@ class Manager:
         lease: Lease | None = None,
         attempts: int = 1_000,
     ) -> T:
-        """Does the same, and nothing of what is due after a write."""
+        """Do the same, and nothing of what is due after a write."""
 
         async def on(tx: Transaction) -> T:
             return await work(folder.on(tx.by(folder.space.author, message=message or None)))
@@ -211,7 +211,7 @@ class Manager:
         return await together(folder.space, on, lease=lease, message=message, attempts=attempts)
 
     async def _forget(self, folder: Folder, branches: Sequence[str] = (), *, last: str = "") -> bool:
-        """Removes all of a subject, and returns whether there was something.
+        """Remove all of a subject, and return whether there was something.
 
         Its own space goes whole. Of one that was passed its documents go, at most 300 together, and last of
         all what says that the subject is there.
@@ -247,7 +247,7 @@ class Manager:
         return bool(names) and await self._together(folder, work, message=f"delete {folder.id}")
 
     async def _forget_most(self, folder: Folder, names: Sequence[str]) -> None:
-        """Removes documents, but for the last ones that go in one batch."""
+        """Remove documents, but for the last ones that go in one batch."""
         for begin in range(0, len(names) - _FORGOTTEN_AT_ONCE, _FORGOTTEN_AT_ONCE):
             page = names[begin : begin + _FORGOTTEN_AT_ONCE]
 
@@ -258,13 +258,13 @@ class Manager:
             await self._together(folder, work, message=f"delete {folder.id}")
 
     async def _prune(self, folder: Folder, since: datetime) -> None:
-        """Lets go of the history before a time in a subject's own space; in another it is its owner's."""
+        """Let go of the history before a time in a subject's own space; in another it is its owner's."""
         if folder.has_own_space:
             assert isinstance(folder.space, Space)
             await folder.space.history.prune(older_than=since)
 
     async def _wrote(self) -> None:
-        """Does what is due after a write: not more often than the interval says, nor a twentieth of the time.
+        """Do what is due after a write: not more often than the interval says, nor a twentieth of the time.
 
         The write has applied: what goes wrong here is logged, and never told to who wrote.
         """
@@ -277,35 +277,35 @@ class Manager:
         self._due_s = begun_s + max(self._sweep_s, took_s * _RESTED)
 
     async def _logged(self, work: Awaitable[None]) -> None:
-        """Does what comes after writes that have applied: where it fails, that is logged."""
+        """Do what comes after writes that have applied: where it fails, that is logged."""
         try:
             await work
         except KeepstateError as error:
             _log.warning("%r was not swept: %s", self, error)
 
     async def _sweep(self) -> None:
-        """Does what need not be done with every write."""
+        """Do what need not be done with every write."""
         if self._alerts:
             await self.size()
 
     def _refuse_coroutine(self, function: Callable[..., Any], what: str = "function") -> None:
-        """Raises `InvalidError` for what is no function, or one that nobody here could await."""
+        """Raise `InvalidError` for what is no function, or one that nobody here could await."""
         if not callable(function):  # pyright: ignore[reportUnnecessaryComparison]
             raise InvalidError(f"`{what}` is {function!r}, which cannot be called; give a function")
-        if self._runner.colour == "blocking":
+        if self._runner.mode == "blocking":
             refuse_coroutine_function(function)
 
 
 # ---- for what works on another manager's subjects
 
 
-def colour_of(manager: Manager) -> Colour:
-    """Returns how a manager is used."""
-    return manager._place.colour  # pyright: ignore[reportPrivateUsage]
+def mode_of(manager: Manager) -> Mode:
+    """Return how a manager is used."""
+    return manager._place.mode  # pyright: ignore[reportPrivateUsage]
 
 
 def folder_of(manager: Manager, id: str) -> Folder:
-    """Returns what belongs to a manager's subject; asks the store nothing."""
+    """Return what belongs to a manager's subject; asks the store nothing."""
     return manager._folder(id)  # pyright: ignore[reportPrivateUsage]
 
 
@@ -317,7 +317,7 @@ async def done_together(
     message: str = "",
     lease: Lease | None = None,
 ) -> T:
-    """Returns what the work returned, once all that it did is applied."""
+    """Return what the work returned, once all that it did is applied."""
     return await manager._together(  # pyright: ignore[reportPrivateUsage]
         folder, work, message=message, lease=lease
     )

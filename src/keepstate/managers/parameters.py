@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
-from keepstate.engine.admission import admit_text
+from keepstate.engine.kernel.arguments import admit_text
 from keepstate.errors import InvalidError
 from keepstate.values import codec
 from keepstate.values.builtin import Record
@@ -21,7 +21,7 @@ _RULE: Final = 1
 
 
 def parameters_hash(tool_name: str, parameters: Mapping[str, Any]) -> str:
-    """Returns the name of what a tool is asked: the same for equal parameters, in every process and version.
+    """Return the name of what a tool is asked: the same for equal parameters, in every process and version.
 
     Raises:
         InvalidError: A parameter could not be stored; its path is named.
@@ -33,7 +33,7 @@ def parameters_hash(tool_name: str, parameters: Mapping[str, Any]) -> str:
 
 
 def sameness(value: object) -> bytes:
-    """Returns bytes that are the same for values that count as equal.
+    """Return bytes that are the same for values that count as equal.
 
     Raises:
         InvalidError: The value could not be stored; the path of what is at fault is named.
@@ -42,7 +42,7 @@ def sameness(value: object) -> bytes:
 
 
 def _ordered(value: Any) -> Any:
-    """Returns a value in which every dict is in the order of its encoded keys."""
+    """Return a value in which every dict is in the order of its encoded keys."""
     form = _FORMS.get(_kind(value))
     return value if form is None else form(value)
 

@@ -29,7 +29,7 @@ class Recent:
         return {**self.__dict__, "_kept": OrderedDict()}
 
     async def get(self, subject: str, what: str, read: Callable[[], Awaitable[T]]) -> T:
-        """Returns what was read of it lately, or reads it; a copy in either case."""
+        """Return what was read of it lately, or read it; a copy in either case."""
         if not self._keep_s:
             return await read()
         now_s, writes = self._clock.monotonic_s(), self._writes
@@ -45,6 +45,6 @@ class Recent:
         return answer
 
     def forget(self, subject: str) -> None:
-        """Lets the subject be read anew: something of it is being or has been written."""
+        """Let the subject be read anew: something of it is being or has been written."""
         self._writes += 1
         self._kept.pop(subject, None)

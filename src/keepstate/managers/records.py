@@ -22,7 +22,7 @@ from typing import (
     get_type_hints,
 )
 
-from keepstate.engine.admission import admit_instance, with_article
+from keepstate.engine.kernel.arguments import admit_instance, with_article
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values.schema import CLASSES
 
@@ -33,7 +33,7 @@ _PREFIX: Final = "keepstate."
 
 @dataclass_transform(frozen_default=True)
 def record(name: str, /, *, version: int = 1) -> Callable[[T], T]:
-    """Makes a class a frozen dataclass with slots, stored under a name of keepstate's."""
+    """Make a class a frozen dataclass with slots, stored under a name of keepstate's."""
 
     def made(kind: T) -> T:
         plain: Any = kind
@@ -45,12 +45,12 @@ def record(name: str, /, *, version: int = 1) -> Callable[[T], T]:
 
 
 def member(name: str, /) -> Callable[[T], T]:
-    """Lets the members of an Enum be stored under a name of keepstate's."""
+    """Let the members of an Enum be stored under a name of keepstate's."""
     return CLASSES.register(_PREFIX + name)
 
 
 def taken_apart(value: object) -> tuple[str, dict[str, Any]]:
-    """Returns the name and version of a record, and its fields: each can then be kept by itself."""
+    """Return the name and version of a record, and its fields: each can then be kept by itself."""
     known = CLASSES.of(type(value))
     if known is None:
         raise InvalidError(f"{value!r} is of no registered class; register {type(value).__name__}")
@@ -58,7 +58,7 @@ def taken_apart(value: object) -> tuple[str, dict[str, Any]]:
 
 
 def put_together(form: str, fields: Mapping[str, Any]) -> Any:
-    """Returns the record that was taken apart, as its class is now.
+    """Return the record that was taken apart, as its class is now.
 
     Raises:
         CorruptError: The form is none.
@@ -72,7 +72,7 @@ def put_together(form: str, fields: Mapping[str, Any]) -> Any:
 
 
 def admit_record(what: str, given: object, kind: type) -> None:
-    """Raises `InvalidError` for what is no record of this class, or has a field of a type it may not have."""
+    """Raise `InvalidError` for what is no record of this class, or has a field of a type it may not have."""
     admit_instance(what, given, kind)
     if not is_dataclass(kind):
         return
@@ -92,7 +92,7 @@ def _admit_kind(what: str, value: object, wanted: tuple[type, ...]) -> None:
 
 @cache
 def _field_types(kind: type) -> list[tuple[str, tuple[type, ...], tuple[type, ...]]]:
-    """Returns the fields of a record whose types can be told, with these and, of a list, its items'."""
+    """Return the fields of a record whose types can be told, with these and, of a list, its items'."""
     hints = get_type_hints(kind)
     found = [(field.name, hints[field.name]) for field in fields(kind)]
     return [(name, types, _items_of(hint)) for name, hint in found if (types := _types_of(hint))]
@@ -103,7 +103,7 @@ def _items_of(hint: Any) -> tuple[type, ...]:
 
 
 def _types_of(hint: Any) -> tuple[type, ...]:
-    """Returns the classes of what a hint allows; none where it allows anything."""
+    """Return the classes of what a hint allows; none where it allows anything."""
     if isinstance(hint, UnionType) or get_origin(hint) is Union:
         each = [_types_of(one) for one in get_args(hint)]
         return tuple(kind for kinds in each for kind in kinds) if all(each) else ()
@@ -114,14 +114,14 @@ def _types_of(hint: Any) -> tuple[type, ...]:
 
 
 def admit_integers(**given: object) -> None:
-    """Raises `InvalidError` unless all are ints."""
+    """Raise `InvalidError` unless all are ints."""
     for name, number in given.items():
         if type(number) is not int:
             raise InvalidError(f"`{name}` is {number!r}; give an int")
 
 
 def admit_counts(of: object, *names: str) -> None:
-    """Raises `InvalidError` unless these fields are whole numbers of 0 or more, or None where they may be."""
+    """Raise `InvalidError` unless these fields are whole numbers of 0 or more, or None where they may be."""
     for name in names:
         count = getattr(of, name)
         if count is not None and (type(count) is not int or count < 0):

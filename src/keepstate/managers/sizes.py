@@ -7,8 +7,8 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from keepstate.engine.measuring import SpaceSize
-from keepstate.engine.space import Space
+from keepstate.engine.space.size import SpaceSize
+from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError
 from keepstate.managers.callbacks import tell
 from keepstate.values import limits
@@ -56,7 +56,7 @@ class Measured:
         self._known: dict[str, tuple[int, SpaceSize]] = {}
 
     async def measure(self, spaces: Sequence[Space]) -> ManagerSize:
-        """Returns how much spaces hold altogether; reads those that have changed."""
+        """Return how much spaces hold altogether; reads those that have changed."""
         sizes: dict[str, tuple[int, SpaceSize]] = {}
         for space in spaces:
             revision, known = await space.revision(), self._known.get(space.name)
@@ -80,7 +80,7 @@ class SizeAlerts:
         return bool(self._wanted)
 
     def add(self, limit_bytes: int | None, growth_per_hour: int | None, callback: AlertCallback) -> None:
-        """Lets somebody hear from now on.
+        """Let somebody hear from now on.
 
         Raises:
             InvalidError: Neither a limit nor a growth is given, or one is no number of bytes.
@@ -97,7 +97,7 @@ class SizeAlerts:
         ]
 
     async def tell(self, size: ManagerSize, now_s: float) -> None:
-        """Calls those whose bound is passed now, and was not when it was last measured."""
+        """Call those whose bound is passed now, and was not when it was last measured."""
         while self._measured and self._measured[0][0] < now_s - _HOUR_S:
             self._measured.popleft()
         lowest = min((seen for _, seen in self._measured), default=size.size_bytes)
@@ -117,7 +117,7 @@ class _Wanted:
 
 
 def admit_interval(name: str, seconds: Any) -> float:
-    """Returns a number of seconds that may be 0."""
+    """Return a number of seconds that may be 0."""
     if type(seconds) not in (int, float) or not 0 <= seconds <= limits.TTL_MS / 1000:
         raise InvalidError(f"`{name}` is {seconds!r}; it is 0 seconds or more")
     return float(seconds)

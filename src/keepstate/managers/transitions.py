@@ -24,20 +24,20 @@ class Transitions(Generic[S]):
         self.table = {state: frozenset(following) for state, following in table.items()}
 
     def allows(self, current: S, wanted: S) -> bool:
-        """Says whether one state may follow another."""
+        """Return whether one state may follow another."""
         return wanted in self.table.get(current, frozenset())
 
     def is_final(self, state: S) -> bool:
-        """Says whether nothing follows a state."""
+        """Return whether nothing follows a state."""
         return not self.table.get(state)
 
     def check(self, id: str, current: S, wanted: S) -> None:
-        """Raises `TransitionError`, which names both states, unless one may follow the other."""
+        """Raise `TransitionError`, which names both states, unless one may follow the other."""
         if not self.allows(current, wanted):
             raise self.refused(id, current, wanted)
 
     def refused(self, id: str, current: S, wanted: S | str) -> TransitionError:
-        """Returns the error of a transition that is not allowed."""
+        """Return the error of a transition that is not allowed."""
         now, then = _named(current), _named(wanted)
         following = sorted(_named(state) for state in self.table.get(current, ()))
         told = f"from there it goes to {' or '.join(following)}" if following else "that is its last state"

@@ -9,12 +9,12 @@ To add one: a `kept.Kept` that takes `persistence=` or `space=` by `home.Home` a
 
 from keepstate.sessions.bounded import BoundedState
 from keepstate.sessions.conversation import Conversation
-from keepstate.sessions.lives import ANY_USER
+from keepstate.sessions.generations import ANY_USER
 from keepstate.sessions.machine import AgentStateMachine, Transition
-from keepstate.sessions.moments import SessionMoment
 from keepstate.sessions.records import SessionContext, TaskState
 from keepstate.sessions.session import Session
-from keepstate.sessions.sweeping import Sessions
+from keepstate.sessions.session_state import SessionMoment
+from keepstate.sessions.sweep import Sessions
 from keepstate.sessions.table import StepResult
 from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
 from keepstate.sessions.threads import ThreadMessages, Threads

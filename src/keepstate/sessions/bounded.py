@@ -6,16 +6,17 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from os import PathLike
 from typing import Any
 
-from keepstate._runner import Colour
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
-from keepstate.engine.transaction import Transaction
-from keepstate.sessions.fitting import ordered
-from keepstate.sessions.home import Home
-from keepstate.sessions.kept import Kept
+from keepstate._runner import Mode
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
+from keepstate.sessions.binding import Home
+from keepstate.sessions.context_fit import ordered
+from keepstate.sessions.conversation_documents import rules_of
+from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.messages import Message, estimate_tokens
+from keepstate.sessions.resource import Kept
 from keepstate.sessions.site import Site
-from keepstate.sessions.talk import Talk, rules_of
 from keepstate.stores.protocol import Store
 
 
@@ -55,21 +56,21 @@ class BoundedState(Kept):
         counter: Callable[[Message], int] = estimate_tokens,
         persistence: str | PathLike[str] | Store | Keepstate | None = None,
         space: Space | Transaction | None = None,
-        _colour: Colour = "async",
+        _mode: Mode = "async",
     ) -> None:
         rules = rules_of(
-            max_tokens, counter, summarise, summarise_over, summarise_first, is_blocking=_colour == "blocking"
+            max_tokens, counter, summarise, summarise_over, summarise_first, is_blocking=_mode == "blocking"
         )
         self.id, self.max_tokens = "default" if id is None else id, max_tokens
-        self._home = self._closing = Home(persistence, space, colour=_colour, is_private=id is None)
+        self._home = self._closing = Home(persistence, space, mode=_mode, is_private=id is None)
         site = Site(self._home.place("context", self.id), self._home.prefix("context", self.id))
-        self._talk = Talk(site, rules)
+        self._talk = ConversationStore(site, rules)
 
     def __repr__(self) -> str:
         return f"<BoundedState {self.id!r} of {self.max_tokens} tokens in {self._home!r}>"
 
     async def add_message(self, message: Mapping[str, Any], *, pinned: bool = False) -> int:
-        """Adds a message, and returns its number; summarises what left the context, if that is due.
+        """Add a message, and return its number; summarises what left the context, if that is due.
 
         Inside a transaction summaries are made by the next addition outside, or by `summarise`.
 
@@ -84,15 +85,15 @@ class BoundedState(Kept):
         return number
 
     async def get_context(self) -> list[Message]:
-        """Returns the messages in the context, in order: never more than the budget."""
+        """Return the messages in the context, in order: never more than the budget."""
         return ordered(*await self._talk.context())
 
     async def count_tokens(self) -> int:
-        """Returns how many tokens the context has."""
+        """Return how many tokens the context has."""
         return (await self._talk.context())[0].tokens
 
     async def messages(self, *, after: int | None = None) -> AsyncIterator[Message]:
-        """Yields all messages that were ever added, in order, as they were.
+        """Yield all messages that were ever added, in order, as they were.
 
         Args:
             after: Starts behind the message of this number.
@@ -101,7 +102,7 @@ class BoundedState(Kept):
             yield message
 
     async def summarise(self) -> bool:
-        """Summarises what has left the context and is due for it, and returns whether something was.
+        """Summarise what has left the context and is due for it, and return whether something was.
 
         One of all who call it at once does so; what it came to is kept.
         """

@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Literal
 
-from keepstate.engine.admission import admit_text
+from keepstate.engine.kernel.arguments import admit_text
 from keepstate.errors import InvalidError
 from keepstate.sessions import forks
-from keepstate.sessions.fitting import ordered
+from keepstate.sessions.context_fit import ordered
+from keepstate.sessions.conversation_documents import rules_of
+from keepstate.sessions.conversation_store import ConversationStore, admit_limit
 from keepstate.sessions.messages import Message, estimate_tokens
-from keepstate.sessions.talk import Talk, admit_limit, rules_of
 from keepstate.values import limits
 
 
@@ -28,7 +29,7 @@ class Conversation:
     max_tokens: int
     name: str | None
 
-    def __init__(self, talk: Talk, name: str | None = None) -> None:
+    def __init__(self, talk: ConversationStore, name: str | None = None) -> None:
         self._talk, self.name = talk, name
         self.max_tokens = talk.rules.budget.max_tokens
 
@@ -45,7 +46,7 @@ class Conversation:
         summarise_first: int = 10,
         counter: Callable[[Message], int] = estimate_tokens,
     ) -> Conversation:
-        """Returns the same conversation, to be added to by other rules; see `BoundedState`.
+        """Return the same conversation, to be added to by other rules; see `BoundedState`.
 
         Args:
             max_tokens: The budget.
@@ -54,16 +55,16 @@ class Conversation:
             summarise_first: How many of them at once.
             counter: Returns how many tokens a message has.
         """
-        is_blocking = self._talk.site.runner.colour == "blocking"
+        is_blocking = self._talk.site.runner.mode == "blocking"
         rules = rules_of(
             max_tokens, counter, summarise, summarise_over, summarise_first, is_blocking=is_blocking
         )
-        return Conversation(Talk(self._talk.site, rules, self._talk.tail), self.name)
+        return Conversation(ConversationStore(self._talk.site, rules, self._talk.tail), self.name)
 
     # ---- what is said
 
     async def append(self, *messages: Mapping[str, Any], pinned: bool = False) -> int:
-        """Adds messages together, and returns the number of the last.
+        """Add messages together, and return the number of the last.
 
         Args:
             messages: Dicts with a role, as model APIs take them.
@@ -77,7 +78,7 @@ class Conversation:
         return (await self._talk.add(*messages, pinned=pinned))[-1]
 
     async def edit(self, number: int, message: Mapping[str, Any] | str) -> None:
-        """Puts another message, or another text, in the place of one; `original` still returns that.
+        """Put another message, or another text, in the place of one; `original` still returns that.
 
         Raises:
             InvalidError: It makes or answers other tool calls than that.
@@ -86,7 +87,7 @@ class Conversation:
         await self._talk.edit(number, message)
 
     async def get(self, number: int) -> Message:
-        """Returns a message as it stands now.
+        """Return a message as it stands now.
 
         Raises:
             NotFoundError: There is no such message.
@@ -94,7 +95,7 @@ class Conversation:
         return await self._talk.one(number)
 
     async def original(self, number: int) -> Message:
-        """Returns a message as it was first said.
+        """Return a message as it was first said.
 
         Raises:
             NotFoundError: There is no such message.
@@ -102,7 +103,7 @@ class Conversation:
         return await self._talk.one(number, original=True)
 
     async def messages(self, *, after: int | None = None) -> AsyncIterator[Message]:
-        """Yields all messages in order.
+        """Yield all messages in order.
 
         Args:
             after: Starts behind the message of this number.
@@ -111,19 +112,19 @@ class Conversation:
             yield message
 
     async def items(self, *, after: int | None = None) -> AsyncIterator[tuple[int, Message]]:
-        """Yields all messages with their numbers, in order; see `messages`."""
+        """Yield all messages with their numbers, in order; see `messages`."""
         async for item in self._talk.items(after):
             yield item
 
     async def window(self, size: int = 10) -> list[Message]:
-        """Returns the newest messages, whole and in order, however many tokens they have."""
+        """Return the newest messages, whole and in order, however many tokens they have."""
         limits.admit_count("size", size)
         return [message for _, message in await self._talk.newest(size)]
 
     async def search(
         self, text: str, *, role: str | None = None, limit: int = 20
     ) -> list[tuple[int, Message]]:
-        """Returns messages that say something, with their numbers, in order: the first ones that do.
+        """Return messages that say something, with their numbers, in order: the first ones that do.
 
         It reads the conversation from its beginning.
 
@@ -144,32 +145,32 @@ class Conversation:
         return found
 
     async def count(self) -> int:
-        """Returns how many messages there are."""
+        """Return how many messages there are."""
         return await self._talk.count()
 
     async def clear(self) -> int:
-        """Begins anew, and returns how many messages there were; they are no longer read."""
+        """Begin anew, and return how many messages there were; they are no longer read."""
         return await self._talk.clear()
 
     # ---- what a model is given
 
     async def get_context(self, max_tokens: int | None = None) -> list[Message]:
-        """Returns the messages in the context, in order: never more than its budget, or a smaller one."""
+        """Return the messages in the context, in order: never more than its budget, or a smaller one."""
         admit_limit(max_tokens)
         return ordered(*await self._talk.context(max_tokens))
 
     async def context_tokens(self) -> int:
-        """Returns how many tokens the context has."""
+        """Return how many tokens the context has."""
         return (await self._talk.context())[0].tokens
 
     async def summarise(self) -> bool:
-        """Summarises what has left the context and is due for it, and returns whether something was."""
+        """Summarise what has left the context and is due for it, and return whether something was."""
         return await self._talk.summarise()
 
     # ---- forks
 
     async def fork(self, name: str, *, at: int | None = None) -> Conversation:
-        """Returns a conversation of its own that begins with this one's messages; none is copied.
+        """Return a conversation of its own that begins with this one's messages; none is copied.
 
         Args:
             name: What it is called in the session.
@@ -184,14 +185,14 @@ class Conversation:
         return fork
 
     def get_fork(self, name: str) -> Conversation:
-        """Returns the fork of this name; asks the store nothing.
+        """Return the fork of this name; asks the store nothing.
 
         The first use of one that nobody has made raises `NotFoundError`.
         """
-        return Conversation(Talk(self._talk.site, self._talk.rules, forks.tail_of(name)), name)
+        return Conversation(ConversationStore(self._talk.site, self._talk.rules, forks.tail_of(name)), name)
 
     async def merge(self, fork: str, *, prefer: Literal["ours", "theirs"] | None = None) -> int:
-        """Adds a fork's own messages behind these, takes over its edits, and returns how many were added.
+        """Add a fork's own messages behind these, takes over its edits, and return how many were added.
 
         What was merged before is not merged again.
 
@@ -212,7 +213,7 @@ _MESSAGES_AT_ONCE = 400
 
 
 def _said(content: object) -> str:
-    """Returns the text of a message's content, in whatever blocks it stands."""
+    """Return the text of a message's content, in whatever blocks it stands."""
     if isinstance(content, str):
         return content
     if isinstance(content, Mapping):

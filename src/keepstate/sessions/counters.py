@@ -14,7 +14,7 @@ from typing import Any, Final
 from weakref import ref
 
 from keepstate._clock import SystemClock
-from keepstate.engine.traits import title, traits
+from keepstate.engine.events.fingerprint import title, traits
 from keepstate.errors import InvalidError
 from keepstate.sessions.messages import Counter
 from keepstate.values import codec
@@ -27,7 +27,7 @@ class _Known:
         self._of: dict[int, tuple[ref[Any], str]] = {}
 
     def of(self, thing: object, make: Callable[[], str]) -> str:
-        """Returns what is known of an object, or what is made now."""
+        """Return what is known of an object, or what is made now."""
         number = id(thing)
         known = self._of.get(number)
         if known is not None and known[0]() is thing:
@@ -43,7 +43,7 @@ _marks: Final = _Known()
 
 
 def name_of(counter: Counter) -> str:
-    """Returns the name of a counter; what it holds is looked at once."""
+    """Return the name of a counter; what it holds is looked at once."""
     return _names.of(counter, lambda: _named(counter))
 
 
@@ -55,7 +55,7 @@ def _named(counter: Counter) -> str:
 
 
 def _told(thing: object) -> str:
-    """Returns what tells an object of which nothing can be seen."""
+    """Return what tells an object of which nothing can be seen."""
     name = getattr(thing, "name", None)
     if isinstance(name, str):
         return f"name {name}"

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from typing import Final, Literal
 
-from keepstate.engine.admission import admit_text
-from keepstate.engine.history.merging import MergeConflict
-from keepstate.engine.transaction import Transaction
+from keepstate.engine.history.merge import MergeConflict
+from keepstate.engine.kernel.arguments import admit_text
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, MergeConflictError, NotFoundError
 from keepstate.home import quoted
-from keepstate.sessions import fitting
+from keepstate.sessions import context_fit
+from keepstate.sessions.conversation_documents import ConversationRecord
+from keepstate.sessions.conversation_store import ConversationStore
 from keepstate.sessions.messages import Message
-from keepstate.sessions.talk import Talk, TalkRecord
 from keepstate.sessions.window import PINNED, ROWS, Window
 from keepstate.values.missing import MISSING
 
@@ -28,7 +29,7 @@ _LOOKED_BACK: Final = 500
 
 
 def tail_of(name: str) -> str:
-    """Returns what the names of a fork's documents go on with.
+    """Return what the names of a fork's documents go on with.
 
     Raises:
         InvalidError: It is no text of 1 to 100 bytes.
@@ -38,8 +39,8 @@ def tail_of(name: str) -> str:
     return f"fork/{quoted(name)}/"
 
 
-async def begin(parent: Talk, fork: Talk, name: str, at: int | None) -> None:
-    """Lets a fork begin at a message, the newest one if none is given.
+async def begin(parent: ConversationStore, fork: ConversationStore, name: str, at: int | None) -> None:
+    """Let a fork begin at a message, the newest one if none is given.
 
     Raises:
         AlreadyExistsError: There is such a fork.
@@ -72,14 +73,14 @@ async def begin(parent: Talk, fork: Talk, name: str, at: int | None) -> None:
     await parent.site.together(work, message=f"fork {name}")
 
 
-def _record(parent: Talk, record: TalkRecord, last: int) -> TalkRecord:
+def _record(parent: ConversationStore, record: ConversationRecord, last: int) -> ConversationRecord:
     spans: list[tuple[str, int]] = []
     for tail, upto in [*record.spans, (parent.tail, last + 1)]:
         spans.append((tail, min(upto, last + 1)))
         if upto > last:
             break
     edited = {number: edit for number, edit in record.edited.items() if number <= last}
-    return TalkRecord(
+    return ConversationRecord(
         begin=record.begin,
         edited=edited,
         edits=record.edits,
@@ -92,9 +93,14 @@ def _record(parent: Talk, record: TalkRecord, last: int) -> TalkRecord:
 
 
 async def _earlier(
-    tx: Transaction, prefix: str, parent: Talk, record: TalkRecord, window: Window, last: int
+    tx: Transaction,
+    prefix: str,
+    parent: ConversationStore,
+    record: ConversationRecord,
+    window: Window,
+    last: int,
 ) -> Window:
-    """Returns the context as of an earlier message: what never leaves, and what fits of the last ones."""
+    """Return the context as of an earlier message: what never leaves, and what fits of the last ones."""
     first = max(record.begin, last + 1 - _LOOKED_BACK)
     made, rows = Window(first, first=first, era=window.era), window.entries
     pinned = {row.number for row in rows if row.kind == PINNED}
@@ -104,13 +110,13 @@ async def _earlier(
     for number in numbers:
         made.count = number
         made.pages.setdefault(number // ROWS, {})
-        fitting.add(made, messages[number], parent.rules.budget, pinned=number in pinned)
+        context_fit.add(made, messages[number], parent.rules.budget, pinned=number in pinned)
     made.spans = []
     return made
 
 
-async def merge(ours: Talk, theirs: Talk, name: str, prefer: Side | None) -> int:
-    """Adds what a fork has, and its parent has not, to that; returns how many messages were added.
+async def merge(ours: ConversationStore, theirs: ConversationStore, name: str, prefer: Side | None) -> int:
+    """Add what a fork has, and its parent has not, to that; returns how many messages were added.
 
     Raises:
         MergeConflictError: Both have edited one message, and no side is preferred.
@@ -149,13 +155,13 @@ async def merge(ours: Talk, theirs: Talk, name: str, prefer: Side | None) -> int
 async def _edits(
     tx: Transaction,
     prefix: str,
-    ours: Talk,
-    own: TalkRecord,
-    theirs: Talk,
-    record: TalkRecord,
+    ours: ConversationStore,
+    own: ConversationRecord,
+    theirs: ConversationStore,
+    record: ConversationRecord,
     prefer: Side | None,
 ) -> dict[int, Message]:
-    """Returns the edits that are to be taken over, by number."""
+    """Return the edits that are to be taken over, by number."""
     upto = record.spans[-1][1]
     changed = [
         number

@@ -14,22 +14,22 @@ from os import PathLike
 from typing import Any, ClassVar, Self, TypeAlias
 
 from keepstate._finish import finish
-from keepstate._runner import Colour, Lock
-from keepstate.engine import layout
-from keepstate.engine.admission import admit_text, admit_text_keys
-from keepstate.engine.glob import escaped
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.lease import Lease
-from keepstate.engine.scope import called, refuse_coroutine_function
-from keepstate.engine.space import Space
-from keepstate.engine.times import admit_wait, milliseconds
-from keepstate.engine.together import together
-from keepstate.engine.transaction import Transaction
+from keepstate._runner import Lock, Mode
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.arguments import admit_text, admit_text_keys
+from keepstate.engine.kernel.executor import called, refuse_coroutine_function
+from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.times import admit_wait, milliseconds
+from keepstate.engine.queue.lease import Lease
+from keepstate.engine.space.joint_work import together
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, NotLoadedError, TransitionError
-from keepstate.sessions.holding import holding
-from keepstate.sessions.home import Home, short
-from keepstate.sessions.kept import Kept
+from keepstate.sessions.binding import Home, short
+from keepstate.sessions.lease_block import holding
 from keepstate.sessions.machine_data import Data, View, carried, merged
+from keepstate.sessions.resource import Kept
 from keepstate.sessions.table import table_of
 from keepstate.stores.protocol import Store
 from keepstate.values.schema import register
@@ -123,7 +123,7 @@ class AgentStateMachine(Kept):
         on_enter: Mapping[str, Action] | None = None,
         on_leave: Mapping[str, Action] | None = None,
         work: Mapping[str, Action] | None = None,
-        _colour: Colour = "async",
+        _mode: Mode = "async",
         _face: object | None = None,
     ) -> None:
         face: Any = self if _face is None else _face
@@ -134,8 +134,8 @@ class AgentStateMachine(Kept):
         self._face = _face if any(hasattr(_face, name) for name in face.WORK.values()) else None
         self._guards, self._on_enter, self._on_leave = guards or {}, on_enter or {}, on_leave or {}
         self._work = work or {}
-        self._admit(kind, _colour)
-        self._home = self._closing = Home(persistence, space, colour=_colour, is_private=id is None)
+        self._admit(kind, _mode)
+        self._home = self._closing = Home(persistence, space, mode=_mode, is_private=id is None)
         id = "default" if id is None else id
         self._place = self._home.place("machine", id, record=True)
         self.id, self._name = id, f"{self._home.prefix('machine', id)}machine"
@@ -159,8 +159,8 @@ class AgentStateMachine(Kept):
         await self.refresh()
         return self
 
-    def _admit(self, kind: type, colour: Colour) -> None:
-        """Raises `InvalidError` for what would never be asked, called or done."""
+    def _admit(self, kind: type, mode: Mode) -> None:
+        """Raise `InvalidError` for what would never be asked, called or done."""
         table = self._table
         table.admit_pairs("guards", self._guards)
         table.admit("on_enter", *self._on_enter)
@@ -173,19 +173,19 @@ class AgentStateMachine(Kept):
                 raise InvalidError(f"`WORK` of {kind.__name__} names {missing[0]!r}, which it does not have")
         given = [one for ones in (self._guards, self._on_enter, self._on_leave) for one in ones.values()]
         for function in (*given, *self._work.values(), *filter(None, methods.values())):
-            if colour == "blocking" or not callable(function):
+            if mode == "blocking" or not callable(function):
                 refuse_coroutine_function(function)
 
     # ---- how it stands
 
     @property
     def current_state(self) -> str:
-        """Returns its state, as it was read or made last."""
+        """Its state, as it was read or made last."""
         return self._known().base.state
 
     @property
     def data(self) -> Data:
-        """Returns its data, to be changed; the next transition keeps the changes."""
+        """Its data, to be changed; the next transition keeps the changes."""
         return self._known().data
 
     @property
@@ -194,12 +194,12 @@ class AgentStateMachine(Kept):
         return self._table.is_last(self.current_state)
 
     async def refresh(self) -> str:
-        """Reads how it stands, forgets what was changed in `data` and not kept, and returns its state."""
+        """Read how it stands, forgets what was changed in `data` and not kept, and return its state."""
         self._take(await self._read(self._place))
         return self.current_state
 
     async def history(self) -> list[Transition]:
-        """Returns all transitions that it has made, in order."""
+        """Return all transitions that it has made, in order."""
         stream, found, after = self._place.events.stream(self._stream), list[Transition](), None
         while events := await stream.read(after=after, limit=1_000):
             found += [_transition(event.data, event.recorded_at) for event in events]
@@ -209,13 +209,13 @@ class AgentStateMachine(Kept):
         return found
 
     def diagram(self) -> str:
-        """Returns its picture as a Mermaid state diagram; the present state is set off, once it is read."""
+        """Return its picture as a Mermaid state diagram; the present state is set off, once it is read."""
         return self._table.diagram(self._view.base.state if self._view else None)
 
     # ---- changing
 
     async def transition(self, event: str, **changes: Any) -> str:
-        """Makes a transition, keeps the data with it, and returns the new state.
+        """Make a transition, keeps the data with it, and return the new state.
 
         Args:
             event: What happened.
@@ -238,7 +238,7 @@ class AgentStateMachine(Kept):
         return made.state
 
     async def provide(self, answer: object, *, event: str | None = None) -> None:
-        """Answers a machine that waits for the user; it goes on whenever somebody runs it.
+        """Answer a machine that waits for the user; it goes on whenever somebody runs it.
 
         Args:
             answer: What the user has said; the transition that follows keeps it as `feedback`.
@@ -263,7 +263,7 @@ class AgentStateMachine(Kept):
         await together(self._place, work, message=f"answer {self.id}", turn=self._name)
 
     async def wait_for_user(self, timeout_s: float | None = None) -> Any:
-        """Returns what the user has answered, once that is there; the wait survives this process.
+        """Return what the user has answered, once that is there; the wait survives this process.
 
         Args:
             timeout_s: How long to wait; without it, for ever.
@@ -299,7 +299,7 @@ class AgentStateMachine(Kept):
     # ---- running
 
     async def run(self, *, wait_s: float | None = None, lease_s: float = 60, turn_s: float = 0) -> str:
-        """Does the work of each state and makes the transition that follows, until none does.
+        """Do the work of each state and make the transition that follows, until none does.
 
         A run that was killed goes on in the state in which it was. Only one runs at a time: the next has its
         turn when the first has ended, or was not heard of for `lease_s`, as when it was killed.
@@ -358,7 +358,7 @@ class AgentStateMachine(Kept):
             raise
 
     async def _forget(self, answered: MachineRecord) -> None:
-        """Drops an answer that a guard forbids to go on with: else nobody could give another."""
+        """Drop an answer that a guard forbids to go on with: else nobody could give another."""
 
         async def work(tx: Transaction) -> None:
             record = await self._read(tx)
@@ -382,7 +382,7 @@ class AgentStateMachine(Kept):
 
     def _known(self) -> View[MachineRecord]:
         if self._view is None:
-            if self._home.runner.colour != "blocking":
+            if self._home.runner.mode != "blocking":
                 raise NotLoadedError(
                     f"machine {self.id!r} was not read yet; await machine.refresh(), or enter it"
                 )
@@ -394,7 +394,7 @@ class AgentStateMachine(Kept):
         self._view = View(record, deepcopy(record.data))
 
     def _go_on_with(self, made: MachineRecord, view: View[MachineRecord], own: Data) -> None:
-        """Takes what a transition made, unless another call has taken a later one.
+        """Take what a transition made, unless another call has taken a later one.
 
         What was changed in `data` since the transition began is not in it, and stays to be kept by the next.
         """
@@ -407,9 +407,9 @@ class AgentStateMachine(Kept):
             self._view = View(made, carried(since, {**now.data}, deepcopy(made.data), self._encode))
 
     def _encode(self, value: object) -> bytes:
-        """Returns a part of the data as it would be stored."""
-        scope = self._place._scope  # pyright: ignore[reportPrivateUsage]
-        return scope.encode(value, layout.named_key(layout.DOCUMENTS, self._name))
+        """Return a part of the data as it would be stored."""
+        executor = self._place.executor
+        return executor.encode(value, layout.named_key(layout.DOCUMENTS, self._name))
 
     async def _read(self, place: Space | Transaction) -> MachineRecord:
         record = await place.documents.get(self._name, type=MachineRecord)

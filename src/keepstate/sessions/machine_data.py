@@ -37,7 +37,7 @@ class View(Generic[R]):
 
 
 def merged(id: str, base: Data, mine: Data, theirs: Data, encode: Encode) -> Data:
-    """Returns what both have made of the data since the base, part by part.
+    """Return what both have made of the data since the base, part by part.
 
     Raises:
         ConflictError: Both have changed the same part, and not alike.
@@ -54,7 +54,7 @@ def merged(id: str, base: Data, mine: Data, theirs: Data, encode: Encode) -> Dat
 
 
 def carried(since: Data, now: Data, onto: Data, encode: Encode) -> Data:
-    """Returns data with what was changed elsewhere since: that was changed last, and stands."""
+    """Return data with what was changed elsewhere since: that was changed last, and stands."""
     made = dict(onto)
     for key in _changed(since, now, encode):
         _put(made, key, now.get(key, _ABSENT))

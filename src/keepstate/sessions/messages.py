@@ -29,7 +29,7 @@ _MEDIA: Final = ("image", "audio", "video", "file", "document")
 
 
 def admit(message: object) -> Message:
-    """Returns a message as a plain dict.
+    """Return a message as a plain dict.
 
     Raises:
         InvalidError: It is no dict with a role, or has a key that is no text.
@@ -56,7 +56,7 @@ def is_system(message: Message) -> bool:
 
 
 def estimate_tokens(message: Message) -> int:
-    """Returns about how many tokens a message has: 4, and one for each 4 bytes of what it says.
+    """Return about how many tokens a message has: 4, and one for each 4 bytes of what it says.
 
     English text of today's models comes within a fifth of that; code and other languages differ more. A
     block of a picture, a recording or a file counts 1,000.
@@ -75,7 +75,7 @@ def estimate_tokens(message: Message) -> int:
 
 
 def placed(name: str, part: object) -> list[tuple[str, Any]]:
-    """Returns the blocks of a part that has some, or the part alone, each with where it stands."""
+    """Return the blocks of a part that has some, or the part alone, each with where it stands."""
     if isinstance(part, list) and any(map(is_media, cast("list[object]", part))):
         return [(f"{name}[{place}]", block) for place, block in enumerate(cast("list[object]", part))]
     return [(name, part)]
@@ -91,7 +91,7 @@ def is_media(block: object) -> bool:
 
 
 def links(message: Message) -> tuple[list[Any], list[str]]:
-    """Returns the ids of the tool calls that a message answers, and of those that others have to answer.
+    """Return the ids of the tool calls that a message answers, and of those that others have to answer.
 
     Calls stand in `tool_calls`, or in blocks of type `tool_use`, `server_tool_use`, `function_call` and their
     like; results name them by `tool_call_id`, or in blocks such as `tool_result` and `function_call_output`.
@@ -112,7 +112,7 @@ def links(message: Message) -> tuple[list[Any], list[str]]:
 
 
 def _call(block: Mapping[str, Any]) -> object:
-    """Returns the id of the call in a block; None if it is none, or has its result in itself."""
+    """Return the id of the call in a block; None if it is none, or has its result in itself."""
     kind = block.get("type")
     if not isinstance(kind, str) or not kind.endswith(_CALLS):
         return None
@@ -120,7 +120,7 @@ def _call(block: Mapping[str, Any]) -> object:
 
 
 def _result(block: Mapping[str, Any]) -> list[Any]:
-    """Returns the id of the call that a block answers, if it answers one."""
+    """Return the id of the call that a block answers, if it answers one."""
     kind = block.get("type")
     if kind == "tool_result":
         return [block.get("tool_use_id")]
@@ -146,12 +146,12 @@ def _dicts(parts: object) -> list[Mapping[str, Any]]:
 
 
 def length(message: Message) -> int:
-    """Returns how many characters a message says, as far as they can be left out."""
+    """Return how many characters a message says, as far as they can be left out."""
     return sum(len(text) for _, _, text in _texts(message.get("content")))
 
 
 def cut(message: Message, kept: int) -> Message:
-    """Returns a message with so many characters of what it says."""
+    """Return a message with so many characters of what it says."""
     content = message.get("content")
     if isinstance(content, str):
         return {**message, "content": content[:kept] + CUT}
@@ -165,7 +165,7 @@ def cut(message: Message, kept: int) -> Message:
 
 
 def longest(message: Message, room: int, count: Counter) -> int:
-    """Returns how many characters of what a message says fit; 0 if none does."""
+    """Return how many characters of what a message says fit; 0 if none does."""
     low, high = 0, length(message)
     while low < high:
         middle = (low + high + 1) // 2
@@ -177,7 +177,7 @@ def longest(message: Message, room: int, count: Counter) -> int:
 
 
 def _texts(content: object) -> Iterator[tuple[int, str | None, str]]:
-    """Yields where texts stand that may be cut: the block, its key, and the text."""
+    """Yield where texts stand that may be cut: the block, its key, and the text."""
     if isinstance(content, str):
         yield 0, None, content
     if not isinstance(content, list):

@@ -41,11 +41,11 @@ class Model(Generic[M]):
 
     @property
     def name(self) -> str:
-        """Returns what the model is called."""
+        """Return what the model is called."""
         return self.kind.__name__
 
     def taken(self, value: object, what: str, stored: object = None) -> tuple[M, Any]:
-        """Returns the value that an object of the model or a dict of fields makes, and what is stored of it.
+        """Return the value that an object of the model or a dict of fields makes, and what is stored of it.
 
         Args:
             value: The object, or fields by name or alias.
@@ -78,7 +78,7 @@ class Model(Generic[M]):
         return again, {**beside, **taken}
 
     def value(self, stored: object, what: str) -> M:
-        """Returns the value that something stored is.
+        """Return the value that something stored is.
 
         Raises:
             InvalidError: It is none; it names what differs.
@@ -89,7 +89,7 @@ class Model(Generic[M]):
         return self._made(stored, what)
 
     def empty(self, what: str) -> M:
-        """Returns the value without any field given.
+        """Return the value without any field given.
 
         Raises:
             NotFoundError: The model has fields without a default.
@@ -133,7 +133,7 @@ class Model(Generic[M]):
             raise InvalidError(f"Invalid {what}: it is no {self.name}: {told}") from error
 
     def _encoded(self, given: object) -> object:
-        """Returns fields by the names that msgspec asks for."""
+        """Return fields by the names that msgspec asks for."""
         if not self._by_alias or not isinstance(given, Mapping):
             return given
         plain = cast("Mapping[str, Any]", given)
@@ -158,7 +158,7 @@ class PlainModel(Model[M]):
 
 
 def plain(stored: object) -> object:
-    """Returns what is stored of a state as fields by name, also of an object of a registered class."""
+    """Return what is stored of a state as fields by name, also of an object of a registered class."""
     is_object = CLASSES.of(type(stored)) is not None
     return Model(type(stored))._fields_in(stored) if is_object else stored  # pyright: ignore[reportPrivateUsage]
 
@@ -176,7 +176,7 @@ def _names_of(kind: Any) -> list[str]:
 
 
 def _aliases_of(kind: Any, names: list[str]) -> dict[str, str]:
-    """Returns the field by each other name that it goes by."""
+    """Return the field by each other name that it goes by."""
     if hasattr(kind, "__struct_fields__"):
         pairs = list(zip(kind.__struct_encode_fields__, names, strict=True))
     elif hasattr(kind, "model_validate"):

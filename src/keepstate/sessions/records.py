@@ -55,12 +55,12 @@ class SessionContext:
 
     @property
     def background(self) -> Message | None:
-        """Returns a system message that says what is known of session and user; None if nothing is."""
+        """A system message that says what is known of session and user; None if nothing is."""
         return told(self.session, self.user)
 
 
 def told(session: Mapping[str, Any], user: Mapping[str, Any]) -> Message | None:
-    """Returns the message that says what is known, as JSON; None if nothing is."""
+    """Return the message that says what is known, as JSON; None if nothing is."""
     known = {name: part for name, part in (("session", session), ("user", user)) if part}
     if not known:
         return None

@@ -10,31 +10,32 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 from os import PathLike
 from typing import Any, Final, TypeVar, overload
 
-from keepstate._runner import Colour
-from keepstate.engine.admission import admit_message, admit_text
-from keepstate.engine.glob import escaped
+from keepstate._runner import Mode
 from keepstate.engine.history.heads import MAIN
 from keepstate.engine.history.revisions import Revision
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.lease import Lease
-from keepstate.engine.once import entered_once
-from keepstate.engine.scope import called, refuse_coroutine_function
-from keepstate.engine.space import Space
-from keepstate.engine.times import milliseconds
-from keepstate.engine.together import together
-from keepstate.engine.transaction import Transaction
+from keepstate.engine.kernel.arguments import admit_message, admit_text
+from keepstate.engine.kernel.executor import called, refuse_coroutine_function
+from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.single_use import single_use
+from keepstate.engine.kernel.times import milliseconds
+from keepstate.engine.queue.lease import Lease
+from keepstate.engine.space.joint_work import together
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
-from keepstate.sessions.changing import admit_change, changed, read
+from keepstate.sessions.binding import Home
+from keepstate.sessions.changes import admit_change, changed, read
+from keepstate.sessions.context_fit import Budget, ordered
 from keepstate.sessions.conversation import Conversation
-from keepstate.sessions.fitting import Budget, ordered
-from keepstate.sessions.home import Home
-from keepstate.sessions.kept import Kept
-from keepstate.sessions.lives import ANY_USER, AnyUser, Lives
+from keepstate.sessions.conversation_documents import ContextRules
+from keepstate.sessions.conversation_store import ConversationStore
+from keepstate.sessions.generations import ANY_USER, AnyUser, SessionGenerations
 from keepstate.sessions.models import Model, PlainModel, plain
-from keepstate.sessions.moments import SessionMoment, moment_in
 from keepstate.sessions.records import SessionContext, TaskState, told
+from keepstate.sessions.resource import Kept
+from keepstate.sessions.session_state import SessionMoment, moment_in
 from keepstate.sessions.site import Elsewhere, Site
-from keepstate.sessions.talk import ContextRules, Talk
 from keepstate.sessions.user import UserState
 from keepstate.sessions.validated import STATES, ValidatedState, state_at
 from keepstate.stores.protocol import Store
@@ -84,12 +85,12 @@ class Session(Kept):
         persistence: str | PathLike[str] | Store | Keepstate | None = None,
         space: Space | Transaction | None = None,
         ttl_s: float | None = None,
-        _colour: Colour = "async",
+        _mode: Mode = "async",
     ) -> None:
         if ttl_s is not None:
             milliseconds("ttl_s", ttl_s)
-        home = Home(persistence, space, colour=_colour)
-        lives = Lives(
+        home = Home(persistence, space, mode=_mode)
+        lives = SessionGenerations(
             home.place("session", session_id, record=True),
             home.prefix("session", session_id),
             what=f"session {session_id!r}",
@@ -106,12 +107,12 @@ class Session(Kept):
         home: Home | None,
         session_id: str,
         user_id: str | AnyUser | None,
-        lives: Lives,
+        lives: SessionGenerations,
         user: Site | None,
     ) -> None:
         self._home = self._closing = home
         self.session_id, self.user_id = session_id, user_id
-        self._talk = Talk(lives, ContextRules(Budget(_MAX_TOKENS)))
+        self._talk = ConversationStore(lives, ContextRules(Budget(_MAX_TOKENS)))
         self._lives, self._user = lives, user
         self._lease: Lease | None = None
         self._shares = (
@@ -127,17 +128,17 @@ class Session(Kept):
 
     @property
     def conversation(self) -> Conversation:
-        """Returns what is said in the session, with a context of 8,000 tokens; see `Conversation.within`."""
+        """Return what is said in the session, with a context of 8,000 tokens; see `Conversation.within`."""
         return Conversation(self._talk)
 
     @property
     def task(self) -> ValidatedState[TaskState]:
-        """Returns what the session works on."""
+        """Return what the session works on."""
         return state_at(self._lives, self.session_id, self._what, PlainModel(TaskState), "task")
 
     @property
     def user(self) -> UserState:
-        """Returns what is known of the user, in all sessions.
+        """Return what is known of the user, in all sessions.
 
         Raises:
             InvalidError: The session was opened for no user, or for any.
@@ -148,7 +149,7 @@ class Session(Kept):
         return UserState(self.user_id, self._user)
 
     def state(self, model: type[M], name: str | None = None) -> ValidatedState[M]:
-        """Returns a state of the session that is validated when it is written and when it is read.
+        """Return a state of the session that is validated when it is written and when it is read.
 
         Args:
             model: A dataclass, msgspec Struct or pydantic class.
@@ -158,7 +159,7 @@ class Session(Kept):
         return state_at(self._lives, self.session_id, self._what, Model(model), name)
 
     async def get_state(self) -> dict[str, Any]:
-        """Returns what `update` has kept, without a model; a copy."""
+        """Return what `update` has kept, without a model; a copy."""
         prefix = await self._lives.to_read()
         if prefix is None:
             return {}
@@ -168,7 +169,7 @@ class Session(Kept):
         self,
         change: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]],
     ) -> dict[str, Any]:
-        """Changes the newest state without a model, whoever wrote it, and returns what became of it.
+        """Change the newest state without a model, whoever wrote it, and return what became of it.
 
         Nothing is locked: who was overtaken does it again on what is there then. With a model,
         `state(Model, name="data")` is the same state and validates.
@@ -180,7 +181,7 @@ class Session(Kept):
         Raises:
             InvalidError: It is neither, or makes no dict whose keys are text.
         """
-        admit_change(change, self._lives.runner.colour)
+        admit_change(change, self._lives.runner.mode)
 
         async def work(tx: Transaction, prefix: str) -> dict[str, Any]:
             return await changed(tx, prefix + _DATA, change, f"the state of {self._what}")
@@ -188,7 +189,7 @@ class Session(Kept):
         return await self._lives.together(work, message="update the session")
 
     async def get_context(self, max_tokens: int = 8000, *, history: int = 20) -> SessionContext:
-        """Returns recent messages, session and user together, within a budget of tokens.
+        """Return recent messages, session and user together, within a budget of tokens.
 
         States and preferences are whole. The user's history gives way until both leave half of the budget to
         the conversation, if they can.
@@ -232,7 +233,7 @@ class Session(Kept):
     async def transact(
         self, fn: Callable[[Session], Awaitable[T] | T], *, attempts: int | None = None, message: str = ""
     ) -> T:
-        """Calls `fn(turn)` and applies its changes as one batch; calls it again after a conflict.
+        """Call `fn(turn)` and apply its changes as one batch; calls it again after a conflict.
 
         For what must not be lost if others write to the session at the same time, such as an answer. Calls of
         one process follow one another. `fn` changes the session that it is given, and no other.
@@ -249,7 +250,7 @@ class Session(Kept):
             AttemptsExhaustedError: Every attempt met a conflict; nothing was applied.
             LeaseLostError: The session is inside `exclusive`, and its time is up; nothing was applied.
         """
-        if self._lives.runner.colour == "blocking" or not callable(fn):
+        if self._lives.runner.mode == "blocking" or not callable(fn):
             refuse_coroutine_function(fn)
         if attempts is not None:
             limits.admit_count("attempts", attempts)
@@ -267,9 +268,9 @@ class Session(Kept):
             turn=f"site/{self._lives.prefix}",
         )
 
-    @entered_once
+    @single_use
     async def transaction(self, *, message: str = "") -> AsyncGenerator[Session]:
-        """Yields the session, and applies what its body does to conversation, task and states as one batch.
+        """Yield the session, and apply what its body does to conversation, task and states as one batch.
 
         The user stands in a space of its own and cannot be part of it, unless `space=` was given.
 
@@ -287,9 +288,9 @@ class Session(Kept):
         async with space.transaction(lease=self._lease, message=message) as tx:
             yield self._inside(tx, None, "is not part of this transaction")
 
-    @entered_once
+    @single_use
     async def exclusive(self, *, ttl_s: float = 30, wait_s: float = 10) -> AsyncGenerator[Session]:
-        """Yields the session to one at a time: no other `exclusive` block of it runs meanwhile.
+        """Yield the session to one at a time: no other `exclusive` block of it runs meanwhile.
 
         What is written by what it yields is fenced: once the time is up, and another may have entered,
         nothing of it is applied any more. What others write without such a block is not held up.
@@ -312,7 +313,7 @@ class Session(Kept):
             yield self._inside(space, lease, "is not guarded by this block")
 
     async def renew(self, ttl_s: float | None = None) -> None:
-        """Stays inside `exclusive` for its time from now on, or for `ttl_s`.
+        """Stay inside `exclusive` for its time from now on, or for `ttl_s`.
 
         Raises:
             InvalidError: This is not what an `exclusive` block has yielded.
@@ -345,11 +346,11 @@ class Session(Kept):
         return await self._lives.is_over()
 
     async def end(self) -> bool:
-        """Lets it be new again, as if its time were up, and returns whether it was not."""
+        """Let it be new again, as if its time were up, and return whether it was not."""
         return await self._lives.end()
 
     async def sweep(self) -> int:
-        """Removes what it left when it was new again, and returns how many documents that were.
+        """Remove what it left when it was new again, and return how many documents that were.
 
         History keeps them, as long as that reaches back. `Sessions.sweep` does so for all.
         """
@@ -357,7 +358,7 @@ class Session(Kept):
         return await self._lives.sweep()
 
     async def at(self, ref: Revision = MAIN) -> SessionMoment:
-        """Returns the session as it was at a moment, of this life or an earlier one.
+        """Return the session as it was at a moment, of this life or an earlier one.
 
         Args:
             ref: The moment: a time, `main~3` for three changes before the last, `main#37`, a commit.
@@ -390,7 +391,7 @@ class Session(Kept):
 
 
 def _user_site(home: Home, session_id: str, user_id: str) -> Site:
-    """Returns the site of a session's user: in the space that both share, or in the user's own."""
+    """Return the site of a session's user: in the space that both share, or in the user's own."""
     if not home.is_home("session", session_id):
         return Site(home.place("user", user_id, record=True), home.prefix("user", user_id))
     own, passed = home.next_to("user", user_id), home.passed
@@ -415,13 +416,13 @@ def _too_little(tokens: int, max_tokens: int, why: str = "") -> InvalidError:
     )
 
 
-def colour_of(session: Session) -> Colour:
-    """Returns how a session is used."""
-    return session._lives.runner.colour  # pyright: ignore[reportPrivateUsage]
+def mode_of(session: Session) -> Mode:
+    """Return how a session is used."""
+    return session._lives.runner.mode  # pyright: ignore[reportPrivateUsage]
 
 
 def blocking_of(session: Session) -> Session:
-    """Returns a session in the blocking colour that is the same as one of the other.
+    """Return a session in the blocking colour that is the same as one of the other.
 
     Raises:
         InvalidError: It is inside a transaction or an exclusive block, which are of one colour.
@@ -432,17 +433,16 @@ def blocking_of(session: Session) -> Session:
         place = {"persistence": _blocking(home.handle)}
     elif home is not None and isinstance(home.passed, Space):
         space: Any = home.passed
-        told = {"author": space.author, "record": space._alone.record}
-        place = {"space": _blocking(space._home).space(space.name, **told)}
+        told = {"author": space.author, "record": space.executor.record}
+        place = {"space": _blocking(space.executor.home).space(space.name, **told)}
     else:
         raise InvalidError(f"{session!r} is for use with await only, here; pass the session itself")
     ttl_s = session._lives.ttl_s  # pyright: ignore[reportPrivateUsage]
-    return Session(session.session_id, user_id=session.user_id, ttl_s=ttl_s, **place, _colour="blocking")
+    return Session(session.session_id, user_id=session.user_id, ttl_s=ttl_s, **place, _mode="blocking")
 
 
 def _blocking(handle: Keepstate) -> Keepstate:
-    inner: Keepstate = handle.sync._inner  # pyright: ignore[reportPrivateUsage]
-    return inner
+    return handle.for_blocking()
 
 
 async def _below(place: Space | Transaction, begin: str) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from collections.abc import Awaitable, Callable
 from typing import NoReturn, TypeVar
 
 from keepstate._runner import Runner
-from keepstate.engine.lease import Lease
-from keepstate.engine.space import Space
-from keepstate.engine.together import together
-from keepstate.engine.transaction import Transaction
+from keepstate.engine.queue.lease import Lease
+from keepstate.engine.space.joint_work import together
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
 
 T = TypeVar("T")
@@ -37,20 +37,20 @@ class Site:
 
     @property
     def runner(self) -> Runner:
-        """Returns how the colour waits."""
+        """Return how the colour waits."""
         return self.place.runner
 
     @property
     def space(self) -> Space | None:
-        """Returns the space; None inside a transaction."""
+        """The space; None inside a transaction."""
         return self.place if isinstance(self.place, Space) else None
 
     async def to_read(self) -> str | None:
-        """Returns what names begin with; None if nothing is there."""
+        """Return what names begin with; None if nothing is there."""
         return self.prefix
 
     async def to_write(self, tx: Transaction) -> str:
-        """Returns what the names begin with of what a transaction writes."""
+        """Return what the names begin with of what a transaction writes."""
         return self.prefix
 
     async def together(
@@ -60,7 +60,7 @@ class Site:
         message: str = "",
         lease: Lease | None = None,
     ) -> T:
-        """Returns what the work returned, once what it did is applied as one batch; see `engine.together`.
+        """Return what the work returned, once what it did is applied as one batch; see `engine.together`.
 
         Those of one process who write at one site come in turn.
 
@@ -94,9 +94,9 @@ class Elsewhere(Site):
         raise InvalidError(self._why)
 
     async def to_read(self) -> str | None:
-        """Raises `InvalidError`."""
+        """Raise `InvalidError`."""
         self._refused()
 
     async def to_write(self, tx: Transaction) -> str:
-        """Raises `InvalidError`."""
+        """Raise `InvalidError`."""
         self._refused()

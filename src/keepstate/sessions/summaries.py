@@ -7,20 +7,18 @@ messages are still to be summarised: a conversation that was cleared meanwhile h
 from __future__ import annotations
 
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
-from keepstate.engine.lease import Lease
-from keepstate.engine.scope import called
-from keepstate.engine.space import Space
-from keepstate.engine.transaction import Transaction
+from keepstate.engine.kernel.executor import called
+from keepstate.engine.queue.lease import Lease
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError
-from keepstate.sessions import fitting
-from keepstate.sessions.holding import holding
+from keepstate.sessions import context_fit
+from keepstate.sessions.conversation_documents import ConversationDocuments, Summarise
+from keepstate.sessions.lease_block import holding
 from keepstate.sessions.messages import admit
 from keepstate.sessions.window import Window
-
-if TYPE_CHECKING:
-    from keepstate.sessions.talk import Summarise, Talk
 
 _LEASE_S: Final = 120.0
 """Unless it is renewed: so long nobody summarises after who did so was killed."""
@@ -30,8 +28,8 @@ class _Moot(Exception):  # noqa: N818 - nothing went wrong
     """What was summarised is no longer to be; nothing is written."""
 
 
-async def summarised(talk: Talk) -> bool:
-    """Summarises what has left the context and is due for it, and returns whether something was.
+async def summarised(talk: ConversationDocuments) -> bool:
+    """Summarise what has left the context and is due for it, and return whether something was.
 
     Raises:
         InvalidError: Nothing was given that summarises; or it is inside a transaction.
@@ -54,8 +52,10 @@ async def summarised(talk: Talk) -> bool:
     return made > 0
 
 
-async def _first_due(talk: Talk, space: Space, prefix: str, lease: Lease, summarise: Summarise) -> bool:
-    """Summarises the first that are due, with the summary so far; returns whether there were some."""
+async def _first_due(
+    talk: ConversationDocuments, space: Space, prefix: str, lease: Lease, summarise: Summarise
+) -> bool:
+    """Summarise the first that are due, with the summary so far; returns whether there were some."""
     window, record = await talk.window(space, prefix), await talk.record(space, prefix)
     budget = talk.rules.budget
     numbers = window.due[: budget.summarise_first]
@@ -68,7 +68,7 @@ async def _first_due(talk: Talk, space: Space, prefix: str, lease: Lease, summar
 
     async def work(tx: Transaction, now_prefix: str) -> None:
         def put(trial: Window) -> None:
-            fitting.summarise(trial, summary, numbers, budget)
+            context_fit.summarise(trial, summary, numbers, budget)
 
         if now_prefix != prefix:
             raise _Moot  # the session is over

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from keepstate.engine.admission import admit_name
+from keepstate.engine.kernel.arguments import admit_name
 from keepstate.errors import InvalidError, TransitionError
 
 _MERMAIDS_OWN: Final = frozenset({
@@ -58,21 +58,21 @@ class Table:
                 raise InvalidError(f"the user is waited for in {state!r}, and no event leads on; add one")
 
     def admit(self, what: str, *states: object) -> None:
-        """Raises `InvalidError` for what is no state."""
+        """Raise `InvalidError` for what is no state."""
         for state in states:
             if state not in self.states:
                 known = ", ".join(map(repr, self.states))
                 raise InvalidError(f"`{what}` names {state!r}, which is no state; there are {known}")
 
     def admit_pairs(self, what: str, pairs: Iterable[object]) -> None:
-        """Raises `InvalidError` for what is no (state, event) of the table."""
+        """Raise `InvalidError` for what is no (state, event) of the table."""
         for pair in pairs:
             if _pair(what, pair) not in self.transitions:
                 known = ", ".join(map(repr, self.transitions))
                 raise InvalidError(f"`{what}` names {pair!r}, which is no transition; there are {known}")
 
     def admit_work(self, what: str, states: Iterable[object]) -> None:
-        """Raises `InvalidError` for states in which no work would ever be done."""
+        """Raise `InvalidError` for states in which no work would ever be done."""
         for state in states:
             self.admit(what, state)
             if state in self.waiting or self.is_last(str(state)):
@@ -80,7 +80,7 @@ class Table:
                 raise InvalidError(f"`{what}` names {state!r}, in which no work is done: {why}")
 
     def events(self, state: str) -> list[str]:
-        """Returns the events that lead on from a state; a state without any is the last."""
+        """Return the events that lead on from a state; a state without any is the last."""
         return [event for (before, event) in self.transitions if before == state]
 
     def is_last(self, state: str) -> bool:
@@ -88,7 +88,7 @@ class Table:
         return not self.events(state)
 
     def after(self, state: str, event: str) -> str:
-        """Returns the state that an event leads to.
+        """Return the state that an event leads to.
 
         Raises:
             TransitionError: It leads nowhere from there.
@@ -104,7 +104,7 @@ class Table:
         return target
 
     def event_of(self, state: str, result: Any) -> str:
-        """Returns the event that follows from what the work in a state has returned.
+        """Return the event that follows from what the work in a state has returned.
 
         Raises:
             InvalidError: It told nothing, and several events lead on.
@@ -121,7 +121,7 @@ class Table:
         return events[0]
 
     def event_of_answer(self, state: str, answer: object, event: str | None) -> str:
-        """Returns the event by which an answer leads on from a state that waits.
+        """Return the event by which an answer leads on from a state that waits.
 
         Raises:
             TransitionError: The event that was told leads nowhere from there.
@@ -138,7 +138,7 @@ class Table:
         raise InvalidError(f"several events lead on from {state!r}; say which by `event`, one of {events!r}")
 
     def diagram(self, current: str | None = None) -> str:
-        """Returns the machine as a Mermaid state diagram."""
+        """Return the machine as a Mermaid state diagram."""
         names = self._drawn()
         lines = ["stateDiagram-v2"]
         lines += [
@@ -155,7 +155,7 @@ class Table:
         return "\n".join(lines)
 
     def _drawn(self) -> dict[str, str]:
-        """Returns by state what stands for it in the picture: itself, or a name that Mermaid can read."""
+        """Return by state what stands for it in the picture: itself, or a name that Mermaid can read."""
         names: dict[str, str] = {}
         number = 0
         for state in self.states:
@@ -174,7 +174,7 @@ def table_of(
     transitions: Mapping[tuple[str, str], str] | None = None,
     waiting: Collection[str] | None = None,
 ) -> Table:
-    """Returns the table of a machine or a class of them, in either colour, or what is given in its place."""
+    """Return the table of a machine or a class of them, in either colour, or what is given in its place."""
     chosen: Sequence[str] = machine.STATES if states is None else states
     table: Mapping[tuple[str, str], str] = machine.TRANSITIONS if transitions is None else transitions
     if waiting is None:
@@ -190,7 +190,7 @@ def _names(what: str, given: object) -> list[str]:
 
 
 def _pair(what: str, given: object) -> tuple[str, str]:
-    """Returns a state and an event; that they are of the table is not looked at."""
+    """Return a state and an event; that they are of the table is not looked at."""
     if not isinstance(given, tuple) or len(cast("tuple[object, ...]", given)) != 2:
         raise InvalidError(f"`{what}` has the key {given!r}; give a tuple of a state and an event")
     state, event = cast("tuple[object, object]", given)
@@ -198,7 +198,7 @@ def _pair(what: str, given: object) -> tuple[str, str]:
 
 
 def _escaped(text: str) -> str:
-    """Returns text as Mermaid shows it: what ends a label there is told by its number."""
+    """Return text as Mermaid shows it: what ends a label there is told by its number."""
     return "".join(
         sign if sign.isalnum() or sign in " _-.,()/?!+=" else f"#{ord(sign)};"
         for sign in "".join(" " if sign.isspace() else sign for sign in text)

@@ -60,12 +60,12 @@ class MessagePage:
 
     @property
     def first_id(self) -> str | None:
-        """Returns the cursor for what stands before: `before=`."""
+        """The cursor for what stands before: `before=`."""
         return self.data[0].id if self.data else None
 
     @property
     def last_id(self) -> str | None:
-        """Returns the cursor for what follows: `after=`."""
+        """The cursor for what follows: `after=`."""
         return self.data[-1].id if self.data else None
 
 
@@ -82,7 +82,7 @@ class ThreadRecord:
     """Whether it is being deleted; then it is absent for all but who does that."""
 
     def shown(self, id: str) -> Thread:
-        """Returns what callers see."""
+        """Return what callers see."""
         return Thread(id, moment(self.created_ms), self.metadata)
 
 
@@ -98,12 +98,12 @@ class MessageRecord:
     metadata: dict[Any, Any] = field(default_factory=dict[str, Any])  # other keys can be read, and mended
 
     def shown(self, thread_id: str) -> ThreadMessage:
-        """Returns what callers see."""
+        """Return what callers see."""
         return ThreadMessage(
             self.id, thread_id, self.role, self.content, self.metadata, moment(self.created_ms)
         )
 
 
 def moment(ms: int) -> datetime:
-    """Returns a time, UTC."""
+    """Return a time, UTC."""
     return datetime.fromtimestamp(ms / 1000, UTC)

@@ -10,18 +10,18 @@ from collections.abc import Mapping, Sequence
 from os import PathLike
 from typing import Any, Final, Literal, cast
 
-from keepstate._runner import Colour
-from keepstate.engine.admission import admit_text, admit_text_keys
-from keepstate.engine.glob import escaped
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
-from keepstate.engine.times import milliseconds_of
-from keepstate.engine.together import together
-from keepstate.engine.transaction import Transaction
+from keepstate._runner import Mode
+from keepstate.engine.kernel.arguments import admit_text, admit_text_keys
+from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.times import milliseconds_of
+from keepstate.engine.space.joint_work import together
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
-from keepstate.sessions.home import Home
-from keepstate.sessions.kept import Kept
-from keepstate.sessions.lives import removing
+from keepstate.sessions.binding import Home
+from keepstate.sessions.generations import removing
+from keepstate.sessions.resource import Kept
 from keepstate.sessions.thread_records import MessagePage, MessageRecord, Thread, ThreadMessage, ThreadRecord
 from keepstate.stores.protocol import Store
 
@@ -50,16 +50,16 @@ class Threads(Kept):
         *,
         persistence: str | PathLike[str] | Store | Keepstate | None = None,
         space: Space | Transaction | None = None,
-        _colour: Colour = "async",
+        _mode: Mode = "async",
     ) -> None:
-        self._home = self._closing = Home(persistence, space, colour=_colour)
+        self._home = self._closing = Home(persistence, space, mode=_mode)
 
     def __repr__(self) -> str:
         return f"<Threads in {self._home!r}>"
 
     @property
     def messages(self) -> ThreadMessages:
-        """Returns the messages of the threads."""
+        """The messages of the threads."""
         return ThreadMessages(self._home)
 
     async def create(
@@ -69,7 +69,7 @@ class Threads(Kept):
         messages: Sequence[Mapping[str, Any]] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> Thread:
-        """Makes a thread, or returns the one that has this id.
+        """Make a thread, or return the one that has this id.
 
         Args:
             id: What it is called; without it, something that nobody else has.
@@ -99,7 +99,7 @@ class Threads(Kept):
         return await together(folder.place, work, message=f"create thread {id}", turn=folder.thread)
 
     async def retrieve(self, thread_id: str) -> Thread:
-        """Returns a thread.
+        """Return a thread.
 
         Raises:
             NotFoundError: There is none of this id.
@@ -108,7 +108,7 @@ class Threads(Kept):
         return (await folder.known(folder.place)).shown(thread_id)
 
     async def update(self, thread_id: str, *, metadata: Mapping[str, Any]) -> Thread:
-        """Notes something else of a thread, in place of what was noted.
+        """Note something else of a thread, in place of what was noted.
 
         Raises:
             NotFoundError: There is none of this id.
@@ -124,7 +124,7 @@ class Threads(Kept):
         return await together(folder.place, work, message=f"update thread {thread_id}", turn=folder.thread)
 
     async def delete(self, thread_id: str) -> bool:
-        """Removes a thread with its messages, and returns whether it was there.
+        """Remove a thread with its messages, and return whether it was there.
 
         What else is kept in the space of the thread stays.
         """
@@ -164,7 +164,7 @@ class ThreadMessages:
         metadata: Mapping[str, Any] | None = None,
         id: str | None = None,
     ) -> ThreadMessage:
-        """Adds a message to a thread, or returns the one of the thread that has this id.
+        """Add a message to a thread, or return the one of the thread that has this id.
 
         Args:
             thread_id: Which thread.
@@ -191,7 +191,7 @@ class ThreadMessages:
         )
 
     async def retrieve(self, thread_id: str, message_id: str) -> ThreadMessage:
-        """Returns a message.
+        """Return a message.
 
         Raises:
             NotFoundError: The thread, or the message, is not there.
@@ -204,7 +204,7 @@ class ThreadMessages:
         return found.shown(thread_id)
 
     async def update(self, thread_id: str, message_id: str, *, metadata: Mapping[str, Any]) -> ThreadMessage:
-        """Notes something else of a message, in place of what was noted.
+        """Note something else of a message, in place of what was noted.
 
         Raises:
             NotFoundError: The thread, or the message, is not there.
@@ -222,7 +222,7 @@ class ThreadMessages:
         return await together(folder.place, work, message=f"update message {message_id}", turn=folder.thread)
 
     async def delete(self, thread_id: str, message_id: str) -> bool:
-        """Removes a message, and returns whether it was there.
+        """Remove a message, and return whether it was there.
 
         Raises:
             NotFoundError: There is no such thread.
@@ -248,7 +248,7 @@ class ThreadMessages:
         after: str | None = None,
         before: str | None = None,
     ) -> MessagePage:
-        """Returns a page of messages.
+        """Return a page of messages.
 
         Args:
             thread_id: Which thread.
@@ -287,27 +287,27 @@ class _Folder:
         self.thread = f"{self._begin}thread"
 
     def message(self, number: int) -> str:
-        """Returns the name of a message's document."""
+        """Return the name of a message's document."""
         return f"{self._begin}message/{number:012d}"
 
     def id(self, message_id: str) -> str:
-        """Returns the name of the document that holds the number of a message."""
+        """Return the name of the document that holds the number of a message."""
         return f"{self._begin}id/{_admit_id(message_id)}"
 
     async def record(self, place: Place) -> ThreadRecord | None:
-        """Returns the thread, or None."""
+        """Return the thread, or None."""
         found = await place.documents.get(self.thread, type=ThreadRecord)
         return None if found is None or found.is_going else found
 
     async def known(self, place: Place) -> ThreadRecord:
-        """Returns the thread, or raises `NotFoundError`."""
+        """Return the thread, or raise `NotFoundError`."""
         found = await self.record(place)
         if found is None:
             raise NotFoundError(f"there is no thread {self.thread_id!r}; create it")
         return found
 
     async def number(self, place: Place, message_id: str) -> int:
-        """Returns the number of a message, or raises `NotFoundError`."""
+        """Return the number of a message, or raise `NotFoundError`."""
         await self.known(place)
         number = await place.documents.get(self.id(message_id), type=int)
         if number is None:
@@ -315,11 +315,11 @@ class _Folder:
         return number
 
     def no_message(self, message_id: str) -> NotFoundError:
-        """Returns the error that says so."""
+        """Return the error that says so."""
         return NotFoundError(f"there is no message {message_id!r} in thread {self.thread_id!r}")
 
     async def add(self, tx: Transaction, thread: ThreadRecord, record: MessageRecord) -> MessageRecord:
-        """Adds a message and counts it, or returns the one that has its id."""
+        """Add a message and count it, or returns the one that has its id."""
         number = await tx.documents.get(self.id(record.id), type=int)
         if number is not None:
             known = await tx.documents.get(self.message(number), type=MessageRecord)
@@ -332,7 +332,7 @@ class _Folder:
         return record
 
     async def some(self, numbers: Sequence[int], limit: int) -> list[MessageRecord]:
-        """Returns the first messages of these numbers that are there."""
+        """Return the first messages of these numbers that are there."""
         found: list[MessageRecord] = []
         begin, most = 0, limit
         while begin < len(numbers) and len(found) < limit:
@@ -343,7 +343,7 @@ class _Folder:
         return found[:limit]
 
     async def clear_remains(self) -> None:
-        """Removes what is left of a thread that is being deleted, and then its own document."""
+        """Remove what is left of a thread that is being deleted, and then its own document."""
         if not isinstance(self.place, Space):
             return
         found = await self.place.documents.get(self.thread, type=ThreadRecord)

@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from keepstate.engine.admission import admit_text
-from keepstate.engine.transaction import Transaction
+from keepstate.engine.kernel.arguments import admit_text
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
 from keepstate.home import quoted
-from keepstate.sessions.changing import admit_change, changed, read
+from keepstate.sessions.changes import admit_change, changed, read
 from keepstate.sessions.models import Model
 from keepstate.sessions.site import Site
 from keepstate.sessions.validated import STATES, ValidatedState, state_at
@@ -43,7 +43,7 @@ class UserState:
         return f"<UserState {self.user_id!r} in {self._site.place!r}>"
 
     async def get_preferences(self) -> dict[str, Any]:
-        """Returns what the user prefers; a copy."""
+        """Return what the user prefers; a copy."""
         prefix = await self._site.to_read()
         return await read(self._site.place, f"{prefix}{_PREFERENCES}")
 
@@ -51,7 +51,7 @@ class UserState:
         self,
         change: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]],
     ) -> dict[str, Any]:
-        """Changes the newest preferences, whoever wrote them, and returns what became of them.
+        """Change the newest preferences, whoever wrote them, and return what became of them.
 
         With a model, `state(Model, name="preferences")` is the same and validates.
 
@@ -62,7 +62,7 @@ class UserState:
         Raises:
             InvalidError: It is neither, or makes no dict whose keys are text.
         """
-        admit_change(change, self._site.runner.colour)
+        admit_change(change, self._site.runner.mode)
 
         async def work(tx: Transaction, prefix: str) -> dict[str, Any]:
             what = f"the preferences of user {self.user_id!r}"
@@ -71,7 +71,7 @@ class UserState:
         return await self._site.together(work, message=f"preferences of {self.user_id}")
 
     async def remember(self, kind: str, item: object) -> int:
-        """Adds to what happened, and returns its number within its kind, from 0.
+        """Add to what happened, and return its number within its kind, from 0.
 
         Args:
             kind: What happened, such as "past_bookings"; at most 100 bytes.
@@ -89,7 +89,7 @@ class UserState:
         return await self._site.together(work, message=f"remember {kind}")
 
     async def history(self, kind: str, *, limit: int = 20) -> list[Any]:
-        """Returns the newest of what happened, in order.
+        """Return the newest of what happened, in order.
 
         Args:
             kind: What happened.
@@ -102,7 +102,7 @@ class UserState:
         return await self._items(prefix, segment, count, limit)
 
     async def histories(self, *, limit: int = 20) -> dict[str, list[Any]]:
-        """Returns the newest of each kind of what happened; see `history`."""
+        """Return the newest of each kind of what happened; see `history`."""
         _admit_limit(limit)
         prefix = await self._site.to_read() or ""
         counts = await self._counts(self._site.place, prefix)
@@ -111,7 +111,7 @@ class UserState:
         }
 
     def state(self, model: type[M], name: str | None = None) -> ValidatedState[M]:
-        """Returns a state of the user that is validated when it is written and when it is read.
+        """Return a state of the user that is validated when it is written and when it is read.
 
         Args:
             model: A dataclass, msgspec Struct or pydantic class.

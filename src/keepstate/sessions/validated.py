@@ -6,17 +6,17 @@ from collections.abc import Awaitable, Callable, Mapping
 from os import PathLike
 from typing import Any, Final, Generic, TypeVar, cast
 
-from keepstate._runner import Colour
-from keepstate.engine.admission import admit_name
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.scope import refuse_coroutine_function
-from keepstate.engine.space import Space
-from keepstate.engine.times import milliseconds
-from keepstate.engine.together import computed
-from keepstate.engine.transaction import Transaction
-from keepstate.sessions.home import Home
-from keepstate.sessions.kept import Kept
+from keepstate._runner import Mode
+from keepstate.engine.kernel.arguments import admit_name
+from keepstate.engine.kernel.executor import refuse_coroutine_function
+from keepstate.engine.kernel.times import milliseconds
+from keepstate.engine.space.joint_work import computed
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
+from keepstate.sessions.binding import Home
 from keepstate.sessions.models import Model
+from keepstate.sessions.resource import Kept
 from keepstate.sessions.site import Site
 from keepstate.stores.protocol import Store
 
@@ -58,9 +58,9 @@ class ValidatedState(Kept, Generic[M]):
         persistence: str | PathLike[str] | Store | Keepstate | None = None,
         space: Space | Transaction | None = None,
         ttl_s: float | None = None,
-        _colour: Colour = "async",
+        _mode: Mode = "async",
     ) -> None:
-        home = Home(persistence, space, colour=_colour)
+        home = Home(persistence, space, mode=_mode)
         site = Site(home.place("session", session_id), home.prefix("session", session_id))
         self._home: Home | None = home
         self._closing = home
@@ -86,7 +86,7 @@ class ValidatedState(Kept, Generic[M]):
         return f"<ValidatedState {self._what} in {self._home or self._site.place!r}>"
 
     async def get(self) -> M:
-        """Returns the value; of an absent one that of the model's defaults.
+        """Return the value; of an absent one that of the model's defaults.
 
         Raises:
             InvalidError: What is stored is no such value: a ValueError that says what differs.
@@ -97,7 +97,7 @@ class ValidatedState(Kept, Generic[M]):
         return self._model.empty(self._what) if stored is None else self._model.value(stored, self._what)
 
     async def put(self, value: M | Mapping[str, Any]) -> M:
-        """Keeps a value, or one of these fields, and returns it.
+        """Keep a value, or one of these fields, and return it.
 
         Raises:
             InvalidError: It is no such value; nothing was written.
@@ -111,7 +111,7 @@ class ValidatedState(Kept, Generic[M]):
         return made
 
     async def update(self, change: Mapping[str, Any] | Callable[[M], M | Awaitable[M]]) -> M:
-        """Changes the newest value, whoever wrote it, and returns what became of it.
+        """Change the newest value, whoever wrote it, and return what became of it.
 
         Args:
             change: Fields to change, or a function that is given the value and returns the new one; it may
@@ -121,9 +121,7 @@ class ValidatedState(Kept, Generic[M]):
             InvalidError: What it makes is no such value; nothing was written.
             NotFoundError: It is absent, and the model has fields without a default.
         """
-        if not isinstance(change, Mapping) and (
-            self._site.runner.colour == "blocking" or not callable(change)
-        ):
+        if not isinstance(change, Mapping) and (self._site.runner.mode == "blocking" or not callable(change)):
             refuse_coroutine_function(change)
 
         async def work(tx: Transaction, prefix: str) -> M:
@@ -141,7 +139,7 @@ class ValidatedState(Kept, Generic[M]):
         return await self._site.together(work, message=f"update {self._what}")
 
     async def delete(self) -> bool:
-        """Removes it, and returns whether it existed."""
+        """Remove it, and return whether it existed."""
 
         async def work(tx: Transaction, prefix: str) -> bool:
             return await tx.documents.delete(prefix + self._tail)
@@ -152,7 +150,7 @@ class ValidatedState(Kept, Generic[M]):
 
 
 def state_at(site: Site, id: str, what: str, model: Model[M], name: str | None) -> ValidatedState[M]:
-    """Returns a state in somebody else's place, who closes it: that of a session, or of a user."""
+    """Return a state in somebody else's place, who closes it: that of a session, or of a user."""
     state: ValidatedState[M] = _blank(ValidatedState)
     state._home = None  # pyright: ignore[reportPrivateUsage]
     state._begin(site, id, what, model, name)  # pyright: ignore[reportPrivateUsage]

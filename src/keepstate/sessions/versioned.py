@@ -11,17 +11,17 @@ from dataclasses import dataclass, field
 from os import PathLike
 from typing import Any, TypeVar
 
-from keepstate._runner import Colour
-from keepstate.engine.admission import admit_name
-from keepstate.engine.history.merging import MergeRules
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
-from keepstate.engine.together import together
-from keepstate.engine.transaction import Transaction
+from keepstate._runner import Mode
+from keepstate.engine.history.merge import MergeRules
+from keepstate.engine.kernel.arguments import admit_name
+from keepstate.engine.space.joint_work import together
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keepstate.home import quoted
-from keepstate.sessions.home import Home, short
-from keepstate.sessions.kept import Kept
+from keepstate.sessions.binding import Home, short
+from keepstate.sessions.resource import Kept
 from keepstate.stores.protocol import Store
 from keepstate.values import limits
 from keepstate.values.schema import register
@@ -40,7 +40,7 @@ class VersionsRecord:
     """From which version each was made, where that is not the one before it."""
 
     def before(self, version: int) -> int:
-        """Returns the version from which another was made; -1 if it was the first."""
+        """Return the version from which another was made; -1 if it was the first."""
         return self.made_from.get(version, version - 1)
 
     @property
@@ -49,7 +49,7 @@ class VersionsRecord:
         return 0 <= self.current < self.count - 1
 
     def grown(self) -> None:
-        """Counts a version that was made from the present one."""
+        """Count a version that was made from the present one."""
         if self.current != self.count - 1:
             self.made_from[self.count] = self.current
         self.current, self.count = self.count, self.count + 1
@@ -77,9 +77,9 @@ class VersionedState(Kept):
         fork: str | None = None,
         persistence: str | PathLike[str] | Store | Keepstate | None = None,
         space: Space | Transaction | None = None,
-        _colour: Colour = "async",
+        _mode: Mode = "async",
     ) -> None:
-        home = Home(persistence, space, colour=_colour, is_private=id is None)
+        home = Home(persistence, space, mode=_mode, is_private=id is None)
         self._begin(home, "default" if id is None else id, fork)
 
     def _begin(self, home: Home, id: str, fork: str | None, *, closes: bool = True) -> None:
@@ -96,7 +96,7 @@ class VersionedState(Kept):
         return f"<VersionedState {self.id!r}{fork} in {self._home!r}>"
 
     async def checkpoint(self, state: object, *, message: str = "") -> int:
-        """Saves a version, which is the present one then, and returns its number; the first one has 0."""
+        """Save a version, which is the present one then, and return its number; the first one has 0."""
 
         async def grow(tx: Transaction, record: VersionsRecord) -> int:
             record.grown()
@@ -107,7 +107,7 @@ class VersionedState(Kept):
         return await self._changed(grow)
 
     async def rollback(self, steps: int = 1) -> Any:
-        """Makes an earlier version the present one and returns its state; stops at the first.
+        """Make an earlier version the present one and return its state; stops at the first.
 
         Raises:
             NotFoundError: There is no version.
@@ -124,7 +124,7 @@ class VersionedState(Kept):
         return await self.state_at(await self._changed(back, needs_version=True))
 
     async def get_state(self) -> Any:
-        """Returns a copy of the present version's state.
+        """Return a copy of the present version's state.
 
         Raises:
             NotFoundError: There is no version.
@@ -132,11 +132,11 @@ class VersionedState(Kept):
         return await self.state_at((await self._record(self._place, needs_version=True)).current)
 
     async def current_version(self) -> int:
-        """Returns the number of the present version; -1 if there is none."""
+        """Return the number of the present version; -1 if there is none."""
         return (await self._record(self._place)).current
 
     async def state_at(self, version: int) -> Any:
-        """Returns a copy of a version's state.
+        """Return a copy of a version's state.
 
         Raises:
             NotFoundError: There is no such version.
@@ -158,7 +158,7 @@ class VersionedState(Kept):
     # ---- forks
 
     async def fork(self, name: str, *, at: int | None = None) -> VersionedState:
-        """Returns a state of its own that begins with a version of this one; closing it leaves this one open.
+        """Return a state of its own that begins with a version of this one; closing it leaves this one open.
 
         Args:
             name: What the fork is called; `VersionedState(id, fork=name)` is the same again.
@@ -186,7 +186,7 @@ class VersionedState(Kept):
         return made
 
     async def merge(self, fork: str, *, rules: MergeRules | None = None) -> int:
-        """Makes a version of the present one and of what a fork has changed, and returns its number.
+        """Make a version of the present one and of what a fork has changed, and return its number.
 
         Args:
             fork: The name of the fork.

@@ -49,7 +49,7 @@ class Row:
         return self.kind != PLAIN
 
     def stored(self) -> list[Any]:
-        """Returns what is stored of it: most rows are two small numbers."""
+        """Return what is stored of it: most rows are two small numbers."""
         place, back = self.number % ROWS, self.number - self.group
         if self.kind == PLAIN and not back and self.cut is None and not self.more:
             return [place, self.tokens]
@@ -58,7 +58,7 @@ class Row:
 
     @classmethod
     def of(cls, page: int, stored: Sequence[Any]) -> Self:
-        """Returns the row that was stored."""
+        """Return the row that was stored."""
         place, tokens, kind, back, kept, more = stored if len(stored) > 2 else (*stored, 0, 0, None, ())
         number = page * ROWS + place
         return cls(number, tokens, _KINDS[kind], number - back, kept, [number + each for each in more])
@@ -121,25 +121,25 @@ class Window:
 
     @property
     def tokens(self) -> int:
-        """Returns how many tokens the context has."""
+        """Return how many tokens the context has."""
         return self.summary_tokens + self.row_tokens
 
     @property
     def due(self) -> list[int]:
-        """Returns the messages that have left and are to be summarised, in order."""
+        """The messages that have left and are to be summarised, in order."""
         return [number for begin, end in self.spans for number in range(begin, end)]
 
     # ---- rows
 
     def next_number(self) -> int:
-        """Counts a message that is added, and returns its number."""
+        """Count a message that is added, and return its number."""
         number, self.count = self.count, self.count + 1
         if self.count % ROWS == 0 and number // ROWS in self.pages:
             self.changed.add(number // ROWS)  # the newest page is full, and leaves the head
         return number
 
     def row(self, number: int) -> Row | None:
-        """Returns the row of a message, or None if it is not in the context.
+        """Return the row of a message, or None if it is not in the context.
 
         Raises:
             PageMissing: Its page was not read.
@@ -149,18 +149,18 @@ class Window:
         return self._page(number).get(number)
 
     def known(self, number: int) -> Row:
-        """Returns the row of a message in the context; see `row`."""
+        """Return the row of a message in the context; see `row`."""
         row = self.row(number)
         assert row is not None
         return row
 
     def members(self, group: int) -> list[Row]:
-        """Returns the rows of a group; see `row`."""
+        """Return the rows of a group; see `row`."""
         first = self.known(group)
         return [first, *map(self.known, first.more)]
 
     def put(self, row: Row) -> None:
-        """Adds the row of the newest message."""
+        """Add the row of the newest message."""
         self._page(row.number)[row.number] = row
         self.changed.add(row.number // ROWS)
         self.size, self.row_tokens = self.size + 1, self.row_tokens + row.tokens
@@ -173,7 +173,7 @@ class Window:
             self.changed.add(row.group // ROWS)
 
     def change(self, row: Row, **parts: Any) -> None:
-        """Changes parts of a row."""
+        """Change parts of a row."""
         new = replace(row, **parts)
         self._page(row.number)[row.number] = new
         self.changed.add(row.number // ROWS)
@@ -184,7 +184,7 @@ class Window:
             self.fixed = sorted([*numbers, row.number]) if new.stays else numbers
 
     def drop(self, row: Row) -> None:
-        """Takes a row out of the context."""
+        """Take a row out of the context."""
         del self._page(row.number)[row.number]
         self.left.add(row.number)
         self.size, self.row_tokens = self.size - 1, self.row_tokens - row.tokens
@@ -195,7 +195,7 @@ class Window:
             self.newest = max(self.fixed, default=-1)
 
     def plain(self) -> Iterator[Row]:
-        """Yields the rows that may leave, the oldest first; see `row`."""
+        """Yield the rows that may leave, the oldest first; see `row`."""
         if self.size == len(self.fixed):
             self.first = self.count
         for number in range(self.first, self.count):
@@ -204,12 +204,12 @@ class Window:
                 yield row
 
     def advance(self) -> None:
-        """Lets the context begin with the first plain row that is in it; see `row`."""
+        """Let the context begin with the first plain row that is in it; see `row`."""
         self.first = next((row.number for row in self.plain()), self.count)
 
     @property
     def entries(self) -> list[Row]:
-        """Returns all rows in order; see `row`."""
+        """All rows in order; see `row`."""
         for page in self.needed:
             if page not in self.pages:
                 raise PageMissing(page)
@@ -217,16 +217,16 @@ class Window:
 
     @property
     def needed(self) -> list[int]:
-        """Returns the pages in which rows may be."""
+        """The pages in which rows may be."""
         plain = range(self.first // ROWS, self.newest // ROWS + 1) if self.size > len(self.fixed) else ()
         return sorted({*plain, *(number // ROWS for number in self.fixed)})
 
     def is_due(self, numbers: Sequence[int]) -> None:
-        """Notes messages that have left and are to be summarised."""
+        """Note messages that have left and are to be summarised."""
         self.spans = _spans(sorted({*self.due, *numbers}))
 
     def is_done(self, numbers: Sequence[int]) -> None:
-        """Notes that messages were summarised."""
+        """Note that messages were summarised."""
         self.spans = _spans(sorted({*self.due} - {*numbers}))
 
     def _page(self, number: int) -> dict[int, Row]:
@@ -240,7 +240,7 @@ class Window:
     # ---- what is stored
 
     def copy(self) -> Window:
-        """Returns another that may be changed."""
+        """Return another that may be changed."""
         made = copy(self)
         made.fixed, made.calls = list(self.fixed), dict(self.calls)
         made.pages = {
@@ -251,13 +251,13 @@ class Window:
         return made
 
     def take(self, page: int, stored: Sequence[Sequence[Any]]) -> None:
-        """Takes a page that was read; plain rows before `first` have left."""
+        """Take a page that was read; plain rows before `first` have left."""
         rows = [Row.of(page, each) for each in stored]
         self.pages[page] = {row.number: row for row in rows if row.stays or row.number >= self.first}
 
     @classmethod
     def of(cls, record: WindowRecord | None) -> Window:
-        """Returns the context whose head was stored; an empty one, if there is none."""
+        """Return the context whose head was stored; an empty one, if there is none."""
         if record is None:
             return cls(pages={0: {}})
         made = cls(
@@ -279,7 +279,7 @@ class Window:
         return made
 
     def record(self) -> WindowRecord:
-        """Returns what is stored of its head, the newest page among it."""
+        """Return what is stored of its head, the newest page among it."""
         return WindowRecord(
             self.count,
             self.size,
@@ -298,7 +298,7 @@ class Window:
         )
 
     def writes(self) -> tuple[list[int], list[int]]:
-        """Returns the pages to be written beside the head, and those of which nothing is needed any more.
+        """Return the pages to be written beside the head, and those of which nothing is needed any more.
 
         Of plain messages that have left from the front the rows may stand: the head says up to where.
         """
@@ -308,7 +308,7 @@ class Window:
         return sorted((self.changed | behind) - emptied - head), sorted(emptied - head)
 
     def stored(self, page: int) -> list[list[Any]]:
-        """Returns what is stored of a page."""
+        """Return what is stored of a page."""
         return [row.stored() for _, row in sorted(self.pages.get(page, {}).items())]
 
 

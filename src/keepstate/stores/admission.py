@@ -20,7 +20,7 @@ _NO_CONDITIONS = (None, None, None, None)
 
 
 def admit_space(space: str) -> None:
-    """Raises `InvalidError` unless the name is 1 to 200 bytes of UTF-8."""
+    """Raise `InvalidError` unless the name is 1 to 200 bytes of UTF-8."""
     if type(space) is str and 0 < len(space) <= limits.SPACE_BYTES and space.isascii():
         return  # what nearly every name is
     try:
@@ -32,7 +32,7 @@ def admit_space(space: str) -> None:
 
 
 def admit_batch(batch: Batch) -> int:
-    """Returns the batch's size in bytes, or raises `InvalidError` that says what is wrong with it."""
+    """Return the batch's size in bytes, or raise `InvalidError` that says what is wrong with it."""
     if type(batch) is not Batch:
         raise InvalidError(f"{batch!r} is no batch; give Batch(space, writes, checks)")
     admit_space(batch.space)
@@ -96,7 +96,7 @@ def _no_value(key: bytes, value: object) -> InvalidError:
 
 
 def admit_key(key: bytes) -> None:
-    """Raises `InvalidError` unless the key is 1 to 512 bytes, its stamp not counted, and names a section."""
+    """Raise `InvalidError` unless the key is 1 to 512 bytes, its stamp not counted, and names a section."""
     if type(key) is not bytes:
         raise InvalidError(f"key {key!r} is {type(key).__name__}; a key is bytes")
     if not key or (
@@ -149,13 +149,13 @@ def _admit_conditions(batch: Batch) -> None:
 
 
 def admit_time(name: str, at_ms: int | None) -> None:
-    """Raises `InvalidError` unless this is None or a time in milliseconds."""
+    """Raise `InvalidError` unless this is None or a time in milliseconds."""
     if at_ms is not None and (type(at_ms) is not int or not 0 <= at_ms <= _LAST_REVISION):
         raise InvalidError(f"`{name}` is {at_ms!r}; it is milliseconds since 1970, or None")
 
 
 def admit_read(space: str, keys: Sequence[bytes], at_ms: int | None = None) -> None:
-    """Raises `InvalidError` unless these are at most 1,000 well-formed keys, and a time or none."""
+    """Raise `InvalidError` unless these are at most 1,000 well-formed keys, and a time or none."""
     admit_space(space)
     admit_time("at_ms", at_ms)
     if len(keys) > limits.READ_KEYS:
@@ -167,7 +167,7 @@ def admit_read(space: str, keys: Sequence[bytes], at_ms: int | None = None) -> N
 
 
 def admit_reading(space: str, size: int) -> None:
-    """Raises `InvalidError` when the values of one read have more than 8 MiB."""
+    """Raise `InvalidError` when the values of one read have more than 8 MiB."""
     if size > limits.READ_BYTES:
         raise InvalidError(
             f"a read of {space!r} found {size} bytes; at most {limits.READ_BYTES}: ask for fewer, or scan"
@@ -179,7 +179,7 @@ REPLACING_WRITES = limits.LOG_BYTES // limits.VALUE_BYTES
 
 
 def replaces_too_much(space: str) -> InvalidError:
-    """Returns the error of a batch whose replaced and deleted values no log could keep."""
+    """Return the error of a batch whose replaced and deleted values no log could keep."""
     return InvalidError(
         f"a batch on {space!r} replaces or deletes values that the log keeps, of more than "
         f"{limits.LOG_BYTES} bytes in all: split it"
@@ -187,7 +187,7 @@ def replaces_too_much(space: str) -> InvalidError:
 
 
 def admit_scan(space: str, prefix: bytes, after: bytes | None, limit: int, at_ms: int | None = None) -> None:
-    """Raises `InvalidError` unless the range is one of a single section."""
+    """Raise `InvalidError` unless the range is one of a single section."""
     admit_space(space)
     admit_key(prefix)
     if after is not None and not (type(after) is bytes and after.startswith(prefix)):
@@ -197,7 +197,7 @@ def admit_scan(space: str, prefix: bytes, after: bytes | None, limit: int, at_ms
 
 
 def admit_changes(space: str, after: int, limit: int) -> None:
-    """Raises `InvalidError` unless `after` is a revision and `limit` positive."""
+    """Raise `InvalidError` unless `after` is a revision and `limit` positive."""
     admit_space(space)
     if type(after) is not int or not 0 <= after <= _LAST_REVISION:
         raise InvalidError(f"`after` is {after!r}; a revision is 0 or more")
@@ -205,7 +205,7 @@ def admit_changes(space: str, after: int, limit: int) -> None:
 
 
 def admit_listing(prefix: str, after: str | None, limit: int) -> None:
-    """Raises `InvalidError` unless prefix and `after` are text that a name could start with."""
+    """Raise `InvalidError` unless prefix and `after` are text that a name could start with."""
     for name in (prefix, after):
         if name:
             admit_space(name)
@@ -213,7 +213,7 @@ def admit_listing(prefix: str, after: str | None, limit: int) -> None:
 
 
 def refuse_gone(space: str, after: int, *, floor: int, revision: int, url: str | None = None) -> None:
-    """Raises where the log of a space, from `floor` up to `revision`, cannot tell what came after a revision.
+    """Raise where the log of a space, from `floor` up to `revision`, cannot tell what came after a revision.
 
     Raises:
         CompactedError: The log starts above it.

@@ -19,7 +19,7 @@ from typing import ClassVar, Self, TypeVar, TypeVarTuple
 import msgspec
 
 from keepstate._clock import SYSTEM_CLOCK, Clock
-from keepstate._runner import Colour, Runner, Signal, Work, runner_of
+from keepstate._runner import Mode, Runner, Signal, Work, runner_of
 from keepstate.errors import (
     ClosedError,
     HistoryLostError,
@@ -30,12 +30,12 @@ from keepstate.errors import (
     UnsupportedError,
 )
 from keepstate.stores import admission
+from keepstate.stores.clock_leaps import AheadReport
 from keepstate.stores.combiner import Combiner
 from keepstate.stores.fairness import Turn
-from keepstate.stores.hints import HintBoard, HintListener
-from keepstate.stores.leaps import AheadReport
-from keepstate.stores.outage import Outage
-from keepstate.stores.patience import Patience, is_retryable, is_unanswered, is_verdict
+from keepstate.stores.hints import ChangeNotifier, HintListener
+from keepstate.stores.last_seen import SeenRevisions
+from keepstate.stores.outage import OutageLog
 from keepstate.stores.protocol import (
     TOKEN_RANDOM_BYTES,
     Applied,
@@ -51,7 +51,7 @@ from keepstate.stores.protocol import (
     question,
     token_after,
 )
-from keepstate.stores.seen import SeenRevisions
+from keepstate.stores.retry_budget import RetryBudget, is_retryable, is_unanswered, is_verdict
 
 T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
@@ -89,16 +89,16 @@ class StoreBase(ABC):
         self,
         *,
         url: str,
-        runner: Runner | Colour = "async",
+        runner: Runner | Mode = "async",
         clock: Clock = SYSTEM_CLOCK,
         retry_for_s: float = RETRY_FOR_S,
     ) -> None:
         self.url = url
         self._runner = runner_of(runner) if isinstance(runner, str) else runner
         self._clock, self._retry_for_s = clock, retry_for_s
-        self._outage, self._turn = Outage(url, retry_for_s, clock), Turn(self._runner, clock)
+        self._outage, self._turn = OutageLog(url, retry_for_s, clock), Turn(self._runner, clock)
         self._combiner = Combiner(self._runner, self._flush)
-        self._board = HintBoard(self._runner)
+        self._board = ChangeNotifier(self._runner)
         self._ahead = AheadReport(url, clock, self._second_clock_ms)
         self._capabilities: Capabilities | None = None
         self._waiter: Work | None = None
@@ -115,7 +115,7 @@ class StoreBase(ABC):
         self.warn_if_open()
 
     def warn_if_open(self) -> None:
-        """Warns, once, that who held it has dropped it and not closed it."""
+        """Warn, once, that who held it has dropped it and not closed it."""
         if getattr(self, "_is_open", False) and self._runner.is_home() and not self._has_warned:
             self._has_warned = True
             warnings.warn(
@@ -125,7 +125,7 @@ class StoreBase(ABC):
     # ---- opening and closing
 
     async def open(self) -> Self:
-        """Opens the store here, and returns it.
+        """Open the store here, and return it.
 
         Raises:
             StoreUnavailableError: It cannot be reached.
@@ -147,28 +147,28 @@ class StoreBase(ABC):
         return self._is_open
 
     @property
-    def colour(self) -> Colour:
-        """Returns `async` or `blocking`."""
-        return self._runner.colour
+    def mode(self) -> Mode:
+        """`async` or `blocking`."""
+        return self._runner.mode
 
     def twin(self, runner: Runner) -> StoreBase:
-        """Returns a store on the same data for another colour, not yet opened."""
+        """Return a store on the same data for another colour, not yet opened."""
         raise UnsupportedError(f"{self!r} has no twin in another colour; open its URL there")
 
     @property
     def capabilities(self) -> Capabilities:
-        """Returns what this opened store offers."""
+        """Return what this opened store offers."""
         if self._capabilities is None:
             raise ClosedError(f"{self!r} was never opened; open it first")
         return self._capabilities
 
     @property
     def flushes(self) -> int:
-        """Returns how often this handle flushed: fewer than its batches where it combined some."""
+        """Return how often this handle flushed: fewer than its batches where it combined some."""
         return self._combiner.flushes
 
     async def close(self) -> None:
-        """Ends the waiter, lets flushes end, and lets go of files and connections; twice is once."""
+        """End the waiter, lets flushes end, and let go of files and connections; twice is once."""
         with self._state:
             if not self._is_open:
                 return
@@ -192,7 +192,7 @@ class StoreBase(ABC):
     # ---- applying
 
     def admit(self, batches: Sequence[Batch]) -> list[int]:
-        """Returns the batches' sizes in bytes.
+        """Return the batches' sizes in bytes.
 
         Raises:
             InvalidError: A batch is malformed or over a limit.
@@ -201,11 +201,11 @@ class StoreBase(ABC):
         return [admission.admit_batch(batch) for batch in batches]
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Applies each batch whole or not at all, flushed together with those of other callers."""
+        """Apply each batch whole or not at all, flushed together with those of other callers."""
         return await self.apply_admitted(batches, self.admit(batches))
 
     async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Applies what was admitted; a wrapper may have made the values longer since."""
+        """Apply what was admitted; a wrapper may have made the values longer since."""
         if not self.retries:
             return await self._combiner.apply_all(batches, sizes)
         since_s = self._clock.monotonic_s()
@@ -227,9 +227,9 @@ class StoreBase(ABC):
         sizes: Sequence[int],
         known: Sequence[int],
         outcomes: list[Outcome],
-        patience: Patience,
+        patience: RetryBudget,
     ) -> None:
-        """Sends again what was not answered, until it is or time is up."""
+        """Send again what was not answered, until it is or time is up."""
         unknown: set[int] = set()
         while True:
             unknown |= {place for place, outcome in enumerate(outcomes) if is_unanswered(outcome)}
@@ -292,16 +292,16 @@ class StoreBase(ABC):
         return outcomes
 
     def hurry(self) -> None:
-        """Lets calls fail at once where they would be repeated: for who can do without an answer."""
+        """Let calls fail at once where they would be repeated: for who can do without an answer."""
         self._retry_for_s = 0.0
 
-    def _patience(self, since_s: float | None = None) -> Patience:
-        return Patience(self._retry_for_s, since_s=since_s, runner=self._runner, clock=self._clock)
+    def _patience(self, since_s: float | None = None) -> RetryBudget:
+        return RetryBudget(self._retry_for_s, since_s=since_s, runner=self._runner, clock=self._clock)
 
     # ---- reading
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
-        """Returns at most 1,000 entries and 8 MiB of values, all of one revision."""
+        """Return at most 1,000 entries and 8 MiB of values, all of one revision."""
         self._check_open()
         admission.admit_read(space, keys, at_ms)
         if not self.retries:
@@ -325,7 +325,7 @@ class StoreBase(ABC):
         reverse: bool = False,
         at_ms: int | None = None,
     ) -> Page:
-        """Returns entries whose key starts with `prefix`, in key order, after `after` in scan direction."""
+        """Return entries whose key starts with `prefix`, in key order, after `after` in scan direction."""
         self._check_open()
         admission.admit_scan(space, prefix, after, limit, at_ms)
         page = await self._repeated(self._scan, space, prefix, after, limit, reverse, at_ms)
@@ -334,38 +334,38 @@ class StoreBase(ABC):
         return page
 
     async def last_leap(self, space: str) -> Leap | None:
-        """Returns the last leap of the space's time, None for a space without a revision."""
+        """Return the last leap of the space's time, None for a space without a revision."""
         self._check_open()
         admission.admit_space(space)
         return await self._repeated(self._last_leap, space)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Returns what changed after a revision, in whole revisions."""
+        """Return what changed after a revision, in whole revisions."""
         self._check_open()
         admission.admit_changes(space, after, limit)
         return await self._repeated(self._changes, space, after, limit)
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
-        """Returns names of spaces that hold something, in the order of their UTF-8 bytes."""
+        """Return names of spaces that hold something, in the order of their UTF-8 bytes."""
         self._check_open()
         admission.admit_listing(prefix, after, limit)
         return await self._repeated(self._spaces, prefix, after, limit)
 
     async def drop(self, space: str) -> None:
-        """Removes entries, log and tokens as the space's next revision; an absent space stays absent."""
+        """Remove entries, log and tokens as the space's next revision; an absent space stays absent."""
         self._check_open()
         admission.admit_space(space)
         await self._repeated(self._drop, space, twice=False)
         self._board.hint(space)
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
-        """Removes up to `limit` expired entries of spaces whose names start so, and returns how many."""
+        """Remove up to `limit` expired entries of spaces whose names start so, and return how many."""
         self._check_open()
         admission.admit_listing(prefix, None, limit)
         return await self._repeated(self._sweep, prefix, limit)
 
     async def _repeated(self, call: Callable[[*Ts], Awaitable[T]], *arguments: *Ts, twice: bool = True) -> T:
-        """Asks again while the store is away; what may not be done `twice` only if it surely was not done."""
+        """Ask again while the store is away; what may not be done `twice` only if it surely was not done."""
         if not self.retries:
             if self._turn.is_over():
                 await self._turn.pass_on()
@@ -386,7 +386,7 @@ class StoreBase(ABC):
     # ---- hints
 
     def listen(self, spaces: Collection[str]) -> HintListener:
-        """Returns a listener that hears every hint of these spaces from now on."""
+        """Return a listener that hears every hint of these spaces from now on."""
         self._check_open()
         for space in spaces:
             admission.admit_space(space)
@@ -399,7 +399,7 @@ class StoreBase(ABC):
         return listener
 
     async def wait(self, spaces: Collection[str], timeout_s: float) -> None:
-        """Returns when one of the spaces may have changed, early or late."""
+        """Return when one of the spaces may have changed, early or late."""
         listener = self.listen(spaces)
         try:
             await listener.wait(timeout_s)
@@ -407,11 +407,11 @@ class StoreBase(ABC):
             listener.close()
 
     def hear(self, space: str) -> None:
-        """Takes the hint that a space has changed; in any thread."""
+        """Take the hint that a space has changed; in any thread."""
         self._board.hint(space)
 
     async def _wait_for_others(self, ended: Signal) -> None:
-        """Turns what others do into hints, while anybody listens."""
+        """Turn what others do into hints, while anybody listens."""
         try:
             await self._hint_of_others(ended)
         except BaseException:
@@ -447,40 +447,40 @@ class StoreBase(ABC):
 
     @abstractmethod
     async def _open(self) -> Capabilities:
-        """Opens files or connections and says what they offer."""
+        """Open files or connections and say what they offer."""
 
     @abstractmethod
     async def _close(self) -> None:
-        """Lets go of them."""
+        """Let go of them."""
 
     @abstractmethod
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Applies one flush."""
+        """Apply one flush."""
 
     @abstractmethod
     async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
-        """Reads entries, revision and now as of one moment; expiry is judged at `at_ms`, or now."""
+        """Read entries, revision and now as of one moment; expiry is judged at `at_ms`, or now."""
 
     @abstractmethod
     async def _scan(
         self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
     ) -> Page:
-        """Reads one page as of one moment; expiry is judged at `at_ms`, or now."""
+        """Read one page as of one moment; expiry is judged at `at_ms`, or now."""
 
     @abstractmethod
     async def _last_leap(self, space: str) -> Leap | None:
-        """Returns what the last write that moved the space's time on by more than an hour kept."""
+        """Return what the last write that moved the space's time on by more than an hour kept."""
 
     async def _second_clock_ms(self, space: str) -> int:
-        """Asks the store's second clock; this process has no other where a backend names none."""
+        """Ask the store's second clock; this process has no other where a backend names none."""
         return self._clock.now_ms()
 
     @abstractmethod
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
-        """Reads whole revisions of the log."""
+        """Read whole revisions of the log."""
 
     async def _wait(self, spaces: Collection[str], timeout_s: float) -> Collection[str]:
-        """Returns which of the spaces may have changed by others, at the latest after `timeout_s`.
+        """Return which of the spaces may have changed by others, at the latest after `timeout_s`.
 
         `self._nudge` is raised when somebody listens to more spaces, or the store closes.
         """
@@ -489,12 +489,12 @@ class StoreBase(ABC):
 
     @abstractmethod
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
-        """Lists spaces that hold something."""
+        """List spaces that hold something."""
 
     @abstractmethod
     async def _drop(self, space: str) -> None:
-        """Makes the space empty, if there is one."""
+        """Make the space empty, if there is one."""
 
     @abstractmethod
     async def _sweep(self, prefix: str, limit: int) -> int:
-        """Removes expired entries of spaces whose names start with `prefix`, and says how many."""
+        """Remove expired entries of spaces whose names start with `prefix`, and say how many."""

@@ -68,7 +68,7 @@ class Combiner:
         self.flushes = 0
 
     async def apply_all(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Returns the outcomes of batches of these sizes, in as many flushes as their limits need."""
+        """Return the outcomes of batches of these sizes, in as many flushes as their limits need."""
         if len(batches) == 1:
             return await self.apply(batches, sizes[0])
         outcomes: list[Outcome] = []
@@ -82,8 +82,8 @@ class Combiner:
         return outcomes
 
     async def apply(self, batches: Sequence[Batch], size_bytes: int) -> list[Outcome]:
-        """Returns the outcomes of the batches, flushed with whatever else was waiting."""
-        if self._runner.colour == "blocking":
+        """Return the outcomes of the batches, flushed with whatever else was waiting."""
+        if self._runner.mode == "blocking":
             return await self._apply_here(_Request(batches, size_bytes))
         if not self._flushing and not self._crowded:
             return await self._apply_alone(batches)
@@ -95,8 +95,8 @@ class Combiner:
         return request.result()
 
     async def drained(self) -> None:
-        """Returns when nothing waits or is being flushed."""
-        if self._runner.colour == "blocking":
+        """Return when nothing waits or is being flushed."""
+        if self._runner.mode == "blocking":
             with self._lead:
                 return
         while self._flushing or self._queue:
@@ -126,7 +126,7 @@ class Combiner:
     # ---- with tasks: alone, or one flusher as long as something waits
 
     async def _apply_alone(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Flushes in the caller's own task, while nobody else is about: a task costs as much as Redis.
+        """Flush in the caller's own task, while nobody else is about: a task costs as much as Redis.
 
         If the caller is cancelled here, the flush is only its own.
         """

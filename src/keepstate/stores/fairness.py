@@ -23,13 +23,13 @@ class Turn:
 
     def __init__(self, runner: Runner, clock: Clock) -> None:
         self._runner, self._clock = runner, clock
-        self._ends_s = inf if runner.colour == "blocking" else 0.0
+        self._ends_s = inf if runner.mode == "blocking" else 0.0
 
     def is_over(self) -> bool:
         """Whether the next call is to let other tasks run first."""
         return self._clock.monotonic_s() >= self._ends_s
 
     async def pass_on(self) -> None:
-        """Lets other tasks run once, and begins a turn."""
+        """Let other tasks run once, and begin a turn."""
         await self._runner.sleep(0)
         self._ends_s = self._clock.monotonic_s() + TURN_S

@@ -15,24 +15,24 @@ from keepstate._runner import Runner
 class HintListener:
     """Hears hints of its spaces, also while it is not waiting."""
 
-    def __init__(self, board: HintBoard, spaces: frozenset[str], runner: Runner) -> None:
+    def __init__(self, board: ChangeNotifier, spaces: frozenset[str], runner: Runner) -> None:
         self._board, self.spaces = board, spaces
         self._signal = runner.signal()
 
     def hear(self) -> None:
-        """Wakes who waits, or keeps the hint for the next wait."""
+        """Wake who waits, or keep the hint for the next wait."""
         self._signal.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Returns on the next hint, at once if one came since the last call, or after `timeout_s`."""
+        """Return on the next hint, at once if one came since the last call, or after `timeout_s`."""
         await self._signal.wait(timeout_s)
 
     def close(self) -> None:
-        """Stops listening."""
+        """Stop listening."""
         self._board.leave(self)
 
 
-class HintBoard:
+class ChangeNotifier:
     """The listeners of one handle, by space."""
 
     def __init__(self, runner: Runner) -> None:
@@ -42,7 +42,7 @@ class HintBoard:
         self._listeners: dict[str, dict[HintListener, None]] = {}
 
     def join(self, spaces: Collection[str]) -> HintListener:
-        """Returns a listener that hears every hint of these spaces from now on."""
+        """Return a listener that hears every hint of these spaces from now on."""
         listener = HintListener(self, frozenset(spaces), self._runner)
         with self._lock:
             for space in listener.spaces:
@@ -50,7 +50,7 @@ class HintBoard:
         return listener
 
     def leave(self, listener: HintListener) -> None:
-        """Forgets a listener; twice is once."""
+        """Forget a listener; twice is once."""
         with self._lock:
             for space in listener.spaces:
                 heard = self._listeners.get(space, {})
@@ -59,12 +59,12 @@ class HintBoard:
                     self._listeners.pop(space, None)
 
     def spaces(self) -> list[str]:
-        """Returns the spaces that somebody listens to."""
+        """Return the spaces that somebody listens to."""
         with self._lock:
             return list(self._listeners)
 
     def hint(self, space: str) -> None:
-        """Tells the listeners of a space, from any thread."""
+        """Tell the listeners of a space, from any thread."""
         if not self._listeners:
             return
         with self._lock:

@@ -21,7 +21,7 @@ class KeyIndex:
         self._lasts: list[bytes] = []
 
     def add(self, key: bytes) -> None:
-        """Adds a key that is not there."""
+        """Add a key that is not there."""
         if not self._chunks:
             self._chunks.append([key])
             self._lasts.append(key)
@@ -43,7 +43,7 @@ class KeyIndex:
         self._lasts[place : place + 1] = [chunk[half - 1], chunk[-1]]
 
     def remove(self, key: bytes) -> None:
-        """Removes a key that is there."""
+        """Remove a key that is there."""
         place = bisect_left(self._lasts, key)
         chunk = self._chunks[place]
         del chunk[bisect_left(chunk, key)]
@@ -53,7 +53,7 @@ class KeyIndex:
             del self._chunks[place], self._lasts[place]
 
     def upwards(self, prefix: bytes, after: bytes | None) -> Iterator[bytes]:
-        """Yields keys that start with `prefix` and lie above `after`, lowest first."""
+        """Yield keys that start with `prefix` and lie above `after`, lowest first."""
         start = prefix if after is None else after + b"\0"  # the least key above `after`
         for place in range(bisect_left(self._lasts, start), len(self._chunks)):
             chunk = self._chunks[place]
@@ -63,7 +63,7 @@ class KeyIndex:
                 yield chunk[i]
 
     def downwards(self, prefix: bytes, after: bytes | None) -> Iterator[bytes]:
-        """Yields keys that start with `prefix` and lie below `after`, highest first."""
+        """Yield keys that start with `prefix` and lie below `after`, highest first."""
         for place in range(self._last_place(prefix, after), -1, -1):
             chunk = self._chunks[place]
             for i in range(self._last_position(chunk, prefix, after), -1, -1):

@@ -24,7 +24,7 @@ from keepstate._runner import Runner
 from keepstate.errors import CompactedError, CorruptError, HistoryLostError, UnsupportedError
 from keepstate.stores.admission import admit_reading
 from keepstate.stores.base import StoreBase
-from keepstate.stores.leaps import leap_of
+from keepstate.stores.clock_leaps import leap_of
 from keepstate.stores.protocol import (
     CONTENT_NAMED,
     NONCE_BYTES,
@@ -56,27 +56,27 @@ class KeyValues(Protocol):
     """What a caller brings."""
 
     def get(self, key: str) -> bytes | None:
-        """Returns a value, None for none."""
+        """Return a value, None for none."""
         ...
 
     def set(self, key: str, value: bytes) -> None:
-        """Writes a value."""
+        """Write a value."""
         ...
 
     def delete(self, key: str) -> None:
-        """Removes a value; an absent one stays absent."""
+        """Remove a value; an absent one stays absent."""
         ...
 
     def keys(self, prefix: str = "") -> Iterable[str]:
-        """Returns the keys that start with a prefix, in any order."""
+        """Return the keys that start with a prefix, in any order."""
         ...
 
     def get_many(self, keys: Collection[str]) -> Mapping[str, bytes]:
-        """Returns the values that are there."""
+        """Return the values that are there."""
         ...
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
-        """Writes values."""
+        """Write values."""
         ...
 
 
@@ -85,7 +85,7 @@ class Swapping(Protocol):
     """The extra ability to write only over what is known to be there."""
 
     def cas(self, key: str, expected: bytes | None, value: bytes) -> bool:
-        """Writes a value if the present one is `expected`, None for none, and says whether it was."""
+        """Write a value if the present one is `expected`, None for none, and return whether it was."""
         ...
 
 
@@ -125,10 +125,10 @@ class KeyValueStore(StoreBase):
         return Capabilities(durability=Durability.PROCESS, shared=isinstance(self._values, Swapping))
 
     async def _close(self) -> None:
-        """Leaves the caller's store to the caller."""
+        """Leave the caller's store to the caller."""
 
     def admit(self, batches: Sequence[Batch]) -> list[int]:
-        """Returns the batches' sizes in bytes.
+        """Return the batches' sizes in bytes.
 
         Raises:
             UnsupportedError: A batch wants what needs more than a head.
@@ -176,7 +176,7 @@ class KeyValueStore(StoreBase):
         return None
 
     def _write(self, batch: Batch, head: _Head) -> list[str]:
-        """Writes objects, brings the head to the next revision, and returns what is to be deleted then."""
+        """Write objects, brings the head to the next revision, and return what is to be deleted then."""
         head.revision += 1
         head.nonce = self._clock.random_bytes(NONCE_BYTES)
         version = head.revision.to_bytes(_VERSION_BYTES)
@@ -336,7 +336,7 @@ def _found(key: bytes, head: _Head, objects: Mapping[bytes, Entry]) -> Entry | N
 
 
 def _actual(check: Check, entry: Entry | None) -> int | None:
-    """Returns what was found where the check fails, None where it holds."""
+    """Return what was found where the check fails, None where it holds."""
     if check.version is not None:
         actual = entry.version if entry else 0
         return None if actual == check.version else actual

@@ -9,7 +9,7 @@ UNKNOWN_START: Final = b"-" * 36
 
 
 def machine_start() -> bytes:
-    """Returns what names the machine's last start; dashes where the system does not tell."""
+    """Return what names the machine's last start; dashes where the system does not tell."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
     except OSError:

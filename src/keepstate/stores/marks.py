@@ -29,7 +29,7 @@ _NONCE_BITS: Final = 8 * NONCE_BYTES
 _NONCE_MASK: Final = (1 << _NONCE_BITS) - 1
 
 
-class Marks:
+class HighWaterMarks:
     """The highest mark seen of each space; for any number of threads.
 
     None is forgotten of itself: with it would go the promise that a loss is noticed, and nothing tells which
@@ -48,14 +48,14 @@ class Marks:
         self._losses: dict[str, int] = {}
 
     def of(self, space: str) -> Mark | None:
-        """Returns the highest mark seen there, or None if nothing was."""
+        """Return the highest mark seen there, or None if nothing was."""
         mark = self._recent.get(space)
         if mark is None and (packed := self._packed.get(space)) is not None:
             return Mark(packed >> _NONCE_BITS, (packed & _NONCE_MASK).to_bytes(NONCE_BYTES))
         return mark
 
     def saw(self, space: str, revision: int, nonce: bytes) -> None:
-        """Remembers a mark that the server told, if it is higher than the one known."""
+        """Remember a mark that the server told, if it is higher than the one known."""
         known = self.of(space)
         if revision == 0 or (known is not None and revision <= known.revision):
             return
@@ -72,11 +72,11 @@ class Marks:
         self._recent = {}
 
     def losses(self, space: str) -> int:
-        """Returns how often history of the space was found lost."""
+        """Return how often history of the space was found lost."""
         return self._losses.get(space, 0)
 
     def void(self, batches: Sequence[Batch], *, url: str) -> dict[int, HistoryLostError]:
-        """Returns errors for the batches, by their places, that build on what was read before a loss.
+        """Return errors for the batches, by their places, that build on what was read before a loss.
 
         To be asked after the marks were taken with which the others go: a loss noticed later meets those.
         """
@@ -89,7 +89,7 @@ class Marks:
         }
 
     def lost(self, space: str, mark: Mark, *, url: str) -> HistoryLostError:
-        """Forgets a mark that the server no longer has, and returns the error to raise.
+        """Forget a mark that the server no longer has, and return the error to raise.
 
         The next call works on what the server has now.
         """
@@ -118,7 +118,7 @@ async def applied_beside(
     batches: Sequence[Batch],
     apply: Callable[[Sequence[Batch]], Awaitable[list[Outcome]]],
 ) -> list[Outcome]:
-    """Returns what became of batches of which some are void: only the others are applied."""
+    """Return what became of batches of which some are void: only the others are applied."""
     others = [batch for place, batch in enumerate(batches) if place not in void]
     outcomes = iter(await apply(others) if others else ())
     return [void[place] if place in void else next(outcomes) for place in range(len(batches))]

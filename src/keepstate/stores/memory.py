@@ -13,7 +13,7 @@ from typing import ClassVar
 from weakref import ref
 
 from keepstate._clock import SYSTEM_CLOCK, Clock
-from keepstate._runner import Colour, Runner
+from keepstate._runner import Mode, Runner
 from keepstate.errors import InvalidError
 from keepstate.stores.admission import admit_read
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
@@ -46,7 +46,7 @@ class MemoryHeap:
         self._handles: tuple[ref[MemoryStore], ...] = ()
 
     def apply(self, batch: Batch, clock_ms: int) -> tuple[SpaceState, Outcome, Record | None]:
-        """Applies a batch to its space, which is made only if it leaves something there."""
+        """Apply a batch to its space, which is made only if it leaves something there."""
         state = self.spaces.get(batch.space)
         if state is not None:
             return state, *state.apply(batch, clock_ms)
@@ -57,21 +57,21 @@ class MemoryHeap:
         return state, outcome, record
 
     def seen(self, name: str) -> SpaceState:
-        """Returns the space to read from; asking for one does not make it."""
+        """Return the space to read from; asking for one does not make it."""
         return self.spaces.get(name) or SpaceState(self._nonce)
 
     def join(self, store: MemoryStore) -> None:
-        """Lets an opened store hear of changes for as long as it lives."""
+        """Let an opened store hear of changes for as long as it lives."""
         with self.lock:
             self._handles = (*(handle for handle in self._handles if handle() is not None), ref(store))
 
     def leave(self, store: MemoryStore) -> None:
-        """Lets it hear no more."""
+        """Let it hear no more."""
         with self.lock:
             self._handles = tuple(handle for handle in self._handles if handle() not in (None, store))
 
     def tell(self, space: str) -> None:
-        """Tells every opened store that a space has changed."""
+        """Tell every opened store that a space has changed."""
         for handle in self._handles:
             store = handle()
             if store is not None:
@@ -83,7 +83,7 @@ _naming = threading.Lock()
 
 
 def _forget_parent() -> None:
-    """Lets a forked child begin with nothing: a lock or a listener of its parent would never be let go."""
+    """Let a forked child begin with nothing: a lock or a listener of its parent would never be let go."""
     global _naming
     _named.clear()
     _naming = threading.Lock()
@@ -109,7 +109,7 @@ class MemoryStore(StoreBase):
         self,
         *,
         name: str = "",
-        runner: Runner | Colour = "async",
+        runner: Runner | Mode = "async",
         clock: Clock = SYSTEM_CLOCK,
         heap: MemoryHeap | None = None,
     ) -> None:
@@ -118,14 +118,14 @@ class MemoryStore(StoreBase):
 
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> MemoryStore:
-        """Returns the store that the URL names."""
+        """Return the store that the URL names."""
         url.refuse_options()
         if url.path or url.user is not None:
             raise InvalidError(f"{url} has more than a name; write memory:// or memory://NAME")
         return cls(name=url.host, runner=runner)
 
     def twin(self, runner: Runner) -> MemoryStore:
-        """Returns a store on the same spaces for another colour, not yet opened."""
+        """Return a store on the same spaces for another colour, not yet opened."""
         return MemoryStore(name=self._name, runner=runner, clock=self._clock, heap=self._heap)
 
     async def _open(self) -> Capabilities:
@@ -136,12 +136,12 @@ class MemoryStore(StoreBase):
         self._heap.leave(self)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Applies at once: there is no flush whose cost several batches could share."""
+        """Apply at once: there is no flush whose cost several batches could share."""
         self.admit(batches)
         return await self.apply_admitted(batches, ())
 
     async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Applies what was admitted."""
+        """Apply what was admitted."""
         if self._turn.is_over():
             await self._turn.pass_on()
         outcomes = self._apply_now(batches)
@@ -181,7 +181,7 @@ class MemoryStore(StoreBase):
         return outcomes
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
-        """Returns at most 1,000 entries and 8 MiB of values, all of one revision."""
+        """Return at most 1,000 entries and 8 MiB of values, all of one revision."""
         self._check_open()
         admit_read(space, keys, at_ms)
         if self._turn.is_over():

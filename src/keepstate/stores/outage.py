@@ -9,7 +9,7 @@ from keepstate._clock import Clock
 _log = logging.getLogger("keepstate.stores")
 
 
-class Outage:
+class OutageLog:
     """The time in which a store does not answer, however many calls ask again meanwhile.
 
     Args:
@@ -23,7 +23,7 @@ class Outage:
         self._since_s: float | None = None
 
     def goes_on(self, error: object) -> None:
-        """Tells that a call is about to ask again."""
+        """Tell that a call is about to ask again."""
         if self._since_s is None:
             self._since_s = self._clock.monotonic_s()
             _log.warning("calls are repeated for up to %g s each: %s", self._for_s, error)
@@ -31,7 +31,7 @@ class Outage:
             _log.debug("a call is repeated: %s", error)
 
     def ends(self) -> None:
-        """Tells that the store has answered, if that is news."""
+        """Tell that the store has answered, if that is news."""
         since_s, self._since_s = self._since_s, None
         if since_s is not None:
             _log.info("%s answers again, after %.1f s", self._url, self._clock.monotonic_s() - since_s)

@@ -125,7 +125,7 @@ class Batch(msgspec.Struct, frozen=True):
         at: Applies only if the space is at exactly this revision.
         token: Names the batch (1 to 64 bytes), so that a retry is not applied twice.
         retry_of: Marks a retry; the revision of the space known before the first attempt.
-        losses: What `NoticesLosses.losses` told before that was read what the batch builds on. If it has
+        losses: What `DetectsLosses.losses` told before that was read what the batch builds on. If it has
             changed since, a version may be that of a stranger's write, and the batch is refused.
         alive_until_ms: Goes with `at`: the least expiry among the entries that were read and that no check
             names. The batch is refused from that time on, because expiry takes no revision.
@@ -229,11 +229,11 @@ class Store(Protocol):
 
     @property
     def capabilities(self) -> Capabilities:
-        """Returns what this opened store offers."""
+        """Return what this opened store offers."""
         ...
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Applies each batch whole or not at all, and answers in the order given.
+        """Apply each batch whole or not at all, and answer in the order given.
 
         Batches of one space apply in the order given; batches of different spaces have no order. A batch's
         failure is its own.
@@ -245,7 +245,7 @@ class Store(Protocol):
         ...
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
-        """Returns at most 1,000 entries and 8 MiB of values, all of one revision.
+        """Return at most 1,000 entries and 8 MiB of values, all of one revision.
 
         Args:
             space: Where.
@@ -264,7 +264,7 @@ class Store(Protocol):
         reverse: bool = False,
         at_ms: int | None = None,
     ) -> Page:
-        """Returns entries whose key starts with `prefix`, in key order, after `after` in scan direction.
+        """Return entries whose key starts with `prefix`, in key order, after `after` in scan direction.
 
         A page ends at `limit` entries, 8 MiB or 1,024 rows looked at, whichever comes first. `at_ms` is the
         time at which expiry is judged, exactly; without it the space's present time.
@@ -272,7 +272,7 @@ class Store(Protocol):
         ...
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Returns what changed after a revision, and the nonces of the revisions that it names.
+        """Return what changed after a revision, and the nonces of the revisions that it names.
 
         An answer ends with the revision that reaches `limit` changes or 8 MiB.
 
@@ -283,26 +283,26 @@ class Store(Protocol):
         ...
 
     async def wait(self, spaces: Collection[str], timeout_s: float) -> None:
-        """Returns when one of the spaces may have changed, early or late; correctness never depends on it."""
+        """Return when one of the spaces may have changed, early or late; correctness never depends on it."""
         ...
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
-        """Returns names of spaces that hold something, in the order of their UTF-8 bytes."""
+        """Return names of spaces that hold something, in the order of their UTF-8 bytes."""
         ...
 
     async def drop(self, space: str) -> None:
-        """Removes entries, log and tokens as the space's next revision, from which it may continue."""
+        """Remove entries, log and tokens as the space's next revision, from which it may continue."""
         ...
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
-        """Removes up to `limit` expired entries as ordinary logged changes, and returns how many.
+        """Remove up to `limit` expired entries as ordinary logged changes, and return how many.
 
         Touches only spaces whose names start with `prefix`.
         """
         ...
 
     async def close(self) -> None:
-        """Ends what runs beside the caller and lets go of files and connections; twice is once."""
+        """End what runs beside the caller and let go of files and connections; twice is once."""
         ...
 
 
@@ -310,11 +310,11 @@ class Listener(Protocol):
     """Hears that one of its spaces may have changed since the last time it was asked."""
 
     async def wait(self, timeout_s: float) -> None:
-        """Returns on the next hint, at once if one came since the last call, or after `timeout_s`."""
+        """Return on the next hint, at once if one came since the last call, or after `timeout_s`."""
         ...
 
     def close(self) -> None:
-        """Stops listening."""
+        """Stop listening."""
         ...
 
 
@@ -323,12 +323,12 @@ class Listening(Protocol):
     """The extra ability of a store to hold a hint for a listener that is not waiting just then."""
 
     def listen(self, spaces: Collection[str]) -> Listener:
-        """Returns a listener that hears every hint from now on."""
+        """Return a listener that hears every hint from now on."""
         ...
 
 
 @runtime_checkable
-class NoticesLosses(Protocol):
+class DetectsLosses(Protocol):
     """The extra ability of a store whose server may forget to say how often it did.
 
     The call that notices a loss raises `HistoryLostError`, and only that one: by this number everybody else
@@ -336,7 +336,7 @@ class NoticesLosses(Protocol):
     """
 
     def losses(self, space: str) -> int:
-        """Returns in how many cases this handle found that the space had lost history."""
+        """Return in how many cases this handle found that the space had lost history."""
         ...
 
 
@@ -345,11 +345,11 @@ class TellsMarks(Protocol):
     """The extra ability of a store on a server to tell whether a space has a revision that was seen once."""
 
     def mark(self, space: str) -> Mark | None:
-        """Returns the highest mark that this handle has seen of the space; asks nobody."""
+        """Return the highest mark that this handle has seen of the space; asks nobody."""
         ...
 
     async def changes_under(self, space: str, mark: Mark, after: int, *, limit: int = 1024) -> Changes:
-        """Returns what changed after a revision, if the space has this mark.
+        """Return what changed after a revision, if the space has this mark.
 
         Raises:
             CompactedError: `after` is below the log's floor.
@@ -363,22 +363,22 @@ class TellsLeaps(Protocol):
     """The extra ability of a store to tell when the time of a space leapt."""
 
     async def last_leap(self, space: str) -> Leap | None:
-        """Returns the last leap of the space's time, None for a space without a revision; a drop keeps it."""
+        """Return the last leap of the space's time, None for a space without a revision; a drop keeps it."""
         ...
 
 
 @runtime_checkable
-class Coloured(Protocol):
+class HasMode(Protocol):
     """What a store tells of where it may be used."""
 
     @property
     def url(self) -> str:
-        """Returns what names the store, without a password."""
+        """Return what names the store, without a password."""
         ...
 
     @property
-    def colour(self) -> Literal["async", "blocking"]:
-        """Returns the colour of code that it works in."""
+    def mode(self) -> Literal["async", "blocking"]:
+        """The colour of code that it works in."""
         ...
 
 
@@ -400,7 +400,7 @@ class Inspected(Protocol):
     """The extra ability of a store to tell which settings beneath it decide what it keeps."""
 
     async def settings(self) -> Sequence[Setting]:
-        """Returns the settings as they are now."""
+        """Return the settings as they are now."""
         ...
 
 
@@ -409,7 +409,7 @@ class NamesObjects(Protocol):
     """The extra ability of a store to name what is named by its content, where a digest would tell it."""
 
     def object_name(self, space: str, content: bytes) -> bytes | None:
-        """Returns the name: the same for the same content in one space, as long as a digest.
+        """Return the name: the same for the same content in one space, as long as a digest.
 
         None is what a wrapper tells where its store would let a digest be the name.
         """
@@ -421,7 +421,7 @@ class ReplacesKeys(Protocol):
     """The extra ability of a store to encrypt again, under its newest key."""
 
     async def rotate(self, prefix: str = "") -> int:
-        """Returns how many values stood under an older key, in spaces whose names start with `prefix`."""
+        """Return how many values stood under an older key, in spaces whose names start with `prefix`."""
         ...
 
 
@@ -447,12 +447,12 @@ _TOKEN_MARK: Final = b"ks1"
 
 
 def token_after(revision: int, random: bytes) -> bytes:
-    """Returns a token that carries a revision before its batch, for any process to ask for its outcome."""
+    """Return a token that carries a revision before its batch, for any process to ask for its outcome."""
     return _TOKEN_MARK + revision.to_bytes(8, "big") + random
 
 
 def question(space: str, token: bytes, retry_of: int) -> Batch:
-    """Returns a retry that cannot apply: it is answered what became of the token's batch.
+    """Return a retry that cannot apply: it is answered what became of the token's batch.
 
     Its refusal is kept under the token, and meets a late original too.
     """
@@ -460,7 +460,7 @@ def question(space: str, token: bytes, retry_of: int) -> Batch:
 
 
 def known_before(token: bytes) -> int:
-    """Returns a revision before the token's batch was first sent; 0 for a token of a caller's own."""
+    """Return a revision before the token's batch was first sent; 0 for a token of a caller's own."""
     if token.startswith(_TOKEN_MARK) and len(token) == len(_TOKEN_MARK) + 8 + TOKEN_RANDOM_BYTES:
         return int.from_bytes(token[len(_TOKEN_MARK) : -TOKEN_RANDOM_BYTES], "big")
     return 0

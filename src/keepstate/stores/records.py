@@ -37,7 +37,7 @@ Logged = tuple[Record, Sequence[bytes | None], int]
 
 
 def weigh(record: Record, olds: Sequence[bytes | None]) -> Logged:
-    """Returns a record as the log keeps it, with its weight and without values that the log does not tell."""
+    """Return a record as the log keeps it, with its weight and without values that the log does not tell."""
     if olds is NOTHING_REPLACED:  # one entry, which the log tells without its value
         entry = record.entries[0]
         told = record if len(entry.value) <= _UNTOLD_BYTES else _without_untold(record)
@@ -56,7 +56,7 @@ def weigh(record: Record, olds: Sequence[bytes | None]) -> Logged:
 
 
 def _without_untold(record: Record) -> Record:
-    """Returns the record without values that the log does not tell, so that they go when replaced."""
+    """Return the record without values that the log does not tell, so that they go when replaced."""
     told = [
         entry if entry.key[0] == WITH_VALUES else Entry(entry.key, b"", entry.version, entry.created)
         for entry in record.entries
@@ -65,7 +65,7 @@ def _without_untold(record: Record) -> Record:
 
 
 def changes_of(record: Record, olds: Sequence[bytes | None]) -> Iterator[Change]:
-    """Yields the changes that the log tells of a record."""
+    """Yield the changes that the log tells of a record."""
     for entry, old in zip(record.entries, olds, strict=False):
         if entry.key[0] != OBJECTS:
             new = entry.value if entry.key[0] == WITH_VALUES else None

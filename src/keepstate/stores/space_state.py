@@ -14,8 +14,8 @@ from heapq import heapify, heappop, heappush
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate.errors import InvalidError, OutcomeUnknownError
 from keepstate.stores.admission import REPLACING_WRITES, admit_reading, refuse_gone, replaces_too_much
+from keepstate.stores.clock_leaps import leap_of
 from keepstate.stores.key_index import KeyIndex
-from keepstate.stores.leaps import leap_of
 from keepstate.stores.protocol import (
     NONCE_BYTES,
     Applied,
@@ -100,7 +100,7 @@ class SpaceState:
         return bool(self._expiry)
 
     def now_ms(self, clock_ms: int) -> int:
-        """Returns the space's time: the clock's, or its own last if that is later."""
+        """Return the space's time: the clock's, or its own last if that is later."""
         if clock_ms > self.clock_ms:
             self.clock_ms = clock_ms
         return self.clock_ms
@@ -108,7 +108,7 @@ class SpaceState:
     # ---- judging and applying
 
     def apply(self, batch: Batch, clock_ms: int) -> tuple[Outcome, Record | None]:
-        """Judges the batch and applies it; the record is None where no revision was taken."""
+        """Judge the batch and apply it; the record is None where no revision was taken."""
         if self._unfinished is not None:
             self._mend()
         if clock_ms > self.clock_ms:
@@ -140,7 +140,7 @@ class SpaceState:
         return None
 
     def _keep(self, batch: Batch, outcome: Outcome, now_ms: int) -> None:
-        """Keeps a retry's outcome beyond the log, so that its late original gets the same answer."""
+        """Keep a retry's outcome beyond the log, so that its late original gets the same answer."""
         if batch.retry_of is None or batch.token is None:
             return
         self._forget_retries(now_ms)
@@ -222,11 +222,11 @@ class SpaceState:
         return Record(revision, now_ms, written, deleted, batch.token, False, nonce)
 
     def _next_nonce(self) -> bytes:
-        """Returns the nonce of the revision that is being made."""
+        """Return the nonce of the revision that is being made."""
         return self.nonce or SYSTEM_CLOCK.random_bytes(NONCE_BYTES)
 
     def sweep(self, clock_ms: int, limit: int) -> Record | None:
-        """Removes up to `limit` expired entries, and no more than a batch may hold, as the next revision."""
+        """Remove up to `limit` expired entries, and no more than a batch may hold, as the next revision."""
         if self._unfinished is not None:
             self._mend()
         if not self._expiry or self._expiry[0][0] > max(clock_ms, self.clock_ms):
@@ -259,7 +259,7 @@ class SpaceState:
         return record
 
     def drop(self, clock_ms: int) -> Record:
-        """Empties the space as its next revision, below which nothing can be asked for."""
+        """Empty the space as its next revision, below which nothing can be asked for."""
         if self._unfinished is not None:
             self._mend()
         now_ms, nonce = self.now_ms(clock_ms), self._next_nonce()
@@ -270,7 +270,7 @@ class SpaceState:
     # ---- replaying
 
     def install(self, record: Record) -> None:
-        """Makes a record's revision the present one."""
+        """Make a record's revision the present one."""
         if record.dropped:
             self._forget(record)
             return
@@ -285,7 +285,7 @@ class SpaceState:
             raise
 
     def _replaced(self, record: Record) -> Sequence[bytes | None]:
-        """Returns what the log keeps beside the record: the values before, of section `02`."""
+        """Return what the log keeps beside the record: the values before, of section `02`."""
         if not record.deleted and len(record.entries) == 1 and record.entries[0].key[0] != WITH_VALUES:
             return NOTHING_REPLACED
         olds: list[bytes | None] = []
@@ -321,7 +321,7 @@ class SpaceState:
             self._cut_log()
 
     def _move_on(self, record: Record) -> None:
-        """Takes the time of a record; doing it again changes nothing."""
+        """Take the time of a record; doing it again changes nothing."""
         if (leap := leap_of(record.revision, self.written_ms, record.now_ms)) is not None:
             self.leap = leap
         self.written_ms = record.now_ms
@@ -350,7 +350,7 @@ class SpaceState:
         return expiring
 
     def _mend(self) -> None:
-        """Completes what was interrupted anywhere; to be interrupted in here does no harm."""
+        """Complete what was interrupted anywhere; to be interrupted in here does no harm."""
         record, olds = self._unfinished or (None, ())
         if record is not None:
             for entry in record.entries:
@@ -387,14 +387,14 @@ class SpaceState:
     # ---- reading
 
     def live(self, key: bytes, now_ms: int) -> Entry | None:
-        """Returns the entry unless it is absent or expired."""
+        """Return the entry unless it is absent or expired."""
         entry = self.entries.get(key)
         if entry is None or (entry.expires_at_ms is not None and entry.expires_at_ms <= now_ms):
             return None
         return entry
 
     def read(self, space: str, keys: Sequence[bytes], clock_ms: int, at_ms: int | None = None) -> Reading:
-        """Returns the entries of these keys that are live at a time, or now."""
+        """Return the entries of these keys that are live at a time, or now."""
         if self._unfinished is not None:
             self._mend()
         now_ms = self.now_ms(clock_ms)
@@ -416,7 +416,7 @@ class SpaceState:
         clock_ms: int,
         at_ms: int | None = None,
     ) -> Page:
-        """Returns the next page of entries that are live at a time, or now."""
+        """Return the next page of entries that are live at a time, or now."""
         if self._unfinished is not None:
             self._mend()
         now_ms = self.now_ms(clock_ms)
@@ -439,7 +439,7 @@ class SpaceState:
         return Page(found, None, self.revision, now_ms, self._nonce_of(self.revision))
 
     def changes(self, space: str, after: int, limit: int) -> Changes:
-        """Returns whole logged revisions above `after`."""
+        """Return whole logged revisions above `after`."""
         if self._unfinished is not None:
             self._mend()
         refuse_gone(space, after, floor=self.floor, revision=self.revision)
@@ -455,7 +455,7 @@ class SpaceState:
         return Changes(items, upto, self.floor, nonces)
 
     def _nonce_of(self, revision: int) -> bytes:
-        """Returns the nonce of a revision from the floor on."""
+        """Return the nonce of a revision from the floor on."""
         if revision == self._floor_mark.revision:
             return self._floor_mark.nonce
         return self._log[revision - self._log[0][0].revision][0].nonce

@@ -22,7 +22,7 @@ class SpaceTable(dict[str, S]):
         """The names that there were at the last listing, in order."""
 
     def page(self, prefix: str, after: str | None, limit: int) -> list[str]:
-        """Returns the names of spaces that hold something, in the order of their UTF-8 bytes."""
+        """Return the names of spaces that hold something, in the order of their UTF-8 bytes."""
         if len(self._names) != len(self):
             names = [*self._names, *islice(self, len(self._names), None)]  # the new ones come last in a dict
             names.sort()

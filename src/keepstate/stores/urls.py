@@ -66,7 +66,7 @@ class OpensUrls(Protocol):
     """What a backend's class offers to be found by its URL."""
 
     def from_url(self, url: StoreUrl, *, runner: Runner) -> StoreBase:
-        """Returns the store that the URL names, or a wrapper that does the same, not yet opened."""
+        """Return the store that the URL names, or a wrapper that does the same, not yet opened."""
         ...
 
 
@@ -134,18 +134,18 @@ class StoreUrl(msgspec.Struct, frozen=True):
 
     @property
     def _shown_user(self) -> str:
-        """Returns the user, unless it is more likely a password: Redis knows no user without one."""
+        """The user, unless it is more likely a password: Redis knows no user without one."""
         user = self.user or ""
         is_user = self.password or (self.backend == "postgresql" and _USER.fullmatch(user))
         return quote(user) if is_user else "…"
 
     @property
     def backend(self) -> str:
-        """Returns the scheme of the store that keeps what is written."""
+        """The scheme of the store that keeps what is written."""
         return self.scheme.removeprefix(TIERED)
 
     def options_as(self, kind: type[T], *, beside: frozenset[str] = frozenset()) -> T:
-        """Returns the options as a struct of typed fields.
+        """Return the options as a struct of typed fields.
 
         Args:
             kind: A `msgspec.Struct` whose fields are the known options.
@@ -172,7 +172,7 @@ class StoreUrl(msgspec.Struct, frozen=True):
             ) from error
 
     def refuse_options(self) -> None:
-        """Raises `InvalidError` if any option is given."""
+        """Raise `InvalidError` if any option is given."""
         if self.options:
             raise InvalidError(f"{self.scheme}:// has no options, but {', '.join(self.options)} was given")
 
@@ -202,7 +202,7 @@ def _shown_option(value: str) -> str:
 
 
 def _start(text: str) -> str:
-    """Returns the scheme of a text that is no URL, if it has one."""
+    """Return the scheme of a text that is no URL, if it has one."""
     scheme, found, _ = text.partition("://")
     return f"{scheme}://…" if found and _SCHEME.fullmatch(scheme) else "…"
 
@@ -228,7 +228,7 @@ def _fits(given: Mapping[str, str], field: msgspec.structs.FieldInfo) -> bool:
 
 
 def _wanted(kind: Any) -> str | None:
-    """Returns which values an option may have, where they are few."""
+    """Return which values an option may have, where they are few."""
     if kind is bool:
         return "it is 1 or 0, true or false"
     if get_origin(kind) is Literal:
@@ -237,7 +237,7 @@ def _wanted(kind: Any) -> str | None:
 
 
 def _scheme_of(text: str) -> str:
-    """Returns the scheme that a URL begins with, by the name that a store has here."""
+    """Return the scheme that a URL begins with, by the name that a store has here."""
     scheme = text.partition("://")[0]
     tier = TIERED if scheme.lower().startswith(TIERED) else ""
     return tier + _backend_of(scheme)
@@ -249,7 +249,7 @@ def _backend_of(scheme: str) -> str:
 
 
 def _not_a_url(text: str) -> str:
-    """Returns what to write instead of a text that is no URL: most often it is a path."""
+    """Return what to write instead of a text that is no URL: most often it is a path."""
     names_backend = text.partition("//")[0].lower() in {*BACKENDS, *_ALIASES}
     if not names_backend and _WORD.fullmatch(text):
         return f"{text!r} is no store URL; one looks like sqlite:///agents.db or memory://"
@@ -265,18 +265,13 @@ def _suggested(text: str) -> str:
     return f"write sqlite:///{path} (three slashes, then the path), or give pathlib.Path({text!r})"
 
 
-def store_class(scheme: str) -> OpensUrls:
-    """Returns the class that opens a scheme's URLs.
+def backend_class(scheme: str) -> OpensUrls:
+    """Return the class that opens a scheme's URLs.
 
     Raises:
         InvalidError: No backend has this scheme; the known ones are listed.
         MissingExtraError: The backend's driver is not installed.
     """
-    if scheme.startswith(TIERED):
-        store_class(scheme.removeprefix(TIERED))
-        tiered: Any = import_module("keepstate.stores.wrappers.tiered")
-        wrapper: OpensUrls = tiered.TieredStore
-        return wrapper
     if scheme in BACKENDS:
         module, name = BACKENDS[scheme]
         loaded: Any = import_module(module)
@@ -291,7 +286,7 @@ def store_class(scheme: str) -> OpensUrls:
 
 
 def missing_extra(scheme: str, package: str, extra: str, error: ImportError) -> MissingExtraError:
-    """Returns the error that names the command to install a driver."""
+    """Return the error that names the command to install a driver."""
     install = f"pip install 'keepstate[{extra}]'"
     made = MissingExtraError(f"{scheme}:// needs {package}: {install}", install=install)
     made.__cause__ = error

@@ -1,6 +1,6 @@
 """HOW is it used without `await`? The blocking twin of each asynchronous class, by the same name.
 
-`open(url)` opens a store; `of(ks)`, or `ks.sync`, is the blocking twin of a handle that was opened for an
+`open(url)` opens a store; `of(ks)`, is the blocking twin of a handle that was opened for an
 event loop. Invariant: a twin holds the asynchronous object over drivers that block, drives each call to its
 end in the calling thread, and has no state of its own. Threads may share it.
 
@@ -10,13 +10,13 @@ To add one: name the class in `tools/twins.py`, run `tools/generate_sync.py`, an
 from keepstate.sync.checkout import Checkout
 from keepstate.sync.documents import Document, Documents
 from keepstate.sync.draft import Draft
-from keepstate.sync.events import Events
+from keepstate.sync.events import Events, EventStream
 from keepstate.sync.history import History
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.lease import Lease, Leases
 from keepstate.sync.managers.agents import AgentStateStore
+from keepstate.sync.managers.agents_recovery import AgentRecoveryManager
 from keepstate.sync.managers.knowledge import KnowledgeStateManager
-from keepstate.sync.managers.recovery import AgentRecoveryManager
 from keepstate.sync.managers.speech import SpeechStateManager
 from keepstate.sync.managers.state import StateManager
 from keepstate.sync.managers.teams import OrchestrationStateManager
@@ -29,13 +29,12 @@ from keepstate.sync.sessions.bounded import BoundedState
 from keepstate.sync.sessions.conversation import Conversation
 from keepstate.sync.sessions.machine import AgentStateMachine
 from keepstate.sync.sessions.session import Session
-from keepstate.sync.sessions.sweeping import Sessions
+from keepstate.sync.sessions.sweep import Sessions
 from keepstate.sync.sessions.threads import ThreadMessages, Threads
 from keepstate.sync.sessions.user import UserState
 from keepstate.sync.sessions.validated import ValidatedState
 from keepstate.sync.sessions.versioned import VersionedState
 from keepstate.sync.space import Space
-from keepstate.sync.streams import EventStream
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.typed.changes import StateWatch
 from keepstate.sync.typed.profiles import ProfileAccess

@@ -10,7 +10,7 @@ from typing import Any
 
 from keepstate.engine.history import checkout as engine
 from keepstate.engine.history.commits import Commit
-from keepstate.sync.loading import Loaded
+from keepstate.sync.loaded_state import Loaded
 
 
 class Checkout(Loaded[engine.Checkout], Mapping[str, Any]):
@@ -28,7 +28,7 @@ class Checkout(Loaded[engine.Checkout], Mapping[str, Any]):
         return self._inner.commit
 
     def __getitem__(self, key: str | tuple[Any, ...]) -> Any:
-        """Returns a copy of the value of a key; with a tuple, of what that path leads to.
+        """Return a copy of the value of a key; with a tuple, of what that path leads to.
 
         To walk a long list take it once, or iterate over it: each `checkout["list"]` is another one.
 
@@ -45,29 +45,29 @@ class Checkout(Loaded[engine.Checkout], Mapping[str, Any]):
         return len(self._inner)
 
     def __setitem__(self, key: str, value: object) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         self._inner[key] = value
 
     def __delitem__(self, key: str) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         del self._inner[key]
 
     def update(self, *args: object, **kwargs: object) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         self._inner.update(*args, **kwargs)
 
     def setdefault(self, key: str, default: object = None) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         self._inner.setdefault(key, default)
 
     def pop(self, key: str, default: object = None) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         self._inner.pop(key, default)
 
     def popitem(self) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         self._inner.popitem()
 
     def clear(self) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         self._inner.clear()

@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.engine.documents`.
+"""Blocking twins of `keepstate.engine.documents.documents`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -9,9 +9,9 @@ from collections.abc import Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar, overload
 
 from keepstate._finish import entered, finish, finish_each
-from keepstate.engine import documents as engine
-from keepstate.engine.documents import MISSING, Change, DocumentEntry, Missing, Patch
-from keepstate.sync.twin import Twin, entered_once
+from keepstate.engine.documents import documents as engine
+from keepstate.engine.documents.documents import MISSING, Change, DocumentEntry, Missing, Patch
+from keepstate.sync.twin import Twin, single_use
 from keepstate.sync.watch import Watch
 
 T = TypeVar("T")
@@ -27,7 +27,7 @@ class Documents(Twin[engine.Documents]):
     @overload
     def get(self, key: str, default: T, *, type: type[T]) -> T: ...
     def get(self, key: str, default: Any = None, *, type: Any = None) -> Any:
-        """Returns a copy of a document's value, or the default if it is absent.
+        """Return a copy of a document's value, or the default if it is absent.
 
         Args:
             key: Its name; 1 to 512 bytes of UTF-8.
@@ -46,13 +46,13 @@ class Documents(Twin[engine.Documents]):
     @overload
     def entry(self, key: str, *, type: type[T]) -> DocumentEntry[T] | None: ...
     def entry(self, key: str, *, type: Any = None) -> DocumentEntry[Any] | None:
-        """Returns a document with its version, or None if it is absent."""
+        """Return a document with its version, or None if it is absent."""
         entry: Any = self._inner.entry
         answer: DocumentEntry[Any] | None = finish(entry(key, type=type))
         return answer
 
     def entries(self, *keys: str) -> dict[str, DocumentEntry[Any]]:
-        """Returns those of the named documents that are there, by name: of one revision, in one round trip.
+        """Return those of the named documents that are there, by name: of one revision, in one round trip.
 
         Args:
             keys: At most 1,000 names.
@@ -67,7 +67,7 @@ class Documents(Twin[engine.Documents]):
         expected_version: str | int | None = None,
         ttl_s: float | None = None,
     ) -> int:
-        """Writes a document.
+        """Write a document.
 
         Args:
             key: Its name; 1 to 512 bytes of UTF-8.
@@ -88,7 +88,7 @@ class Documents(Twin[engine.Documents]):
         return finish(self._inner.put(key, value, expected_version=expected_version, ttl_s=ttl_s))
 
     def update(self, key: str, patch: Patch | Change, *, default: object = MISSING) -> Any:
-        """Changes a document, again and again until nobody else has changed it meanwhile.
+        """Change a document, again and again until nobody else has changed it meanwhile.
 
         Args:
             key: Its name.
@@ -109,15 +109,15 @@ class Documents(Twin[engine.Documents]):
         return finish(self._inner.update(key, patch, default=default))
 
     def delete(self, key: str) -> bool:
-        """Removes a document, and returns whether it existed."""
+        """Remove a document, and return whether it existed."""
         return finish(self._inner.delete(key))
 
     def document(self, key: str, type: type[T]) -> Document[T]:
-        """Returns a handle on one document of a known type; asks the store nothing."""
+        """Return a handle on one document of a known type; asks the store nothing."""
         return Document(self._inner.document(key, type))
 
     def keys(self, pattern: str = "*", *, after: str | None = None) -> Iterator[str]:
-        """Yields the names that fit a pattern, in the order of their UTF-8 bytes.
+        """Yield the names that fit a pattern, in the order of their UTF-8 bytes.
 
         Args:
             pattern: `*` any text, `?` one character, `[a-z]` one of a set; a backslash makes the next one
@@ -127,7 +127,7 @@ class Documents(Twin[engine.Documents]):
         return finish_each(self._inner.keys(pattern, after=after))
 
     def items(self, pattern: str = "*", *, after: str | None = None) -> Iterator[tuple[str, Any]]:
-        """Yields names and values that fit a pattern, in the order of their names; see `keys`.
+        """Yield names and values that fit a pattern, in the order of their names; see `keys`.
 
         Each value is one that its document really had; only inside a transaction are they all of one moment.
         A document that cannot be read ends the iteration. The error's `key` names it, and `items(after=key)`
@@ -139,11 +139,11 @@ class Documents(Twin[engine.Documents]):
         """
         return finish_each(self._inner.items(pattern, after=after))
 
-    @entered_once
+    @single_use
     def watch(
         self, pattern: str = "*", *, after: str | int | None = None, timeout_s: float | None = None
     ) -> Generator[Watch]:
-        """Yields an iterator over changes of documents that fit a pattern: in order, exact, none missing.
+        """Yield an iterator over changes of documents that fit a pattern: in order, exact, none missing.
 
         A change that cannot be read, of a class that is not registered here, raises from the iterator in its
         place, and asking again goes on after it.
@@ -181,7 +181,7 @@ class Document(Twin[engine.Document[T]], Generic[T]):
     @overload
     def get(self, default: T) -> T: ...
     def get(self, default: T | None = None) -> T | None:
-        """Returns its value, or the default if it is absent.
+        """Return its value, or the default if it is absent.
 
         Raises:
             InvalidError: What is stored is no such type.
@@ -191,11 +191,11 @@ class Document(Twin[engine.Document[T]], Generic[T]):
         return answer
 
     def entry(self) -> DocumentEntry[T] | None:
-        """Returns its value and version, or None if it is absent."""
+        """Return its value and version, or None if it is absent."""
         return finish(self._inner.entry())
 
     def put(self, value: T, *, expected_version: str | int | None = None, ttl_s: float | None = None) -> int:
-        """Writes it, and returns its version; see `Documents.put`.
+        """Write it, and return its version; see `Documents.put`.
 
         Raises:
             InvalidError: The value is no such type.
@@ -203,9 +203,9 @@ class Document(Twin[engine.Document[T]], Generic[T]):
         return finish(self._inner.put(value, expected_version=expected_version, ttl_s=ttl_s))
 
     def update(self, change: Callable[[T], T], *, default: T | Missing = MISSING) -> T:
-        """Changes it, and returns its new value; see `Documents.update`."""
+        """Change it, and return its new value; see `Documents.update`."""
         return finish(self._inner.update(change, default=default))
 
     def delete(self) -> bool:
-        """Removes it, and returns whether it existed."""
+        """Remove it, and return whether it existed."""
         return finish(self._inner.delete())

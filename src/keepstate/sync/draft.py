@@ -10,10 +10,10 @@ from typing import Any
 
 from keepstate._finish import finish
 from keepstate.engine.history import draft as engine
+from keepstate.engine.history.commit_request import OnConflict
 from keepstate.engine.history.commits import Commit
-from keepstate.engine.history.committing import OnConflict
-from keepstate.engine.history.merging import MergeRules
-from keepstate.sync.loading import Loaded
+from keepstate.engine.history.merge import MergeRules
+from keepstate.sync.loaded_state import Loaded
 
 
 class Draft(Loaded[engine.Draft], MutableMapping[str, Any]):
@@ -38,7 +38,7 @@ class Draft(Loaded[engine.Draft], MutableMapping[str, Any]):
         return self._inner.base
 
     def __getitem__(self, key: str) -> Any:
-        """Returns the value of a key, the same object each time.
+        """Return the value of a key, the same object each time.
 
         Raises:
             NotFoundError: There is none.
@@ -47,11 +47,11 @@ class Draft(Loaded[engine.Draft], MutableMapping[str, Any]):
         return self._inner[key]
 
     def __setitem__(self, key: str, value: object) -> None:
-        """Sets a key; what it had before need not be loaded."""
+        """Set a key; what it had before need not be loaded."""
         self._inner[key] = value
 
     def __delitem__(self, key: str) -> None:
-        """Removes a key.
+        """Remove a key.
 
         Raises:
             NotFoundError: There is none.
@@ -73,7 +73,7 @@ class Draft(Loaded[engine.Draft], MutableMapping[str, Any]):
         on_conflict: OnConflict = "raise",
         rules: MergeRules | None = None,
     ) -> Commit:
-        """Commits the state, and returns the commit that the branch is on now; the draft goes on from there.
+        """Commit the state, and return the commit that the branch is on now; the draft goes on from there.
 
         Each call makes a commit, also if nothing was changed: the moment was asked for. Calls at once take
         turns.

@@ -10,17 +10,17 @@ from typing import Any
 
 from keepstate._finish import finish, finish_each
 from keepstate.engine.history import history as engine
+from keepstate.engine.history.commit_request import OnConflict
 from keepstate.engine.history.commits import Blame, Branch, Commit, Difference, Tag
-from keepstate.engine.history.committing import OnConflict
 from keepstate.engine.history.heads import MAIN
-from keepstate.engine.history.loading import Load
-from keepstate.engine.history.merging import MergeRules
+from keepstate.engine.history.loaded_state import Load
+from keepstate.engine.history.merge import MergeRules
 from keepstate.engine.history.paths import Path
 from keepstate.engine.history.revisions import Revision
 from keepstate.sync.checkout import Checkout
 from keepstate.sync.draft import Draft
+from keepstate.sync.maintenance import Upkeep
 from keepstate.sync.twin import inner_of
-from keepstate.sync.upkeep import Upkeep
 
 
 class History(Upkeep[engine.History]):
@@ -43,7 +43,7 @@ class History(Upkeep[engine.History]):
         on_conflict: OnConflict = "raise",
         rules: MergeRules | None = None,
     ) -> Commit:
-        """Commits a whole state to a branch, which is made if it is not there.
+        """Commit a whole state to a branch, which is made if it is not there.
 
         Without `expected_head` the state stands in place of whatever the branch has. To change a state that
         others change as well, `begin` a draft.
@@ -77,7 +77,7 @@ class History(Upkeep[engine.History]):
     def append(
         self, path: Path, *items: object, branch: str = MAIN, message: str = "", author: str | None = None
     ) -> Commit:
-        """Commits items at the end of a list, whoever else appends; costs the same however long the list is.
+        """Commit items at the end of a list, whoever else appends; costs the same however long the list is.
 
         Args:
             path: Where the list is; a key that is not there becomes a list.
@@ -93,7 +93,7 @@ class History(Upkeep[engine.History]):
         return finish(self._inner.append(path, *items, branch=branch, message=message, author=author))
 
     def begin(self, branch: str = MAIN, *, load: Load = True) -> Draft:
-        """Returns a draft of a branch's next state.
+        """Return a draft of a branch's next state.
 
         Args:
             branch: The branch; if it is not there, the draft is empty and its commit makes it.
@@ -102,7 +102,7 @@ class History(Upkeep[engine.History]):
         return Draft(finish(self._inner.begin(branch, load=load)))
 
     def checkout(self, ref: Revision = MAIN, *, load: Load = True) -> Checkout:
-        """Returns the state of a commit.
+        """Return the state of a commit.
 
         Args:
             ref: The commit.
@@ -114,7 +114,7 @@ class History(Upkeep[engine.History]):
         return Checkout(finish(self._inner.checkout(ref, load=load)))
 
     def find(self, ref: Revision = MAIN) -> Commit:
-        """Returns the commit that something stands for.
+        """Return the commit that something stands for.
 
         Raises:
             NotFoundError: There is no such commit.
@@ -123,7 +123,7 @@ class History(Upkeep[engine.History]):
         return finish(self._inner.find(ref))
 
     def log(self, ref: Revision = MAIN, *, limit: int | None = None) -> Iterator[Commit]:
-        """Yields a commit and all before it, those of merged branches too; each before its parents.
+        """Yield a commit and all before it, those of merged branches too; each before its parents.
 
         Args:
             ref: The commit.
@@ -132,11 +132,11 @@ class History(Upkeep[engine.History]):
         return finish_each(self._inner.log(ref, limit=limit))
 
     def diff(self, a: Revision, b: Revision) -> list[Difference]:
-        """Returns what leads from one commit's state to another's, reading only what differs."""
+        """Return what leads from one commit's state to another's, reading only what differs."""
         return finish(self._inner.diff(a, b))
 
     def blame(self, path: Path, ref: Revision = MAIN) -> Blame:
-        """Returns the commit that gave what lies at a path its value; an item is followed through its list.
+        """Return the commit that gave what lies at a path its value; an item is followed through its list.
 
         Args:
             path: A key of the state, or a tuple of keys and places. A text that is not a key may be a path as
@@ -149,7 +149,7 @@ class History(Upkeep[engine.History]):
         return finish(self._inner.blame(path, ref))
 
     def fork(self, to: History) -> int:
-        """Copies the whole history to that of another space, in any store, and returns its commits.
+        """Copy the whole history to that of another space, in any store, and return its commits.
 
         Outside a transaction one of more than 500 branches and tags takes several batches, `main` comes with
         the last, and a call that was interrupted is made again to go on.
@@ -168,7 +168,7 @@ class History(Upkeep[engine.History]):
         message: str = "",
         author: str | None = None,
     ) -> Commit:
-        """Commits to a branch what another commit has changed since both were one.
+        """Commit to a branch what another commit has changed since both were one.
 
         Args:
             source: The commit to merge.
@@ -186,7 +186,7 @@ class History(Upkeep[engine.History]):
         return finish(self._inner.merge(source, into=into, rules=rules, message=message, author=author))
 
     def merge_base(self, a: Revision, b: Revision) -> Commit | None:
-        """Returns the latest commit that both descend from, one of them if there are several, or None."""
+        """Return the latest commit that both descend from, one of them if there are several, or None."""
         return finish(self._inner.merge_base(a, b))
 
     def rollback(
@@ -198,7 +198,7 @@ class History(Upkeep[engine.History]):
         message: str = "",
         author: str | None = None,
     ) -> Commit:
-        """Commits an earlier state to a branch again; nothing is erased.
+        """Commit an earlier state to a branch again; nothing is erased.
 
         On `main` of a recorded space the documents are put back as they were, in the batch of the commit; if
         all of them are so already, nothing is committed.
@@ -224,7 +224,7 @@ class History(Upkeep[engine.History]):
         message: str = "",
         author: str | None = None,
     ) -> Commit:
-        """Commits to a branch the undoing of what one commit changed, and keeps what came after.
+        """Commit to a branch the undoing of what one commit changed, and keep what came after.
 
         On `main` of a recorded space it is undone in the documents, as by `rollback`.
 
@@ -235,7 +235,7 @@ class History(Upkeep[engine.History]):
         return finish(self._inner.revert(ref, branch=branch, rules=rules, message=message, author=author))
 
     def branch(self, name: str, at: Revision = MAIN) -> Branch:
-        """Makes a branch that begins at a commit.
+        """Make a branch that begins at a commit.
 
         Raises:
             AlreadyExistsError: There is one of this name.
@@ -244,11 +244,11 @@ class History(Upkeep[engine.History]):
         return finish(self._inner.branch(name, at))
 
     def branches(self) -> Iterator[Branch]:
-        """Yields all branches by name."""
+        """Yield all branches by name."""
         return finish_each(self._inner.branches())
 
     def delete_branch(self, name: str) -> bool:
-        """Removes a branch, and returns whether it existed; what no other leads to will be collected.
+        """Remove a branch, and return whether it existed; what no other leads to will be collected.
 
         Raises:
             InvalidError: It is `main` of a recorded space; `ks.drop` is what ends a record.
@@ -256,7 +256,7 @@ class History(Upkeep[engine.History]):
         return finish(self._inner.delete_branch(name))
 
     def tag(self, name: str, at: Revision = MAIN) -> Tag:
-        """Gives a commit a name that stays on it.
+        """Give a commit a name that stays on it.
 
         Raises:
             AlreadyExistsError: There is one of this name.
@@ -265,9 +265,9 @@ class History(Upkeep[engine.History]):
         return finish(self._inner.tag(name, at))
 
     def tags(self) -> Iterator[Tag]:
-        """Yields all tags by name."""
+        """Yield all tags by name."""
         return finish_each(self._inner.tags())
 
     def delete_tag(self, name: str) -> bool:
-        """Removes a tag, and returns whether it existed."""
+        """Remove a tag, and return whether it existed."""
         return finish(self._inner.delete_tag(name))

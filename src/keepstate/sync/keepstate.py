@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.engine.keepstate`.
+"""Blocking twins of `keepstate.engine.space.keepstate`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import Self
 
 from keepstate._finish import finish, finish_each
-from keepstate.engine import keepstate as engine
+from keepstate.engine.space import keepstate as engine
 from keepstate.stores.protocol import Store
 from keepstate.sync.space import Space
 from keepstate.sync.twin import Twin
@@ -46,17 +46,17 @@ class Keepstate(Twin[engine.Keepstate]):
         finish(self._inner.__aexit__(kind, error, trace))
 
     def close(self) -> None:
-        """Lets go of the store; twice is once. A store that was passed in open stays open."""
+        """Let go of the store; twice is once. A store that was passed in open stays open."""
         finish(self._inner.close())
 
     @property
     def url(self) -> str:
-        """Returns what names the store, without a password."""
+        """Return what names the store, without a password."""
         return self._inner.url
 
     @property
     def store(self) -> Store:
-        """Returns the opened store.
+        """The opened store.
 
         Raises:
             InvalidError: Nothing has opened it yet.
@@ -64,7 +64,7 @@ class Keepstate(Twin[engine.Keepstate]):
         return self._inner.store
 
     def space(self, name: str, *, author: str | None = None, record: bool = False) -> Space:
-        """Returns a space; asks the store nothing.
+        """Return a space; asks the store nothing.
 
         Args:
             name: Any text of 1 to 200 bytes of UTF-8. A tenant's id takes room of these: its own bytes and 5
@@ -77,7 +77,7 @@ class Keepstate(Twin[engine.Keepstate]):
         return Space(self._inner.space(name, author=author, record=record))
 
     def tenant(self, id: str) -> Keepstate:
-        """Returns the handle of a tenant on the same store; asks the store nothing.
+        """Return the handle of a tenant on the same store; asks the store nothing.
 
         It names the tenant's spaces and reaches no others. It is closed with this handle, and its own end
         closes nothing.
@@ -91,7 +91,7 @@ class Keepstate(Twin[engine.Keepstate]):
         return Keepstate(self._inner.tenant(id))
 
     def spaces(self, under: str = "") -> Iterator[str]:
-        """Yields the names of spaces that hold something, in the order of their UTF-8 bytes.
+        """Yield the names of spaces that hold something, in the order of their UTF-8 bytes.
 
         Those of this handle's tenant; without a tenant, those that have none.
 
@@ -102,11 +102,11 @@ class Keepstate(Twin[engine.Keepstate]):
         return finish_each(self._inner.spaces(under))
 
     def drop(self, space: str) -> None:
-        """Removes all that is in a space, its log too; an absent one stays absent."""
+        """Remove all that is in a space, its log too; an absent one stays absent."""
         finish(self._inner.drop(space))
 
     def sweep(self) -> int:
-        """Removes what has expired and parts of large values that nothing names; returns how many.
+        """Remove what has expired and parts of large values that nothing names; returns how many.
 
         A tenant's handle sweeps the tenant's spaces, any other one those of all tenants. Of an encrypted
         store that was opened without keys, only what has expired.
@@ -114,7 +114,7 @@ class Keepstate(Twin[engine.Keepstate]):
         return finish(self._inner.sweep())
 
     def rotate(self) -> int:
-        """Encrypts again, under the newest key, what stands under older ones; returns how many values.
+        """Encrypt again, under the newest key, what stands under older ones; returns how many values.
 
         Others may read and write meanwhile. It can be ended at any time: the next call goes on. Versions stay
         as they are, and no change is told of. A tenant's handle takes the tenant's spaces alone; an older key

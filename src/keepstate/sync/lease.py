@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.engine.lease`.
+"""Blocking twins of `keepstate.engine.queue.lease`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Self
 
 from keepstate._finish import finish
-from keepstate.engine import lease as engine
+from keepstate.engine.queue import lease as engine
 from keepstate.sync.twin import Twin
 
 
@@ -47,7 +47,7 @@ class Lease(Twin[engine.Lease]):
         return self._inner.is_held()
 
     def check(self) -> None:
-        """Asks the store whether it is still held.
+        """Ask the store whether it is still held.
 
         Raises:
             LeaseLostError: It ran out, or was released.
@@ -55,7 +55,7 @@ class Lease(Twin[engine.Lease]):
         finish(self._inner.check())
 
     def renew(self, ttl_s: float | None = None) -> None:
-        """Holds it for `ttl_s` from now on, or as long as it was acquired for.
+        """Hold it for `ttl_s` from now on, or as long as it was acquired for.
 
         Raises:
             LeaseLostError: It ran out, or was released, and somebody else may hold it.
@@ -63,7 +63,7 @@ class Lease(Twin[engine.Lease]):
         finish(self._inner.renew(ttl_s))
 
     def release(self) -> bool:
-        """Lets go of it, and returns whether it was still held."""
+        """Let go of it, and return whether it was still held."""
         return finish(self._inner.release())
 
     def __enter__(self) -> Self:
@@ -80,7 +80,7 @@ class Leases(Twin[engine.Leases]):
     """The leases of a space."""
 
     def acquire(self, name: str, ttl_s: float, *, wait_s: float = 0) -> Lease:
-        """Returns the lease, held from now on.
+        """Return the lease, held from now on.
 
         Args:
             name: What to hold; 1 to 512 bytes of UTF-8.
@@ -93,5 +93,5 @@ class Leases(Twin[engine.Leases]):
         return Lease(finish(self._inner.acquire(name, ttl_s, wait_s=wait_s)))
 
     def holder(self, name: str) -> str | None:
-        """Returns who holds it, None if nobody does; unnamed authors are `unknown`."""
+        """Return who holds it, None if nobody does; unnamed authors are `unknown`."""
         return finish(self._inner.holder(name))

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from keepstate import opening
 from keepstate._finish import finish
-from keepstate.engine import keepstate as engine
-from keepstate.engine.admission import admit_instance
+from keepstate.engine.kernel.arguments import admit_instance
+from keepstate.engine.space import keepstate as engine
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
@@ -16,8 +16,6 @@ from keepstate.sync.keepstate import Keepstate
 if TYPE_CHECKING:
     from keepstate.stores.wrappers.encrypted import KeyRing
     from keepstate.values.pickles import SignedPickle
-
-opening.TWINS[engine.Keepstate] = Keepstate
 
 
 def open(
@@ -28,7 +26,7 @@ def open(
     encryption: KeyRing | None = None,
     pickle: SignedPickle | None = None,
 ) -> Keepstate:
-    """Opens the store and returns a handle on it, which is also a context manager that closes it.
+    """Open the store and return a handle on it, which is also a context manager that closes it.
 
     It works in any thread, also beside a running event loop, as in a notebook.
 
@@ -52,7 +50,10 @@ def open(
 
 
 def of(ks: engine.Keepstate) -> Keepstate:
-    """Returns the blocking twin of an asynchronous handle: the same data, closed with it. See `ks.sync`.
+    """Return the blocking twin of an asynchronous handle: the same data, closed with it.
+
+    It opens a store of its own with its first operation. A call blocks the thread that makes it: a thread
+    beside the event loop, or the loop itself.
 
     Raises:
         InvalidError: It is no asynchronous handle.
@@ -61,4 +62,4 @@ def of(ks: engine.Keepstate) -> Keepstate:
     if isinstance(given, Keepstate):
         raise InvalidError(f"{given!r} is blocking already; use it as it is")
     admit_instance("ks", ks, engine.Keepstate)
-    return ks.sync
+    return Keepstate(ks.for_blocking())

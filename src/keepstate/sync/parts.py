@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.engine.parts`.
+"""Blocking twins of `keepstate.engine.space.parts`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -10,10 +10,10 @@ from functools import cached_property
 from typing import TypeVar
 
 from keepstate._finish import finish
-from keepstate.engine import parts as engine
 from keepstate.engine.history.heads import MAIN
-from keepstate.engine.history.loading import Load
+from keepstate.engine.history.loaded_state import Load
 from keepstate.engine.history.revisions import Revision
+from keepstate.engine.space import parts as engine
 from keepstate.sync.checkout import Checkout
 from keepstate.sync.documents import Documents
 from keepstate.sync.events import Events
@@ -54,7 +54,7 @@ class Parts(Twin[Inner]):
         return History(self._inner.history)
 
     def at(self, ref: Revision = MAIN, *, load: Load = True) -> Checkout:
-        """Returns the documents of a recorded space as they were, by name; read-only.
+        """Return the documents of a recorded space as they were, by name; read-only.
 
         Args:
             ref: The commit: an id, a branch or tag, `main~3`, `main#37`, a time or a `Commit`.
@@ -66,5 +66,5 @@ class Parts(Twin[Inner]):
         return Checkout(finish(self._inner.at(ref, load=load)))
 
     def now(self) -> datetime:
-        """Returns the store's time, UTC, by which leases, delays and times to live run."""
+        """Return the store's time, UTC, by which leases, delays and times to live run."""
         return finish(self._inner.now())

@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.engine.projection`.
+"""Blocking twins of `keepstate.engine.space.projection`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from keepstate._finish import finish, finish_each
-from keepstate.engine import projection as engine
-from keepstate.engine.event_record import Event
-from keepstate.sync.streams import EventStream
+from keepstate.engine.events.record import Event
+from keepstate.engine.space import projection as engine
+from keepstate.sync.events import EventStream
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import Twin, inner_of, receiving
 
@@ -48,7 +48,7 @@ class Projection(Twin[engine.Projection]):
                 receiving(Transaction, apply),
                 documents=documents,
                 version=version,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
@@ -58,11 +58,11 @@ class Projection(Twin[engine.Projection]):
         return self._inner.name
 
     def number(self) -> int | None:
-        """Returns the number of the last event that it counted, None if there is none."""
+        """Return the number of the last event that it counted, None if there is none."""
         return finish(self._inner.number())
 
     def run(self, *, at_once: int = 64) -> int:
-        """Applies all events that it has not counted yet, and returns how many that were.
+        """Apply all events that it has not counted yet, and return how many that were.
 
         Args:
             at_once: So many events are applied in one batch; fewer, where what they write does not fit one.
@@ -75,7 +75,7 @@ class Projection(Twin[engine.Projection]):
         return finish(self._inner.run(at_once=at_once))
 
     def follow(self, *, at_once: int = 64) -> Iterator[int]:
-        """Applies events as they come, and yields how many there were each time; it never ends by itself.
+        """Apply events as they come, and yield how many there were each time; it never ends by itself.
 
         Raises:
             UnsupportedError: A projection of a higher version has taken over.
@@ -83,7 +83,7 @@ class Projection(Twin[engine.Projection]):
         return finish_each(self._inner.follow(at_once=at_once))
 
     def rebuild(self) -> int:
-        """Removes what it has written, applies all events again, and returns how many it applied itself.
+        """Remove what it has written, applies all events again, and return how many it applied itself.
 
         A rebuild that was killed goes on with the next `run`, and others that run it meanwhile take part.
 

@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.engine.queue`.
+"""Blocking twins of `keepstate.engine.queue.queue`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -9,12 +9,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from keepstate._finish import finish, finish_each
-from keepstate.engine import queue as engine
-from keepstate.engine.claiming import Match
-from keepstate.engine.listing import Standing
-from keepstate.engine.putting import IfPresent
-from keepstate.engine.queue import Claim
-from keepstate.engine.tasks import Put, TaskInfo, TaskState
+from keepstate.engine.queue import queue as engine
+from keepstate.engine.queue.claims import Match
+from keepstate.engine.queue.insertion import IfPresent
+from keepstate.engine.queue.listings import StateSummary
+from keepstate.engine.queue.queue import Claim
+from keepstate.engine.queue.tasks import Put, TaskInfo, TaskState
 from keepstate.sync.twin import Twin, inner_of
 
 
@@ -31,7 +31,7 @@ class Queue(Twin[engine.Queue]):
         max_attempts: int = 5,
         if_present: IfPresent = "keep",
     ) -> Put:
-        """Adds a task; the result says whether it did, as a known id may add nothing.
+        """Add a task; the result says whether it did, as a known id may add nothing.
 
         Args:
             payload: What it is about; anything that the codec keeps.
@@ -60,7 +60,7 @@ class Queue(Twin[engine.Queue]):
     def claim(
         self, worker: str, *, lease_s: float, count: int = 1, wait_s: float = 0, match: Match | None = None
     ) -> list[Task]:
-        """Returns up to `count` tasks, now held by this worker; none if there are none.
+        """Return up to `count` tasks, now held by this worker; none if there are none.
 
         A task that cannot be read here, for its class is of newer code, is left to others; a warning tells.
         Where `match` raises, or the call is cancelled, what it has taken by then is given back.
@@ -83,7 +83,7 @@ class Queue(Twin[engine.Queue]):
         ]
 
     def take(self, id: str, worker: str, *, lease_s: float) -> Task:
-        """Returns one task by its id, now held by this worker: out of turn, and before its delay ends.
+        """Return one task by its id, now held by this worker: out of turn, and before its delay ends.
 
         Raises:
             ConflictError: Somebody holds it.
@@ -95,7 +95,7 @@ class Queue(Twin[engine.Queue]):
     def work(
         self, worker: str, *, lease_s: float = 60, wait_s: float | None = None, match: Match | None = None
     ) -> Iterator[Task]:
-        """Yields one task after the other, each claimed when it is asked for; raises what `claim` raises.
+        """Yield one task after the other, each claimed when it is asked for; raises what `claim` raises.
 
         Args:
             worker: Who claims.
@@ -109,7 +109,7 @@ class Queue(Twin[engine.Queue]):
         )
 
     def heartbeat(self, task: Task | Claim, lease_s: float) -> None:
-        """Holds a task for `lease_s` from now on.
+        """Hold a task for `lease_s` from now on.
 
         Raises:
             LeaseLostError: It is no longer held by this claim.
@@ -117,7 +117,7 @@ class Queue(Twin[engine.Queue]):
         finish(self._inner.heartbeat(inner_of(task) if isinstance(task, Task) else task, lease_s))
 
     def complete(self, task: Task | Claim, result: object = None) -> None:
-        """Ends a task with its result. To complete it again under the same claim does nothing.
+        """End a task with its result. To complete it again under the same claim does nothing.
 
         A transaction that completes it again is refused: what else it does has been done once already.
 
@@ -127,7 +127,7 @@ class Queue(Twin[engine.Queue]):
         finish(self._inner.complete(inner_of(task) if isinstance(task, Task) else task, result))
 
     def fail(self, task: Task | Claim, error: object, retry_in_s: float | None = None) -> None:
-        """Gives a task back as failed: to be tried again later, or dead if it has had its attempts.
+        """Give a task back as failed: to be tried again later, or dead if it has had its attempts.
 
         Args:
             task: The task, or what proves its claim.
@@ -141,7 +141,7 @@ class Queue(Twin[engine.Queue]):
         finish(self._inner.fail(inner_of(task) if isinstance(task, Task) else task, error, retry_in_s))
 
     def release(self, task: Task | Claim) -> None:
-        """Gives a task back as if it had not been claimed; it stands behind the others of its priority.
+        """Give a task back as if it had not been claimed; it stands behind the others of its priority.
 
         Raises:
             LeaseLostError: It is no longer held by this claim.
@@ -149,7 +149,7 @@ class Queue(Twin[engine.Queue]):
         finish(self._inner.release(inner_of(task) if isinstance(task, Task) else task))
 
     def counts(self) -> dict[TaskState, int]:
-        """Returns how many tasks stand where, all at one moment.
+        """Return how many tasks stand where, all at one moment.
 
         It reads the index of all tasks, a page of 1,024 at a time, and holds their keys meanwhile.
 
@@ -158,10 +158,10 @@ class Queue(Twin[engine.Queue]):
         """
         return finish(self._inner.counts())
 
-    def standings(
+    def summaries(
         self, prefix: str = "", *, newest: int = 100, payloads: bool = False
-    ) -> dict[TaskState, Standing]:
-        """Returns, by state, how many tasks there are, all at one moment, and the newest of them.
+    ) -> dict[TaskState, StateSummary]:
+        """Return, by state, how many tasks there are, all at one moment, and the newest of them.
 
         The newest are read after that moment. For the rest it costs what `counts` costs.
 
@@ -173,12 +173,12 @@ class Queue(Twin[engine.Queue]):
         Raises:
             CompactedError: More was written meanwhile than the log keeps.
         """
-        return finish(self._inner.standings(prefix, newest=newest, payloads=payloads))
+        return finish(self._inner.summaries(prefix, newest=newest, payloads=payloads))
 
     def list(
         self, state: TaskState, *, after: str | None = None, limit: int = 100, payloads: bool = False
     ) -> Sequence[TaskInfo]:
-        """Returns tasks of a state: ready ones in the order of claiming, the others by time.
+        """Return tasks of a state: ready ones in the order of claiming, the others by time.
 
         Args:
             state: `ready`, `waiting`, `claimed`, `done` or `dead`.
@@ -195,15 +195,15 @@ class Queue(Twin[engine.Queue]):
         return finish(self._inner.list(state, after=after, limit=limit, payloads=payloads))
 
     def dead(self, *, after: str | None = None, limit: int = 100) -> Sequence[TaskInfo]:
-        """Returns the tasks that have failed for good; `requeue` gives one another chance."""
+        """Return the tasks that have failed for good; `requeue` gives one another chance."""
         return finish(self._inner.dead(after=after, limit=limit))
 
     def get(self, id: str, *, payload: bool = False) -> TaskInfo | None:
-        """Returns one task, or None if there is none of this id; on request with what it is about."""
+        """Return one task, or None if there is none of this id; on request with what it is about."""
         return finish(self._inner.get(id, payload=payload))
 
     def get_each(self, *ids: str, payloads: bool = False) -> Sequence[TaskInfo | None]:
-        """Returns tasks in the order of their ids, None for an absent one; all of one revision.
+        """Return tasks in the order of their ids, None for an absent one; all of one revision.
 
         Args:
             ids: At most 1,000.
@@ -212,7 +212,7 @@ class Queue(Twin[engine.Queue]):
         return finish(self._inner.get_each(*ids, payloads=payloads))
 
     def requeue(self, id: str) -> None:
-        """Makes a dead task ready again, with all its attempts.
+        """Make a dead task ready again, with all its attempts.
 
         Raises:
             NotFoundError: No dead task has this id.
@@ -220,7 +220,7 @@ class Queue(Twin[engine.Queue]):
         finish(self._inner.requeue(id))
 
     def remove(self, id: str) -> bool:
-        """Removes a completed or dead task for good, and returns whether it existed; its id is free again.
+        """Remove a completed or dead task for good, and return whether it existed; its id is free again.
 
         Raises:
             TransitionError: It is still to be done.
@@ -228,7 +228,7 @@ class Queue(Twin[engine.Queue]):
         return finish(self._inner.remove(id))
 
     def discard(self, id: str) -> bool:
-        """Removes a task wherever it stands, and returns whether it existed; who holds it has lost it."""
+        """Remove a task wherever it stands, and return whether it existed; who holds it has lost it."""
         return finish(self._inner.discard(id))
 
 
@@ -275,17 +275,17 @@ class Task(Twin[engine.Task]):
         return self._inner.lease_s
 
     def heartbeat(self, lease_s: float | None = None) -> None:
-        """Holds the task for `lease_s` from now on; see `Queue.heartbeat`."""
+        """Hold the task for `lease_s` from now on; see `Queue.heartbeat`."""
         finish(self._inner.heartbeat(lease_s))
 
     def complete(self, result: object = None) -> None:
-        """Ends the task with its result; see `Queue.complete`."""
+        """End the task with its result; see `Queue.complete`."""
         finish(self._inner.complete(result))
 
     def fail(self, error: object, retry_in_s: float | None = None) -> None:
-        """Gives the task back as failed; see `Queue.fail`."""
+        """Give the task back as failed; see `Queue.fail`."""
         finish(self._inner.fail(error, retry_in_s))
 
     def release(self) -> None:
-        """Gives the task back as if it had not been claimed; see `Queue.release`."""
+        """Give the task back as if it had not been claimed; see `Queue.release`."""
         finish(self._inner.release())

@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.engine.space`.
+"""Blocking twins of `keepstate.engine.space.space`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -9,12 +9,12 @@ from collections.abc import Callable, Generator
 from typing import TypeVar
 
 from keepstate._finish import entered, finish
-from keepstate.engine import space as engine
-from keepstate.engine.measuring import SpaceSize
+from keepstate.engine.space import space as engine
+from keepstate.engine.space.size import SpaceSize
 from keepstate.sync.lease import Lease
 from keepstate.sync.parts import Parts
 from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import entered_once, inner_of, receiving
+from keepstate.sync.twin import inner_of, receiving, single_use
 
 T = TypeVar("T")
 
@@ -41,7 +41,7 @@ class Space(Parts[engine.Space]):
         return self._inner.author
 
     def by(self, author: str | None = None, *, message: str | None = None) -> Space:
-        """Returns the same space for one who writes there; asks the store nothing.
+        """Return the same space for one who writes there; asks the store nothing.
 
         Events, commits and what is recorded name the author; what is recorded tells the message.
 
@@ -51,9 +51,9 @@ class Space(Parts[engine.Space]):
         """
         return Space(self._inner.by(author, message=message))
 
-    @entered_once
+    @single_use
     def transaction(self, *, lease: Lease | None = None, message: str = "") -> Generator[Transaction]:
-        """Gathers what its body does and applies it as one batch at the end.
+        """Gather what its body does and apply it as one batch at the end.
 
         The body runs once; if it raises, nothing is applied.
 
@@ -73,7 +73,7 @@ class Space(Parts[engine.Space]):
             yield Transaction(inner)
 
     def transact(self, fn: Callable[[Transaction], T], attempts: int = 8) -> T:
-        """Calls `fn(tx)` and applies what it did as one batch; on conflict calls it again, with another `tx`.
+        """Call `fn(tx)` and apply what it did as one batch; on conflict calls it again, with another `tx`.
 
         Returns:
             What `fn` returned.
@@ -85,15 +85,15 @@ class Space(Parts[engine.Space]):
         return finish(self._inner.transact(receiving(Transaction, fn), attempts))
 
     def size(self) -> SpaceSize:
-        """Returns how much the space holds, by reading it; what comes meanwhile may be counted or not."""
+        """Return how much the space holds, by reading it; what comes meanwhile may be counted or not."""
         return finish(self._inner.size())
 
     def revision(self) -> int:
-        """Returns how many batches the space has seen."""
+        """Return how many batches the space has seen."""
         return finish(self._inner.revision())
 
     def outcome(self, token: bytes) -> int | None:
-        """Settles a batch whose outcome was unknown.
+        """Settle a batch whose outcome was unknown.
 
         Returns:
             The revision at which it applied; None if it did not apply, and from now on never will.

@@ -1,11 +1,11 @@
-"""Blocking twins of `keepstate.engine.transaction`.
+"""Blocking twins of `keepstate.engine.space.transaction`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
 
 from __future__ import annotations
 
-from keepstate.engine import transaction as engine
+from keepstate.engine.space import transaction as engine
 from keepstate.sync.parts import Parts
 
 
@@ -39,11 +39,11 @@ class Transaction(Parts[engine.Transaction]):
 
     @property
     def revision(self) -> int:
-        """Returns the revision that it made, after the end; 0 before, and if it wrote nothing."""
+        """The revision that it made, after the end; 0 before, and if it wrote nothing."""
         return self._inner.revision
 
     def by(self, author: str | None = None, *, message: str | None = None) -> Transaction:
-        """Returns the same transaction for one who works in it; asks the store nothing.
+        """Return the same transaction for one who works in it; asks the store nothing.
 
         What is recorded of the transaction names all who changed documents in it, and what they did that for.
 

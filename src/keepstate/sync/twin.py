@@ -8,8 +8,8 @@ from functools import update_wrapper, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from keepstate.engine.once import refuse_async_with, refuse_second
-from keepstate.engine.scope import refuse_coroutine_function
+from keepstate.engine.kernel.executor import refuse_coroutine_function
+from keepstate.engine.kernel.single_use import refuse_async_with, refuse_second
 
 Inner = TypeVar("Inner")
 P = ParamSpec("P")
@@ -31,19 +31,19 @@ class Twin(Generic[Inner]):
 
 
 def around(kind: type[W], inner: Any) -> W:
-    """Returns the twin of an object that is there already, also where users make twins by arguments."""
+    """Return the twin of an object that is there already, also where users make twins by arguments."""
     twin = kind.__new__(kind)
     twin._inner = inner  # pyright: ignore[reportPrivateUsage]
     return twin
 
 
 def around_generic(kind: Any, inner: Any) -> Any:
-    """Returns such a twin of a generic class; who asks for it says what it is generic in."""
+    """Return such a twin of a generic class; who asks for it says what it is generic in."""
     return around(kind, inner)
 
 
 def inner_of(twin: Twin[Inner]) -> Inner:
-    """Returns the asynchronous object in a twin; what is none is handed on, to be refused."""
+    """Return the asynchronous object in a twin; what is none is handed on, to be refused."""
     given: Any = twin
     inner: Inner = getattr(given, "_inner", given)
     return inner
@@ -52,7 +52,7 @@ def inner_of(twin: Twin[Inner]) -> Inner:
 def receiving(
     twin: Callable[[Inner], W], function: Callable[Concatenate[W, P], T]
 ) -> Callable[Concatenate[Inner, P], T]:
-    """Returns the caller's function as one that is given the asynchronous object first.
+    """Return the caller's function as one that is given the asynchronous object first.
 
     Raises:
         InvalidError: It is no function, or a coroutine function.
@@ -66,10 +66,10 @@ def receiving(
     return received
 
 
-def entered_once(
+def single_use(
     function: Callable[P, Generator[T]],
 ) -> Callable[P, AbstractContextManager[T, bool | None]]:
-    """Makes a function that yields once into one that returns a block for `with`, to be entered once."""
+    """Make a function that yields once into one that returns a block for `with`, to be entered once."""
     block = contextmanager(function)
 
     @wraps(function)

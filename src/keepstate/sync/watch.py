@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.engine.watch`.
+"""Blocking twins of `keepstate.engine.documents.watch`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import Self
 
 from keepstate._finish import finish
-from keepstate.engine import watch as engine
-from keepstate.engine.watch import DocumentChange
+from keepstate.engine.documents import watch as engine
+from keepstate.engine.documents.watch import DocumentChange
 from keepstate.sync.twin import Twin
 
 

@@ -27,39 +27,39 @@ class ManualClock:
         self._lock = threading.Lock()
 
     def advance(self, ms: int) -> None:
-        """Lets time pass."""
+        """Let time pass."""
         with self._lock:
             self._now_ms += ms
             self._running_s += ms / 1000
 
     def turn_back(self, ms: int) -> None:
-        """Sets the wall clock back, as an administrator or NTP does; what only runs forward stays."""
+        """Set the wall clock back, as an administrator or NTP does; what only runs forward stays."""
         with self._lock:
             self._now_ms -= ms
 
     def now_ms(self) -> int:
-        """Returns milliseconds since 1970, UTC; may jump."""
+        """Return milliseconds since 1970, UTC; may jump."""
         return self._now_ms
 
     def monotonic_s(self) -> float:
-        """Returns seconds that never go back."""
+        """Return seconds that never go back."""
         return self._running_s
 
     def awake_or_asleep_s(self) -> float:
-        """Returns seconds that never go back."""
+        """Return seconds that never go back."""
         return self._running_s
 
     def touched_ms(self, descriptor: int) -> int:
-        """Returns the time of the second clock."""
+        """Return the time of the second clock."""
         self.touches += 1
         return self._now_ms if self.second_ms is None else self.second_ms
 
     def random_bytes(self, size: int) -> bytes:
-        """Returns bytes that the seed decides."""
+        """Return bytes that the seed decides."""
         with self._lock:
             return self._random.randbytes(size)
 
     def spread(self) -> float:
-        """Returns a number in [0, 1) that the seed decides."""
+        """Return a number in [0, 1) that the seed decides."""
         with self._lock:
             return self._random.random()

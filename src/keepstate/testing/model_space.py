@@ -29,13 +29,13 @@ class ModelSpace:
         self.revision = self.floor = self.now_ms = 0
 
     def live(self, key: bytes, at_ms: int | None = None) -> Entry | None:
-        """Returns the entry as a reader sees it at a time, or now."""
+        """Return the entry as a reader sees it at a time, or now."""
         entry, at_ms = self.entries.get(key), self.now_ms if at_ms is None else at_ms
         expired = entry is not None and entry.expires_at_ms is not None and entry.expires_at_ms <= at_ms
         return None if expired else entry
 
     def apply(self, batch: Batch) -> Answer:
-        """Returns the revision that the batch gets or finds, its conflict, or None for what none can tell."""
+        """Return the revision that the batch gets or finds, its conflict, or None for what none can tell."""
         if batch.token is not None:
             if batch.token in self.answers:
                 return self.answers[batch.token]
@@ -100,7 +100,7 @@ class ModelSpace:
             )
 
     def sweep_like(self, changes: Sequence[Change], upto: int) -> None:
-        """Follows the store's own removal of expired entries; anything else is no sweep."""
+        """Follow the store's own removal of expired entries; anything else is no sweep."""
         for change in changes:
             assert change.deleted, f"{change} is nobody's"
             assert change.key in self.entries, f"{change} removes what is not there"
@@ -110,7 +110,7 @@ class ModelSpace:
         self.revision = upto
 
     def drop(self) -> None:
-        """Forgets all but the count."""
+        """Forget all but the count."""
         if self.revision > self.floor:
             self.revision += 1
             self.floor = self.revision

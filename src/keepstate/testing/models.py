@@ -60,18 +60,18 @@ class StoreMachine(RuleBasedStateMachine):
     persists: ClassVar[bool] = False
 
     def make_store(self, runner: ThreadRunner, clock: ManualClock) -> StoreBase:
-        """Returns the store, not yet opened; later calls return it again as it was left."""
+        """Return the store, not yet opened; later calls return it again as it was left."""
         raise NotImplementedError
 
     @initialize()
     def open(self) -> None:
-        """Opens the store and an empty model."""
+        """Open the store and an empty model."""
         self.clock, self.model = ManualClock(), ModelSpace()
         self.store = finish(self.make_store(ThreadRunner(), self.clock).open())
         self.model.now_ms = self.clock.now_ms()
 
     def teardown(self) -> None:
-        """Closes the store."""
+        """Close the store."""
         if hasattr(self, "store"):
             finish(self.store.close())
 
@@ -84,7 +84,7 @@ class StoreMachine(RuleBasedStateMachine):
     def apply(
         self, writes: list[Write], wishes: list[tuple[bytes, str]], at: str | None, token: bytes | None
     ) -> None:
-        """Applies one batch."""
+        """Apply one batch."""
         at_revision = {None: None, "now": self.model.revision, "before": max(self.model.revision - 1, 0)}[at]
         batch = Batch(SPACE, writes, [self._check(*wish) for wish in wishes], at=at_revision, token=token)
 
@@ -109,25 +109,25 @@ class StoreMachine(RuleBasedStateMachine):
         }[wish]
 
     def _follow(self) -> None:
-        """Lets the model follow a sweep, which a store does at its own pace."""
+        """Let the model follow a sweep, which a store does at its own pace."""
         changes = finish(self.store.changes(SPACE, self.model.revision))
         self.model.sweep_like(changes.items, changes.upto)
 
     @rule(ms=st.integers(1, 60))
     def pass_time(self, ms: int) -> None:
-        """Turns the clock."""
+        """Turn the clock."""
         self.clock.advance(ms)
         self.model.now_ms = self.clock.now_ms()
 
     @rule()
     def sweep(self) -> None:
-        """Removes what expired."""
+        """Remove what expired."""
         finish(self.store.sweep())
         self._follow()
 
     @rule(sure=st.sampled_from([False, False, False, True]))
     def drop(self, *, sure: bool) -> None:
-        """Empties the space."""
+        """Empty the space."""
         if sure:
             finish(self.store.drop(SPACE))
             self.model.drop()
@@ -135,7 +135,7 @@ class StoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.persists)
     @rule()
     def reopen(self) -> None:
-        """Closes the store and opens it again."""
+        """Close the store and open it again."""
         finish(self.store.close())
         self.store = finish(self.make_store(ThreadRunner(), self.clock).open())
 
@@ -145,7 +145,7 @@ class StoreMachine(RuleBasedStateMachine):
         reverse=st.booleans(),
     )
     def scan(self, prefix: bytes, limit: int, *, reverse: bool) -> None:
-        """Walks a range page by page."""
+        """Walk a range page by page."""
         found: list[Entry] = []
         after: bytes | None = None
         while True:
@@ -160,7 +160,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @rule(share=st.floats(0, 1), limit=st.integers(1, 4))
     def follow_the_log(self, share: float, limit: int) -> None:
-        """Reads the log from somewhere to its end."""
+        """Read the log from somewhere to its end."""
         upto = start = self.model.floor + int(share * (self.model.revision - self.model.floor))
         items: list[Change] = []
         while (page := finish(self.store.changes(SPACE, upto, limit=limit))).upto > upto:
@@ -173,7 +173,7 @@ class StoreMachine(RuleBasedStateMachine):
 
     @invariant()
     def every_key_reads_as_the_model_says(self) -> None:
-        """Reads all keys at once."""
+        """Read all keys at once."""
         if not hasattr(self, "store"):
             return
         reading = finish(self.store.read(SPACE, KEYS))

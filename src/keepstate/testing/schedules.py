@@ -12,7 +12,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
-from keepstate.engine.unit import Unit
+from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import ConflictError
 from keepstate.stores.base import SWEPT_BY_FLUSH
 from keepstate.stores.protocol import Applied, Batch, Put, Store
@@ -67,7 +67,7 @@ class Schedule:
         self.committed = self.refused = 0
 
     async def play(self) -> None:
-        """Plays the schedule.
+        """Play the schedule.
 
         Raises:
             AssertionError: A unit saw what no serial order explains.
@@ -83,7 +83,7 @@ class Schedule:
                 await self._step(self._random.choice(self._runs))
 
     async def _litter(self) -> None:
-        """Writes more that expires than the next flush sweeps: so other expired entries stay for a while."""
+        """Write more that expires than the next flush sweeps: so other expired entries stay for a while."""
         writes = [Put(b"\x01litter/%02d" % number, b"", ttl_ms=1) for number in range(2 * SWEPT_BY_FLUSH)]
         (outcome,) = await self._store.apply([Batch(self._space, writes)])
         assert isinstance(outcome, Applied)
@@ -147,7 +147,7 @@ class Schedule:
         self._moments.append(_Moment(after, applied.now_ms))
 
     def _was_there(self, run: _Run, now_ms: int) -> bool:
-        """Returns whether all that a unit saw was there at one time since it began."""
+        """Return whether all that a unit saw was there at one time since it began."""
         for place in range(run.first, len(self._moments)):
             moment = self._moments[place]
             is_last = place == len(self._moments) - 1

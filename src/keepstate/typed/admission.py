@@ -14,7 +14,7 @@ _ONE: Final = (str, bytes, bytearray, Mapping)
 
 
 def admit_many(what: str, given: Iterable[T]) -> list[T]:
-    """Returns several things as a list.
+    """Return several things as a list.
 
     Raises:
         InvalidError: It is one thing.
@@ -26,7 +26,7 @@ def admit_many(what: str, given: Iterable[T]) -> list[T]:
 
 
 def admit_messages(messages: Sequence[object]) -> None:
-    """Raises `InvalidError` for what is no sequence of messages: a text would be one for each letter."""
+    """Raise `InvalidError` for what is no sequence of messages: a text would be one for each letter."""
     given: Any = messages
     if isinstance(given, _ONE) or not isinstance(given, Sequence):
         raise InvalidError(f"`messages` is {messages!r}; give a list of them")

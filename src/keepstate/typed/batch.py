@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from keepstate.engine.admission import admit_instance, admit_revision, admit_text
+from keepstate.engine.kernel.arguments import admit_instance, admit_revision, admit_text
 from keepstate.errors import StateConflictError, StateError
-from keepstate.typed.kept import copied
+from keepstate.typed.encoded_value import copied
 from keepstate.typed.key import AnyKey, MergeStrategy, StateKey, admit_key
 
 U = TypeVar("U")
@@ -45,7 +45,7 @@ class MutationBatch:
 
     @classmethod
     def with_base_revision(cls, revision: int) -> MutationBatch:
-        """Returns an empty batch on a revision."""
+        """Return an empty batch on a revision."""
         return cls(revision)
 
     def __repr__(self) -> str:
@@ -57,29 +57,29 @@ class MutationBatch:
 
     @property
     def base_revision(self) -> int | None:
-        """Returns the revision that the updates were computed from."""
+        """The revision that the updates were computed from."""
         return self._base
 
     @property
     def lineage(self) -> str | None:
-        """Returns which counting of revisions the base belongs to: a restored state begins another."""
+        """Return which counting of revisions the base belongs to: a restored state begins another."""
         return self._lineage
 
     @property
     def touched_keys(self) -> frozenset[str]:
-        """Returns the names of the keys that have updates."""
+        """The names of the keys that have updates."""
         return frozenset(operation.key.KEY for operation in self._operations)
 
     def is_empty(self) -> bool:
-        """Returns whether there is no update."""
+        """Return whether there is no update."""
         return not self._operations
 
     def op_len(self) -> int:
-        """Returns how many updates there are."""
+        """Return how many updates there are."""
         return len(self._operations)
 
     def update(self, key: type[StateKey[Any, U]], update: U) -> Self:
-        """Adds an update; what it holds is copied.
+        """Add an update; what it holds is copied.
 
         Returns:
             This batch.
@@ -89,7 +89,7 @@ class MutationBatch:
         return self
 
     def unset(self, key: type[StateKey[Any, Any]]) -> Self:
-        """Removes the value of a key, as if it had never been updated; later updates begin at the default.
+        """Remove the value of a key, as if it had never been updated; later updates begin at the default.
 
         A removal commutes with nothing. So the key counts as exclusive in this batch, whatever its strategy.
 
@@ -101,7 +101,7 @@ class MutationBatch:
         return self
 
     def extend(self, other: MutationBatch) -> Self:
-        """Adds the updates of another batch behind these: one that was computed after this one.
+        """Add the updates of another batch behind these: one that was computed after this one.
 
         Returns:
             This batch.
@@ -116,7 +116,7 @@ class MutationBatch:
         return self
 
     def merge_parallel(self, other: MutationBatch) -> Self:
-        """Adds the updates of a batch that was computed beside this one, behind these.
+        """Add the updates of a batch that was computed beside this one, behind these.
 
         Returns:
             This batch.
@@ -136,24 +136,24 @@ class MutationBatch:
         return self.extend(other)
 
     def copy(self) -> MutationBatch:
-        """Returns a batch of the same updates, to which others are added apart from this one."""
+        """Return a batch of the same updates, to which others are added apart from this one."""
         return self.on_base_of(self)
 
     def on_base_of(self, other: MutationBatch) -> MutationBatch:
-        """Returns a copy on another batch's base: safe on an older one, as more counts as changed."""
+        """Return a copy on another batch's base: safe on an older one, as more counts as changed."""
         batch = MutationBatch(other.base_revision, lineage=other.lineage)
         batch._operations = list(self._operations)
         return batch
 
     def exclusive_overlap(self, other: MutationBatch) -> str | None:
-        """Returns an exclusive key that both batches touch, the first by name, or None."""
+        """Return an exclusive key that both batches touch, the first by name, or None."""
         mine = self.exclusive_keys()
         return min(mine & other.touched_keys, default=None) or min(
             self.touched_keys & other.exclusive_keys(), default=None
         )
 
     def exclusive_keys(self) -> frozenset[str]:
-        """Returns the names of the keys that no parallel batch may update: exclusive and unset ones."""
+        """Return the names of the keys that no parallel batch may update: exclusive and unset ones."""
         return frozenset(
             operation.key.KEY
             for operation in self._operations

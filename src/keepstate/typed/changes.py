@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, Self, TypeVar
 
-from keepstate.engine.watch import DocumentChange, Watch
-from keepstate.typed.kept import Kept, value_of
+from keepstate.engine.documents.watch import DocumentChange, Watch
+from keepstate.typed.encoded_value import Kept, value_of
 from keepstate.typed.key import StateKey, opened
 from keepstate.typed.layout import key_in, slot_of
 from keepstate.typed.options import Registered
@@ -83,7 +83,7 @@ class KeyDifference:
 def differences(
     old: Mapping[str, Kept], new: Mapping[str, Kept], registered: Mapping[str, Registered]
 ) -> list[KeyDifference]:
-    """Returns where the values of two moments differ, by name of key."""
+    """Return where the values of two moments differ, by name of key."""
     found: list[KeyDifference] = []
     for slot in sorted(old.keys() | new.keys(), key=lambda slot: (key_in(slot), slot)):
         before, after = old.get(slot), new.get(slot)

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import inspect
 
 from keepstate.errors import StateError
-from keepstate.typed.sameness import difference, parts, path_to
+from keepstate.typed.roundtrip import difference, parts, path_to
 
 _ATOMS: Final = frozenset({str, int, float, bool, type(None)})
 
@@ -36,7 +36,7 @@ class _InvalidError(ValueError):
 
 
 def written(value: Any, wanted: Any, key: str) -> Any:
-    """Returns a value as JSON types.
+    """Return a value as JSON types.
 
     Raises:
         StateError: It has no form, is no `wanted`, or would come back different; names the path.
@@ -57,7 +57,7 @@ def written(value: Any, wanted: Any, key: str) -> Any:
 
 
 def read(raw: Any, wanted: Any, key: str) -> Any:
-    """Returns the value of a type that JSON types stand for; shares nothing with them that can change.
+    """Return the value of a type that JSON types stand for; shares nothing with them that can change.
 
     Raises:
         StateError: They stand for none; names the path.
@@ -87,7 +87,7 @@ def _told(error: msgspec.ValidationError) -> tuple[str, str]:
 
 
 def _exactly(raw: Any, wanted: Any) -> str | None:
-    """Returns where a dict does not fit, by its key, which msgspec does not tell; None of other types."""
+    """Return where a dict does not fit, by its key, which msgspec does not tell; None of other types."""
     if _kind(raw) is not dict or get_origin(wanted) is not dict:
         return None
     for name, item in raw.items():
@@ -99,7 +99,7 @@ def _exactly(raw: Any, wanted: Any) -> str | None:
 
 
 def admit_json(raw: Any, key: str, path: str = "") -> None:
-    """Raises `StateError` for what is no JSON, as an `encode` of the application may return it."""
+    """Raise `StateError` for what is no JSON, as an `encode` of the application may return it."""
     kind = _kind(raw)
     if kind in _ATOMS:
         return
@@ -125,7 +125,7 @@ def _kind(value: object) -> Any:
 
 
 def _without_tuples(raw: Any) -> Any:
-    """Returns the same with lists for tuples, which msgspec takes for JSON."""
+    """Return the same with lists for tuples, which msgspec takes for JSON."""
     try:
         return msgspec.msgpack.decode(msgspec.msgpack.encode(raw))
     except (OverflowError, UnicodeEncodeError):  # ints over 64 bits, loose text
@@ -157,7 +157,7 @@ def _value(wanted: Any, raw: Any) -> Any:
 
 
 def _first(error: Any, path: str) -> _InvalidError:
-    """Returns the first of what pydantic found, with its place behind a path."""
+    """Return the first of what pydantic found, with its place behind a path."""
     first = error.errors(include_url=False)[0]
     steps = (f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])
     return _InvalidError(first["msg"], path + "".join(steps))
@@ -201,7 +201,7 @@ def _is_validated(kind: type) -> bool:
 
 
 def _validate(value: Any, path: str = "") -> None:
-    """Raises `_InvalidError` for what a dataclass of pydantic does not take."""
+    """Raise `_InvalidError` for what a dataclass of pydantic does not take."""
     if _is_validated(_kind(value)):
         import pydantic
 

@@ -7,8 +7,8 @@ from collections.abc import Awaitable
 from dataclasses import dataclass
 from typing import Protocol
 
-from keepstate._runner import Colour
-from keepstate.engine.scope import called, refuse_coroutine_function
+from keepstate._runner import Mode
+from keepstate.engine.kernel.executor import called, refuse_coroutine_function
 from keepstate.errors import InvalidError
 from keepstate.typed.state_map import Snapshot
 
@@ -36,19 +36,19 @@ class CommitHook(Protocol):
     """What is told of commits: a function of the event, awaited if it is a coroutine function."""
 
     def __call__(self, event: CommitEvent, /) -> Awaitable[None] | None:
-        """Takes note of a commit that was applied."""
+        """Take note of a commit that was applied."""
         ...
 
 
 class Hooks:
     """The hooks of one state, or of all states of one run after the other, in the order of adding."""
 
-    def __init__(self, colour: Colour) -> None:
-        self._blocking = colour == "blocking"
+    def __init__(self, mode: Mode) -> None:
+        self._blocking = mode == "blocking"
         self._hooks: list[CommitHook] = []
 
     def add(self, hook: CommitHook) -> None:
-        """Adds a hook.
+        """Add a hook.
 
         Raises:
             InvalidError: It is no function, or one that nobody here could await.
@@ -60,7 +60,7 @@ class Hooks:
         self._hooks.append(hook)
 
     async def tell(self, event: CommitEvent) -> None:
-        """Calls all hooks; one that fails is logged, because the batch is applied already."""
+        """Call all hooks; one that fails is logged, because the batch is applied already."""
         for hook in list(self._hooks):
             try:
                 await called(hook, event)

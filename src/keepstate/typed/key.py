@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Final, Generic, Self, TypeAlias, TypeVar, cast
 
 from keepstate.errors import KeepstateError, StateError
 from keepstate.typed import forms
-from keepstate.typed.declaring import default_maker, value_type
+from keepstate.typed.declaration import default_maker, value_type
 
 Value = TypeVar("Value")
 Update = TypeVar("Update")
@@ -64,12 +64,12 @@ class TypedKey(Generic[Value]):
             cls._declare()
 
     def __new__(cls, *args: object, **options: object) -> Self:
-        """Raises: a key is a class, and is used as one."""
+        """Raise: a key is a class, and is used as one."""
         raise StateError(f"{cls.__name__} is a key and has no instances; use the class itself")
 
     @classmethod
     def _declare(cls) -> None:
-        """Checks the class, and completes it.
+        """Check the class, and completes it.
 
         Raises:
             StateError: It cannot be used; what is missing is named.
@@ -97,7 +97,7 @@ class TypedKey(Generic[Value]):
 
     @classmethod
     def is_plain(cls) -> bool:
-        """Returns whether values are encoded and decoded by their type alone."""
+        """Return whether values are encoded and decoded by their type alone."""
         return cls._is_plain
 
     @classmethod
@@ -107,12 +107,12 @@ class TypedKey(Generic[Value]):
 
     @classmethod
     def default(cls) -> Value:
-        """Returns the value of a key that was never touched: what the type makes by itself, a fresh one."""
+        """Return the value of a key that was never touched: what the type makes by itself, a fresh one."""
         raise StateError(f"{cls.__qualname__} has no KEY, and no default")
 
     @classmethod
     def encode(cls, value: Value) -> Json:
-        """Returns a value as JSON types.
+        """Return a value as JSON types.
 
         Raises:
             StateError: The value would not come back equal; the path of what is at fault is named.
@@ -121,7 +121,7 @@ class TypedKey(Generic[Value]):
 
     @classmethod
     def decode(cls, raw: Json) -> Value:
-        """Returns the value that has this form, validated.
+        """Return the value that has this form, validated.
 
         Raises:
             StateError: It is no value of this key; the path of what is at fault is named.
@@ -130,7 +130,7 @@ class TypedKey(Generic[Value]):
 
     @classmethod
     def upgrade(cls, raw: Json, from_version: int) -> Json:
-        """Returns the present form of what an earlier version has encoded.
+        """Return the present form of what an earlier version has encoded.
 
         A class with a `VERSION` over 1 says here how; without, older values cannot be read.
         """
@@ -180,7 +180,7 @@ class StateKey(TypedKey[Value], ReadableKey[Value], Generic[Value, Update]):
 
     @classmethod
     def apply(cls, value: Value, update: Update) -> Value:
-        """Returns the new value.
+        """Return the new value.
 
         It is given a copy of the value, which it may change and return. It may raise: nothing of the batch
         that the update is part of is then applied. It may be called again, on a newer value.
@@ -198,7 +198,7 @@ _KINDS = {"MERGE": MergeStrategy, "SCOPE": KeyScope, "PERSISTENT": bool, "RETAIN
 
 
 def admit_key(given: Any, kind: type = StateKey) -> None:
-    """Raises `StateError` for what is no key of this kind that can be used."""
+    """Raise `StateError` for what is no key of this kind that can be used."""
     if not (isinstance(given, type) and issubclass(given, kind) and hasattr(given, "KEY")):
         told = "state key" if kind is StateKey else "profile key"
         raise StateError(
@@ -210,7 +210,7 @@ Identity: TypeAlias = tuple[object, ...]
 
 
 def identity(key: type) -> Identity:
-    """Returns what definitions of one key have in common, as when a cell of a notebook runs again.
+    """Return what definitions of one key have in common, as when a cell of a notebook runs again.
 
     Classes that one function makes have one name, too: those whose values or updates go otherwise are others.
     """
@@ -219,17 +219,17 @@ def identity(key: type) -> Identity:
 
 
 def is_same(one: type, other: type) -> bool:
-    """Returns whether two classes are one, or definitions of one."""
+    """Return whether two classes are one, or definitions of one."""
     return one is other or identity(one) == identity(other)
 
 
 def path_of(kind: type) -> str:
-    """Returns where a class stands."""
+    """Return where a class stands."""
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
 def refuse_other(known: AnyKey, key: AnyKey) -> None:
-    """Raises `StateError` for a class that is not the one registered by its name, nor defined as that is."""
+    """Raise `StateError` for a class that is not the one registered by its name, nor defined as that is."""
     if not is_same(known, key):
         raise StateError(
             f"{key.KEY!r} is registered as {path_of(known)} (version {known.VERSION}), and {path_of(key)} "
@@ -239,7 +239,7 @@ def refuse_other(known: AnyKey, key: AnyKey) -> None:
 
 
 def opened(key: type[TypedKey[Value]], raw: Json, version: int) -> Value:
-    """Returns a stored value, brought to the present version and validated.
+    """Return a stored value, brought to the present version and validated.
 
     Raises:
         StateError: It cannot be read; names the key, the path and the stored version.

@@ -30,22 +30,22 @@ RUN_SLOTS: Final = "run/"
 
 
 def slot_of(scope: KeyScope, key: str) -> str:
-    """Returns what a value is named in memory."""
+    """Return what a value is named in memory."""
     return f"{THREAD_SLOTS if scope is KeyScope.THREAD else RUN_SLOTS}{key}"
 
 
 def is_of_scope(slot: str, scope: KeyScope | None) -> bool:
-    """Returns whether a slot's value has this scope; None stands for both."""
+    """Return whether a slot's value has this scope; None stands for both."""
     return scope is None or slot.startswith(THREAD_SLOTS if scope is KeyScope.THREAD else RUN_SLOTS)
 
 
 def key_in(slot: str) -> str:
-    """Returns the key's name in a slot."""
+    """Return the key's name in a slot."""
     return slot.partition("/")[2]
 
 
 def profile_prefix(owner: str) -> str:
-    """Returns what the documents of an owner's profile begin with."""
+    """Return what the documents of an owner's profile begin with."""
     return f"profile/{quoted(owner)}/"
 
 
@@ -60,7 +60,7 @@ class Names:
     prefix: str = ""
 
     def admit(self, run_id: str) -> None:
-        """Raises `InvalidError` if a name would be longer than stores take."""
+        """Raise `InvalidError` if a name would be longer than stores take."""
         longest = max(len(self.run_prefix(run_id).encode()) + NAME_BYTES, len(self.run(run_id).encode()))
         if longest > limits.KEY_BYTES or len(self.messages.encode()) > limits.SPACE_BYTES:
             raise InvalidError(
@@ -70,39 +70,39 @@ class Names:
 
     @property
     def head(self) -> str:
-        """Returns the document that is the head of the state."""
+        """The document that is the head of the state."""
         return f"{self.prefix}typed/head"
 
     @property
     def all(self) -> str:
-        """Returns what the head and all values begin with."""
+        """Return what the head and all values begin with."""
         return f"{self.prefix}typed/"
 
     @property
     def messages(self) -> str:
-        """Returns the stream of the thread's messages."""
+        """The stream of the thread's messages."""
         return f"{self.prefix}messages"
 
     @property
     def thread_prefix(self) -> str:
-        """Returns what the documents of thread-scoped values begin with."""
+        """Return what the documents of thread-scoped values begin with."""
         return f"{self.prefix}typed/thread/"
 
     def run_prefix(self, run_id: str) -> str:
-        """Returns what the documents of a run's values begin with."""
+        """Return what the documents of a run's values begin with."""
         return f"{self.prefix}typed/run/{quoted(run_id)}/"
 
     def run(self, run_id: str) -> str:
-        """Returns the document that is a run's record, and the lease that it is done under."""
+        """Return the document that is a run's record, and the lease that it is done under."""
         return f"{self.prefix}typed/runs/{run_id}"
 
     def document(self, slot: str, run_id: str) -> str:
-        """Returns the document in which a slot's value stands."""
+        """Return the document in which a slot's value stands."""
         prefix = self.thread_prefix if slot.startswith(THREAD_SLOTS) else self.run_prefix(run_id)
         return prefix + key_in(slot)
 
     def slot(self, document: str, run_id: str) -> str | None:
-        """Returns the slot whose value a document holds, or None if it is none of this run's."""
+        """Return the slot whose value a document holds, or None if it is none of this run's."""
         for prefix, slots in ((self.thread_prefix, THREAD_SLOTS), (self.run_prefix(run_id), RUN_SLOTS)):
             if document.startswith(prefix):
                 return slots + document[len(prefix) :]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from keepstate.typed.kept import Kept
+from keepstate.typed.encoded_value import Kept
 from keepstate.typed.key import AnyKey, admit_key, refuse_other
 from keepstate.typed.layout import slot_of
 from keepstate.typed.options import Registered
@@ -27,7 +27,7 @@ class Memory:
     slots: Mapping[str, Kept] = field(default_factory=dict[str, Kept])
 
     def after(self, revision: int, lineage: str, changed: Mapping[str, Kept | None]) -> Memory:
-        """Returns the memory once these slots have changed; None is for what is gone."""
+        """Return the memory once these slots have changed; None is for what is gone."""
         slots = {**self.slots, **{slot: stored for slot, stored in changed.items() if stored is not None}}
         for slot, stored in changed.items():
             if stored is None:
@@ -35,7 +35,7 @@ class Memory:
         return Memory(revision, lineage, slots)
 
     def snapshot(self, registered: Mapping[str, Registered]) -> Snapshot:
-        """Returns what the registered keys have; costs nothing, however many they are."""
+        """Return what the registered keys have; costs nothing, however many they are."""
         return Snapshot(self.revision, FrozenMap(RegisteredValues(self.slots, registered)))
 
 

@@ -44,7 +44,7 @@ class Registered:
 
     @classmethod
     def of(cls, key: AnyKey, options: StateKeyOptions | None, owner: str) -> Registered:
-        """Returns what holds for a key with these options."""
+        """Return what holds for a key with these options."""
         given: Any = StateKeyOptions() if options is None else options
         if not isinstance(given, StateKeyOptions):
             raise StateError(

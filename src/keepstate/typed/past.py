@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from keepstate.engine.history.revisions import Revision
-from keepstate.engine.space import Space
-from keepstate.engine.transaction import Transaction
-from keepstate.typed.kept import Kept
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
+from keepstate.typed.encoded_value import Kept
 from keepstate.typed.layout import Names
 from keepstate.typed.memory import Memory
 from keepstate.typed.records import Head, ValueRecord, read_record
@@ -16,7 +16,7 @@ from keepstate.typed.records import Head, ValueRecord, read_record
 async def memory_at(
     place: Space | Transaction, names: Names, ref: Revision, run_id: str, slots: Iterable[str]
 ) -> Memory:
-    """Returns what a commit has recorded of some slots of a thread's state; reads nothing else."""
+    """Return what a commit has recorded of some slots of a thread's state; reads nothing else."""
     documents = await place.at(ref, load=False)
     wanted = [names.head, *(names.document(slot, run_id) for slot in slots)]
     present = await documents._load_present(wanted)  # pyright: ignore[reportPrivateUsage]
@@ -28,7 +28,7 @@ async def memory_at(
 async def changed_between(
     place: Space | Transaction, names: Names, a: Revision, b: Revision, run_id: str
 ) -> tuple[dict[str, Kept], dict[str, Kept]]:
-    """Returns the slots that differ between two commits, as both have them; reads only what differs."""
+    """Return the slots that differ between two commits, as both have them; reads only what differs."""
     found: tuple[set[str], set[str]] = set(), set()
     for difference in await place.history.diff(a, b):
         name = difference.path[0]

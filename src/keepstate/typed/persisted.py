@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, cast
 
 from keepstate.errors import StateError
+from keepstate.typed.encoded_value import Kept
 from keepstate.typed.forms import admit_json
-from keepstate.typed.kept import Kept
 from keepstate.typed.key import UNSAID, Json, KeyScope, opened
 from keepstate.typed.layout import RUN_SLOTS, key_in, slot_of
 from keepstate.typed.options import Registered
@@ -41,7 +41,7 @@ class PersistedState:
 def exported(
     revision: int, slots: Mapping[str, Kept], registered: Mapping[str, Registered]
 ) -> PersistedState:
-    """Returns what is persistent, and what belongs to keys that are not registered here."""
+    """Return what is persistent, and what belongs to keys that are not registered here."""
     extensions: dict[str, Json] = {}
     versions: dict[str, int] = {}
     run_scoped: list[str] = []
@@ -68,7 +68,7 @@ def restored(
     unknown: Unknown,
     scope: KeyScope | None = None,
 ) -> dict[str, Kept]:
-    """Returns the slots that a persisted state stands for, or those of one scope.
+    """Return the slots that a persisted state stands for, or those of one scope.
 
     Raises:
         StateError: A value cannot be read, or belongs to no registered key and `unknown` is `error`.
@@ -101,7 +101,7 @@ def restored(
 
 
 def admit_scope(scope: object) -> None:
-    """Raises `StateError` for an argument that is neither a scope nor None."""
+    """Raise `StateError` for an argument that is neither a scope nor None."""
     if scope is not None and not isinstance(scope, KeyScope):
         raise StateError(f"`scope` is {scope!r}; give KeyScope.RUN, KeyScope.THREAD or None")
 

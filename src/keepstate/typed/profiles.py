@@ -8,24 +8,24 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast, overload
 
-from keepstate._runner import Colour
-from keepstate.engine.admission import admit_place, admit_revision
-from keepstate.engine.documents import MISSING, DocumentEntry, Missing, demanded_version
-from keepstate.engine.glob import escaped
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.positions import Printable
-from keepstate.engine.scope import called, refuse_coroutine_function
-from keepstate.engine.space import Space
-from keepstate.engine.together import read_ahead, together
-from keepstate.engine.transaction import Transaction
+from keepstate._runner import Mode
+from keepstate.engine.documents.documents import MISSING, DocumentEntry, Missing, demanded_version
+from keepstate.engine.kernel.arguments import admit_place, admit_revision
+from keepstate.engine.kernel.executor import called, refuse_coroutine_function
+from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.positions import Printable
+from keepstate.engine.space.joint_work import read_ahead, together
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ConflictError, InvalidError, StateError
 from keepstate.stores.protocol import Store
 from keepstate.typed.admission import admit_many
-from keepstate.typed.home import Home
-from keepstate.typed.kept import fresh, kept
+from keepstate.typed.binding import Home
+from keepstate.typed.encoded_value import fresh, kept
 from keepstate.typed.key import ProfileKey, admit_key, opened
 from keepstate.typed.layout import profile_prefix
-from keepstate.typed.reads import Reads
+from keepstate.typed.read_set import Reads
 from keepstate.typed.records import ValueRecord, kept_record, read_record
 from keepstate.typed.scopes import StateScope, owner_of
 
@@ -89,11 +89,11 @@ class ProfileAccess:
         space: Space | Transaction | None = None,
         keys: Iterable[type[ProfileKey[Any]]] = (),
         author: str | None = None,
-        _colour: Colour = "async",
+        _mode: Mode = "async",
     ) -> None:
-        self._home = Home(persistence, space, author=author, colour=_colour)
+        self._home = Home(persistence, space, author=author, mode=_mode)
         self._keys = {key.KEY: key for key in _admitted(keys)}
-        self._blocking = _colour == "blocking"
+        self._blocking = _mode == "blocking"
         self._read = Reads()
 
     def __repr__(self) -> str:
@@ -108,15 +108,15 @@ class ProfileAccess:
         await self.close()
 
     async def close(self) -> None:
-        """Lets go of a store that was opened here; what was passed in open stays open."""
+        """Let go of a store that was opened here; what was passed in open stays open."""
         await self._home.close()
 
-    def _admit(self, colour: Colour) -> None:
-        """Raises `InvalidError` unless it is used in this colour; for `AgentRun`."""
-        admit_place("profile", self._home.passed or self._home.handle, colour, Space, Transaction, Keepstate)
+    def _admit(self, mode: Mode) -> None:
+        """Raise `InvalidError` unless it is used in this colour; for `AgentRun`."""
+        admit_place("profile", self._home.passed or self._home.handle, mode, Space, Transaction, Keepstate)
 
     def _afresh(self, keys: Iterable[type[ProfileKey[Any]]]) -> ProfileAccess:
-        """Returns the same for another task, which has read nothing yet."""
+        """Return the same for another task, which has read nothing yet."""
         other = ProfileAccess.__new__(ProfileAccess)
         other._home, other._blocking, other._read = self._home, self._blocking, Reads()
         other._keys = {**self._keys, **{key.KEY: key for key in keys}}
@@ -132,7 +132,7 @@ class ProfileAccess:
         agent: str | None = None,
         scope: StateScope | None = None,
     ) -> V:
-        """Returns a value, or the key's default if there is none.
+        """Return a value, or the key's default if there is none.
 
         Args:
             profile_key: What to read.
@@ -154,7 +154,7 @@ class ProfileAccess:
         agent: str | None = None,
         scope: StateScope | None = None,
     ) -> ProfileEntry[V] | None:
-        """Returns a value with its version, or None if there is none; see `read`."""
+        """Return a value with its version, or None if there is none; see `read`."""
         owner = owner_of(key, agent, scope)
         place, name = self._place(owner), _name(owner, profile_key)
         stored = await place.documents.entry(name)
@@ -195,7 +195,7 @@ class ProfileAccess:
         scope: StateScope | None = None,
         expected_version: str | int | None = None,
     ) -> int:
-        """Writes a value, and returns its version; 0 inside a transaction, which has none before it ends.
+        """Write a value, and return its version; 0 inside a transaction, which has none before it ends.
 
         What this object has read before is replaced only if nobody has changed it since.
 
@@ -251,7 +251,7 @@ class ProfileAccess:
         agent: str | None = None,
         scope: StateScope | None = None,
     ) -> V:
-        """Changes a value, or the default if there is none, again and again until nobody else has meanwhile.
+        """Change a value, or the default if there is none, again and again until nobody else has meanwhile.
 
         Args:
             profile_key: What to change.
@@ -303,7 +303,7 @@ class ProfileAccess:
         scope: StateScope | None = None,
         expected_version: str | int | None = None,
     ) -> bool:
-        """Removes a value, and returns whether there was one; what was read only as it was, as `write` does.
+        """Remove a value, and return whether there was one; what was read only as it was, as `write` does.
 
         Args:
             profile_key: What to remove.
@@ -346,7 +346,7 @@ class ProfileAccess:
     async def list(
         self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None
     ) -> Entries:
-        """Returns all values of one owner by name of key; see `read`.
+        """Return all values of one owner by name of key; see `read`.
 
         Those of unknown keys are JSON, and so are those that no longer validate: `error` says why.
         """
@@ -379,7 +379,7 @@ class ProfileAccess:
     async def clear(
         self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None
     ) -> int:
-        """Removes all values of one owner, and returns how many there were; see `read`."""
+        """Remove all values of one owner, and return how many there were; see `read`."""
         owner = owner_of(key, agent, scope)
 
         async def work(tx: Transaction) -> int:

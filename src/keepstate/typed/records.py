@@ -9,8 +9,8 @@ import msgspec
 
 from keepstate._clock import Clock
 from keepstate.errors import CorruptError
-from keepstate.typed import lineage as lineages
-from keepstate.typed.kept import Kept
+from keepstate.typed import epoch as lineages
+from keepstate.typed.encoded_value import Kept
 from keepstate.typed.layout import RUN_SLOTS, THREAD_SLOTS
 from keepstate.values import codec
 
@@ -48,7 +48,7 @@ class Head(msgspec.Struct, frozen=True):
     """Fields that a later version of keepstate has added; they are written again unchanged."""
 
     def after(self, changed: Collection[str], run_id: str, *, removes: bool) -> Head:
-        """Returns the head once a batch has changed these slots."""
+        """Return the head once a batch has changed these slots."""
         revision, floor = self.revision + 1, self.floor
         here = sorted(slot for slot in changed if not run_id or slot.startswith(THREAD_SLOTS))
         recent = {slot: made for slot, made in self.recent.items() if slot not in here}
@@ -64,7 +64,7 @@ class Head(msgspec.Struct, frozen=True):
         )
 
     def after_clearing(self, cleared: Mapping[str, Collection[str]], begun: str) -> Head:
-        """Returns the head once slots of some runs were removed, because the run `begun` begins."""
+        """Return the head once slots of some runs were removed, because the run `begun` begins."""
         if not any(cleared.values()):
             return self
         shared = cleared.get("", ())
@@ -73,21 +73,21 @@ class Head(msgspec.Struct, frozen=True):
         return msgspec.structs.replace(head, runs={**head.runs, **touched}, cleared=head.revision)
 
     def removed_at(self, slot: str, run_id: str) -> int:
-        """Returns the revision that may have removed the value of a slot in which there is none."""
+        """Return the revision that may have removed the value of a slot in which there is none."""
         is_of_ended = slot.startswith(RUN_SLOTS) and run_id != "" and run_id not in self.runs
         return max(self.removed, self.cleared) if is_of_ended else self.removed
 
     def begun(self, clock: Clock) -> Head:
-        """Returns the head that a first batch is applied to: of a state that can be told from others."""
+        """Return the head that a first batch is applied to: of a state that can be told from others."""
         is_first = (self.revision, self.lineage) == (0, lineages.NONE)
         return msgspec.structs.replace(self, lineage=lineages.begun(clock)) if is_first else self
 
     def continues(self, revision: int, lineage: str) -> bool:
-        """Returns whether the state has been at this revision of this lineage."""
+        """Return whether the state has been at this revision of this lineage."""
         return lineages.continues(self.lineage, revision, lineage)
 
     def changed_since(self, revision: int, lineage: str, run_id: str) -> set[str] | None:
-        """Returns the slots changed after a revision; None if that is not known."""
+        """Return the slots changed after a revision; None if that is not known."""
         if not self.continues(revision, lineage) or not self.floor <= revision <= self.revision:
             return None
         if run_id and self.runs.get(run_id, self.cleared) > revision:
@@ -110,7 +110,7 @@ class ValueRecord(msgspec.Struct, frozen=True):
     revision: int = 0
 
     def kept(self) -> Kept:
-        """Returns it as it stands in memory."""
+        """Return it as it stands in memory."""
         return Kept(codec.encode(self.value), self.version, self.revision)
 
 
@@ -143,7 +143,7 @@ class RunRecord(msgspec.Struct, frozen=True):
 
 
 def read_record(kind: type[R], document: str, value: object) -> R:
-    """Returns what a document holds.
+    """Return what a document holds.
 
     Raises:
         CorruptError: It holds no such record.
@@ -161,12 +161,12 @@ def read_record(kind: type[R], document: str, value: object) -> R:
 
 
 def plain(record: msgspec.Struct) -> dict[str, Any]:
-    """Returns a record as a document holds it."""
+    """Return a record as a document holds it."""
     fields = msgspec.structs.asdict(record)
     later: dict[str, Any] = fields.pop("later", {})
     return {name: value for name, value in fields.items() if value or name not in _LATER} | later
 
 
 def kept_record(stored: Kept) -> dict[str, Any]:
-    """Returns what a document holds of a value."""
+    """Return what a document holds of a value."""
     return plain(ValueRecord(stored.raw, stored.version, stored.revision))

@@ -7,7 +7,7 @@ from inspect import isfunction
 from types import ModuleType
 from typing import Any, Protocol
 
-from keepstate.engine.scope import is_coroutine_function
+from keepstate.engine.kernel.executor import is_coroutine_function
 from keepstate.errors import StateError
 from keepstate.typed.admission import admit_many
 from keepstate.typed.key import AnyKey, ProfileKey, admit_key, is_same, path_of, refuse_other
@@ -18,7 +18,7 @@ class Plugin(Protocol):
     """What brings keys. Any object will do; its name is its `name`, or that of its class."""
 
     def register(self, registrar: PluginRegistrar) -> None:
-        """Registers the keys that it needs."""
+        """Register the keys that it needs."""
         ...
 
 
@@ -36,14 +36,14 @@ class Registry:
 
     @classmethod
     def of(cls, keys: Iterable[AnyKey], plugins: Iterable[Plugin]) -> Registry:
-        """Returns these keys and those of these plugins, in use."""
+        """Return these keys and those of these plugins, in use."""
         registry, own = cls(), admit_many("keys", keys)
         for plugin in [*([Keys(own)] if own else []), *admit_many("plugins", plugins)]:
             registry.add(registry.asked(plugin))
         return registry
 
     def saved(self) -> Callable[[], None]:
-        """Returns what puts back what is in use now."""
+        """Return what puts back what is in use now."""
         before = self.keys, self._profile_keys, self._plugins
 
         def put_back() -> None:
@@ -52,11 +52,11 @@ class Registry:
         return put_back
 
     def find(self, name: str) -> Registered | None:
-        """Returns the key of this name that is in use, or None."""
+        """Return the key of this name that is in use, or None."""
         return self.keys.get(name)
 
     def named(self, key: AnyKey) -> Registered:
-        """Returns what holds for a key.
+        """Return what holds for a key.
 
         Raises:
             StateError: It is not in use.
@@ -73,11 +73,11 @@ class Registry:
 
     @property
     def profile_keys(self) -> list[type[ProfileKey[Any]]]:
-        """Returns the profile keys in use."""
+        """The profile keys in use."""
         return [key for key, _ in self._profile_keys.values()]
 
     def asked(self, plugin: Plugin) -> PluginRegistrar:
-        """Returns what a plugin registers; nothing is in use yet.
+        """Return what a plugin registers; nothing is in use yet.
 
         Raises:
             StateError: It is installed already, or registers what it cannot.
@@ -91,14 +91,14 @@ class Registry:
         return registrar
 
     def add(self, registrar: PluginRegistrar) -> None:
-        """Puts in use what a plugin has registered."""
+        """Put in use what a plugin has registered."""
         self._plugins |= {registrar.owner}
         self.keys = {**self.keys, **{each.key.KEY: each for each in registrar.keys}}
         profile_keys = {key.KEY: (key, registrar.owner) for key in registrar.profile_keys}
         self._profile_keys = {**self._profile_keys, **profile_keys}
 
     def owned(self, owner: str) -> list[Registered]:
-        """Returns the keys that a plugin has brought.
+        """Return the keys that a plugin has brought.
 
         Raises:
             StateError: It is not installed.
@@ -108,13 +108,13 @@ class Registry:
         return [each for each in self.keys.values() if each.owner == owner]
 
     def remove(self, owner: str) -> None:
-        """Takes out of use what a plugin has brought."""
+        """Take out of use what a plugin has brought."""
         self._plugins -= {owner}
         self.keys = {name: each for name, each in self.keys.items() if each.owner != owner}
         self._profile_keys = {name: each for name, each in self._profile_keys.items() if each[1] != owner}
 
     def admit(self, new: Registered, pending: Iterable[Registered]) -> bool:
-        """Returns whether a registration says something new.
+        """Return whether a registration says something new.
 
         Raises:
             StateError: The name is in use by another plugin, or otherwise; both are named.
@@ -139,7 +139,7 @@ class Registry:
     def admit_profile(
         self, key: type[ProfileKey[Any]], owner: str, pending: list[type[ProfileKey[Any]]]
     ) -> bool:
-        """Returns whether a registration of a profile key says something new."""
+        """Return whether a registration of a profile key says something new."""
         here = next((each for each in pending if each.KEY == key.KEY), None)
         known = (here, owner) if here is not None else self._profile_keys.get(key.KEY)
         if known is None:
@@ -171,7 +171,7 @@ class PluginRegistrar:
         return f"<PluginRegistrar of {self.owner}>"
 
     def register_key(self, key: AnyKey, options: StateKeyOptions | None = None) -> None:
-        """Registers a state key.
+        """Register a state key.
 
         Raises:
             StateError: Its name is in use by another plugin, or with other options.
@@ -182,7 +182,7 @@ class PluginRegistrar:
             self.keys.append(new)
 
     def register_profile_key(self, key: type[ProfileKey[Any]]) -> None:
-        """Registers a profile key, for profiles and shared state.
+        """Register a profile key, for profiles and shared state.
 
         Raises:
             StateError: Its name is in use by another plugin, or for another class.
@@ -203,7 +203,7 @@ class Keys:
         self._keys, self.name = list(keys), name
 
     def register(self, registrar: PluginRegistrar) -> None:
-        """Registers the keys."""
+        """Register the keys."""
         for key in self._keys:
             registrar.register_key(key)
 
@@ -216,7 +216,7 @@ def _admit_plugin(plugin: object) -> None:
 
 
 def plugin_name(plugin: object) -> str:
-    """Returns what a plugin is called: by itself, by its class or module, or by the caller."""
+    """Return what a plugin is called: by itself, by its class or module, or by the caller."""
     if isinstance(plugin, str):
         return plugin
     name = getattr(plugin, "name", None)

@@ -9,13 +9,13 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from keepstate._runner import Colour, Lock
-from keepstate.engine.admission import admit_flag, admit_instance, admit_text, refuse_twin
-from keepstate.engine.event_record import Event
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
-from keepstate.engine.times import milliseconds
-from keepstate.engine.transaction import Transaction
+from keepstate._runner import Lock, Mode
+from keepstate.engine.events.record import Event
+from keepstate.engine.kernel.arguments import admit_flag, admit_instance, admit_text, refuse_twin
+from keepstate.engine.kernel.times import milliseconds
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import (
     AttemptsExhaustedError,
     InvalidError,
@@ -26,10 +26,10 @@ from keepstate.errors import (
 from keepstate.stores.protocol import Store
 from keepstate.typed.admission import admit_messages
 from keepstate.typed.batch import MutationBatch
-from keepstate.typed.held import HeldRun, begin_run
-from keepstate.typed.home import Home
+from keepstate.typed.binding import Home
 from keepstate.typed.hooks import CommitHook, Hooks
 from keepstate.typed.key import AnyKey, ReadableKey
+from keepstate.typed.leased_run import HeldRun, begin_run
 from keepstate.typed.profiles import ProfileAccess
 from keepstate.typed.records import RunRecord
 from keepstate.typed.registry import Plugin, Registry
@@ -87,7 +87,7 @@ class AgentRun:
         on_conflict: OnConflict = "rerun",
         reruns: int = 4,
         lease_ttl_s: float = 60.0,
-        _colour: Colour = "async",
+        _mode: Mode = "async",
     ) -> None:
         if on_conflict not in ("rerun", "raise"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`on_conflict` is {on_conflict!r}; it is 'rerun' or 'raise'")
@@ -98,11 +98,11 @@ class AgentRun:
         if profile is not None:
             refuse_twin("profile", profile)
             admit_instance("profile", profile, ProfileAccess)
-            profile._admit(_colour)  # pyright: ignore[reportPrivateUsage]
-        self._home = Home(persistence, space, author=author, record=record, colour=_colour)
-        self._colour: Colour = _colour
+            profile._admit(_mode)  # pyright: ignore[reportPrivateUsage]
+        self._home = Home(persistence, space, author=author, record=record, mode=_mode)
+        self._mode: Mode = _mode
         self._author = author
-        self._registry, self._hooks = Registry.of(keys, plugins), Hooks(_colour)
+        self._registry, self._hooks = Registry.of(keys, plugins), Hooks(_mode)
         self._profile = profile
         self._on_conflict: OnConflict = on_conflict
         limits.admit_count("reruns", reruns)
@@ -130,7 +130,7 @@ class AgentRun:
     async def start_run(
         self, thread_id: str, run_id: str, *, resume: bool = False, wait_s: float = 0.0
     ) -> RunRecord:
-        """Begins a run: without run-scoped values, and with the thread-scoped ones that the thread has.
+        """Begin a run: without run-scoped values, and with the thread-scoped ones that the thread has.
 
         Args:
             thread_id: The thread.
@@ -177,7 +177,7 @@ class AgentRun:
     async def finish_run(
         self, status: Literal["finished", "failed"] = "finished", *, messages: Sequence[object] = ()
     ) -> RunRecord:
-        """Ends the run: its record says so, in one batch with its last messages; others may begin it again.
+        """End the run: its record says so, in one batch with its last messages; others may begin it again.
 
         Raises:
             LeaseLostError: Another process has taken the run over.
@@ -197,7 +197,7 @@ class AgentRun:
         return held.record
 
     async def close(self) -> None:
-        """Lets go of a run that goes on, so that it can be resumed, and of a store that was opened here."""
+        """Let go of a run that goes on, so that it can be resumed, and of a store that was opened here."""
         with self._lock:
             held, self._held = self._held, None
         try:
@@ -207,7 +207,7 @@ class AgentRun:
             await self._home.close()
 
     def add_hook(self, hook: CommitHook) -> None:
-        """Calls a function with a `CommitEvent` after each commit of this object's runs, in order of adding.
+        """Call a function with a `CommitEvent` after each commit of this object's runs, in order of adding.
 
         A hook that is added to `state` goes on with the next run too, and so does a plugin installed there.
         """
@@ -217,24 +217,24 @@ class AgentRun:
 
     @property
     def record(self) -> RunRecord:
-        """Returns what is known of the present run."""
+        """Return what is known of the present run."""
         return self._going().record
 
     @property
     def state(self) -> KeyedState:
-        """Returns the state of the present run's thread; what it commits is fenced by the run's lease."""
+        """The state of the present run's thread; what it commits is fenced by the run's lease."""
         return self._going().state
 
     def snapshot(self) -> Snapshot:
-        """Returns the state as this run knows it."""
+        """Return the state as this run knows it."""
         return self.state.snapshot()
 
     def read(self, key: type[ReadableKey[V]]) -> V | None:
-        """Returns a copy of a key's value, or None if it was never touched."""
+        """Return a copy of a key's value, or None if it was never touched."""
         return self.state.read(key)
 
     async def messages(self, *, after: str | int | None = None, limit: int = 256) -> list[Event]:
-        """Returns messages of the thread in order.
+        """Return messages of the thread in order.
 
         Args:
             after: Starts behind the message of this `position`; or, within a handle, of this `number`.
@@ -249,7 +249,7 @@ class AgentRun:
     async def step(
         self, *tools: Callable[[ToolCallContext], Any], messages: Sequence[object] = ()
     ) -> RunStep:
-        """Runs tools in parallel on one snapshot, and commits what they give, messages included.
+        """Run tools in parallel on one snapshot, and commit what they give, messages included.
 
         A tool gives a `MutationBatch`, a `ToolOutput`, any other value, or nothing. It may be run again: what
         it does beside must bear that. Where one raises nothing is committed, and it is raised once all have
@@ -280,7 +280,7 @@ class AgentRun:
         return RunStep(held.state.revision, values, [each.name for each in others])
 
     async def commit(self, batch: MutationBatch, *, messages: Sequence[object] = ()) -> int:
-        """Commits a batch, messages and the run's record in one batch, and returns the revision.
+        """Commit a batch, messages and the run's record in one batch, and return the revision.
 
         Raises:
             StateConflictError: As for `KeyedState.commit`; nothing was applied.
@@ -295,7 +295,7 @@ class AgentRun:
     async def _called(
         self, held: HeldRun, tools: dict[int, Callable[[ToolCallContext], Any]]
     ) -> list[Called]:
-        """Returns what tools give on the newest snapshot, all of them; raises what one raised."""
+        """Return what tools give on the newest snapshot, all of them; raises what one raised."""
         await held.state.refresh()
         base, snapshot, runner = held.state.begin_mutation(), held.state.snapshot(), held.place.runner
 
@@ -317,14 +317,14 @@ class AgentRun:
                 persistence=self._home.handle,
                 space=self._home.passed,
                 author=self._author,
-                _colour=self._colour,
+                _mode=self._mode,
             )
         return self._profile._afresh(self._registry.profile_keys)  # pyright: ignore[reportPrivateUsage]
 
     async def _applied(
         self, held: HeldRun, calls: list[Called], apart: list[Called], messages: Sequence[object]
     ) -> list[Called]:
-        """Commits the calls that fit together, and returns those that are to run again.
+        """Commit the calls that fit together, and return those that are to run again.
 
         Where another run was faster with an exclusive key, the calls that update such keys run again too.
         """
@@ -347,7 +347,7 @@ class AgentRun:
     async def _again(
         self, held: HeldRun, index: int, tool: Callable[[ToolCallContext], Any], later: list[Called]
     ) -> Called:
-        """Returns what a tool gave on the newest snapshot, once that is applied."""
+        """Return what a tool gave on the newest snapshot, once that is applied."""
         pending = [each.name for each in later]
         for _ in range(self._reruns):
             (called,) = await self._called(held, {index: tool})
@@ -371,7 +371,7 @@ class AgentRun:
         return held
 
     def _now(self, held: HeldRun | _Beginning | None, *, instead_of: HeldRun | _Beginning | None) -> bool:
-        """Does this from now on if it did that until now, and returns whether it did."""
+        """Do this from now on if it did that until now, and return whether it did."""
         with self._lock:
             did = self._held is instead_of
             if did:
@@ -391,7 +391,7 @@ def _id_of(held: HeldRun | _Beginning | None) -> str:
 
 
 def _merged(calls: Iterable[Called]) -> MutationBatch:
-    """Returns one batch of calls that fit together."""
+    """Return one batch of calls that fit together."""
     merged = MutationBatch()
     for each in calls:
         merged.extend(each.batch)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keepstate.engine.admission import admit_instance, admit_text
+from keepstate.engine.kernel.arguments import admit_instance, admit_text
 from keepstate.errors import InvalidError
 
 
@@ -26,36 +26,36 @@ class StateScope:
 
     @classmethod
     def global_(cls) -> StateScope:
-        """Returns the scope of the whole system."""
+        """Return the scope of the whole system."""
         return cls("global")
 
     @classmethod
     def parent_thread(cls, id: str) -> StateScope:
-        """Returns the scope that a parent's thread and its children share."""
+        """Return the scope that a parent's thread and its children share."""
         return cls(f"parent_thread::{_quoted('id', id)}")
 
     @classmethod
     def agent_type(cls, name: str) -> StateScope:
-        """Returns the scope of all agents of a type."""
+        """Return the scope of all agents of a type."""
         return cls(f"agent_type::{_quoted('name', name)}")
 
     @classmethod
     def thread(cls, id: str) -> StateScope:
-        """Returns the scope of one thread, beyond its runs."""
+        """Return the scope of one thread, beyond its runs."""
         return cls(f"thread::{_quoted('id', id)}")
 
     @classmethod
     def new(cls, s: str) -> StateScope:
-        """Returns the scope of any other group; the string is taken as it is."""
+        """Return the scope of any other group; the string is taken as it is."""
         return cls(s)
 
     def as_str(self) -> str:
-        """Returns the string."""
+        """Return the string."""
         return self.value
 
 
 def owner_of(key: str | StateScope | None, agent: str | None, scope: StateScope | None) -> str:
-    """Returns the string that something is kept under.
+    """Return the string that something is kept under.
 
     Raises:
         InvalidError: It was said twice, or not at all.
@@ -74,7 +74,7 @@ def owner_of(key: str | StateScope | None, agent: str | None, scope: StateScope 
 
 
 def _quoted(what: str, id: object) -> str:
-    """Returns an id in which nothing can be taken for the end of a segment."""
+    """Return an id in which nothing can be taken for the end of a segment."""
     return _admitted(what, id).replace("%", "%25").replace(":", "%3A")
 
 

@@ -9,26 +9,26 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from keepstate._runner import Colour
-from keepstate.engine.admission import admit_flag, admit_instance, admit_text
-from keepstate.engine.glob import escaped
+from keepstate._runner import Mode
 from keepstate.engine.history.revisions import Revision
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.lease import Lease
-from keepstate.engine.once import entered_once
-from keepstate.engine.space import Space
-from keepstate.engine.together import unless_applied
-from keepstate.engine.transaction import Transaction
+from keepstate.engine.kernel.arguments import admit_flag, admit_instance, admit_text
+from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.single_use import single_use
+from keepstate.engine.queue.lease import Lease
+from keepstate.engine.space.joint_work import unless_applied
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError, StateConflictError, StateError
 from keepstate.stores.protocol import Store
-from keepstate.typed import lineage as lineages
+from keepstate.typed import epoch as lineages
 from keepstate.typed.admission import admit_many
 from keepstate.typed.batch import MutationBatch
+from keepstate.typed.binding import Home
 from keepstate.typed.changes import KeyDifference, StateWatch, differences
-from keepstate.typed.committing import Applying
-from keepstate.typed.home import Home
+from keepstate.typed.commit import Applying
+from keepstate.typed.encoded_value import Kept
 from keepstate.typed.hooks import CommitEvent, CommitHook, Hooks
-from keepstate.typed.kept import Kept
 from keepstate.typed.key import AnyKey, KeyScope, ReadableKey, StateKey, admit_key
 from keepstate.typed.layout import RUN_SLOTS, Names, is_of_scope, key_in, slot_of
 from keepstate.typed.memory import Memory
@@ -73,11 +73,11 @@ class KeyedState:
         plugins: Iterable[Plugin] = (),
         author: str | None = None,
         record: bool = False,
-        _colour: Colour = "async",
+        _mode: Mode = "async",
     ) -> None:
-        home = Home(persistence, space, author=author, record=record, colour=_colour)
+        home = Home(persistence, space, author=author, record=record, mode=_mode)
         place, names = home.thread(thread_id)
-        self._begin(home, place, names, run_id, Registry.of(keys, plugins), Hooks(_colour))
+        self._begin(home, place, names, run_id, Registry.of(keys, plugins), Hooks(_mode))
 
     def _begin(
         self,
@@ -95,7 +95,7 @@ class KeyedState:
 
     @classmethod
     def _in_run(cls, place: Space, names: Names, run_id: str, registry: Registry, hooks: Hooks) -> KeyedState:
-        """Returns the state of a run's thread; for `AgentRun`, which owns store, keys and hooks."""
+        """Return the state of a run's thread; for `AgentRun`, which owns store, keys and hooks."""
         state = cls.__new__(cls)
         state._begin(None, place, names, run_id, registry, hooks)
         return state
@@ -116,7 +116,7 @@ class KeyedState:
         await self.close()
 
     async def close(self) -> None:
-        """Lets go of a store that was opened here; what was passed in open stays open."""
+        """Let go of a store that was opened here; what was passed in open stays open."""
         if self._home is not None:
             self._thread.is_closed = True
             await self._home.close()
@@ -125,11 +125,11 @@ class KeyedState:
 
     @property
     def revision(self) -> int:
-        """Returns how many batches the state has seen, as far as this object knows."""
+        """Return how many batches the state has seen, as far as this object knows."""
         return self._thread.known().revision
 
     def snapshot(self) -> Snapshot:
-        """Returns the state as this object knows it; it costs nothing, however many keys there are.
+        """Return the state as this object knows it; it costs nothing, however many keys there are.
 
         Raises:
             NotLoadedError: Nothing was read yet: enter the object, or call `refresh`.
@@ -137,23 +137,23 @@ class KeyedState:
         return self._thread.known().snapshot(self._registry.keys)
 
     def read(self, key: type[ReadableKey[V]]) -> V | None:
-        """Returns a copy of a key's value, or None if it was never touched."""
+        """Return a copy of a key's value, or None if it was never touched."""
         return self.snapshot().get(key)
 
     async def refresh(self) -> int:
-        """Reads what others have changed, and returns the newest revision."""
+        """Read what others have changed, and return the newest revision."""
         await self._thread.refresh()
         return self.revision
 
     # ---- changing
 
     def begin_mutation(self) -> MutationBatch:
-        """Returns an empty batch on the present revision."""
+        """Return an empty batch on the present revision."""
         memory = self._thread.known()
         return MutationBatch(memory.revision, lineage=memory.lineage)
 
     async def commit(self, batch: MutationBatch, *, message: str = "") -> int:
-        """Applies a batch to the newest values, all of it or nothing, and returns the revision that it made.
+        """Apply a batch to the newest values, all of it or nothing, and return the revision that it made.
 
         An empty batch changes nothing. Commutative updates are applied to what others have written meanwhile,
         so that all are kept.
@@ -183,7 +183,7 @@ class KeyedState:
         applied: Callable[[], None] | None = None,
         message: str = "",
     ) -> Done:
-        """Applies a batch, and does more beside it; for `AgentRun`, whose batch may be empty.
+        """Apply a batch, and do more beside it; for `AgentRun`, whose batch may be empty.
 
         Args:
             batch: The updates.
@@ -210,10 +210,10 @@ class KeyedState:
                 )
             return done
 
-        return await self._thread.in_turn(work)
+        return await self._thread.serialized(work)
 
     def merge_parallel(self, a: MutationBatch, b: MutationBatch) -> MutationBatch:
-        """Returns one batch of two that were computed in parallel: the updates of `a`, then those of `b`.
+        """Return one batch of two that were computed in parallel: the updates of `a`, then those of `b`.
 
         Raises:
             StateError: Both touch an exclusive key, which is named, or they were computed from different
@@ -222,14 +222,14 @@ class KeyedState:
         return self.merge_all([a, b])
 
     def merge_all(self, batches: Iterable[MutationBatch]) -> MutationBatch:
-        """Returns one batch of all that were computed in parallel, in their order; as `merge_parallel`."""
+        """Return one batch of all that were computed in parallel, in their order; as `merge_parallel`."""
         merged = MutationBatch()
         for batch in admit_many("batches", batches):
             merged.merge_parallel(batch)
         return merged
 
     def _fence(self, lease: Lease, before: KeyedState | None) -> None:
-        """Lets all changes apply only while the lease is held; for `AgentRun`.
+        """Let all changes apply only while the lease is held; for `AgentRun`.
 
         Args:
             lease: The lease of the run.
@@ -242,7 +242,7 @@ class KeyedState:
     # ---- plugins and hooks
 
     async def install_plugin(self, plugin: Plugin) -> None:
-        """Registers the keys of a plugin; what is stored under them can be read from now on.
+        """Register the keys of a plugin; what is stored under them can be read from now on.
 
         Raises:
             StateError: It is installed, or one of its keys is in use; nothing was registered.
@@ -252,7 +252,7 @@ class KeyedState:
         self._registry.add(self._registry.asked(plugin))
 
     async def uninstall_plugin(self, plugin: Plugin | type | str) -> None:
-        """Takes the keys of a plugin out of use; removes their values but for those to be retained.
+        """Take the keys of a plugin out of use; removes their values but for those to be retained.
 
         More than 500 values are removed in several batches.
 
@@ -274,7 +274,7 @@ class KeyedState:
         self._registry.remove(owner)
 
     def add_hook(self, hook: CommitHook) -> None:
-        """Calls a function with a `CommitEvent` after each commit of this object, in the order of adding."""
+        """Call a function with a `CommitEvent` after each commit of this object, in the order of adding."""
         if isinstance(self._place, Transaction):
             raise InvalidError(
                 "a hook is told of what was applied; add it to the state of the space, outside"
@@ -282,13 +282,13 @@ class KeyedState:
         self._hooks.add(hook)
 
     async def clear_run_scoped(self) -> None:
-        """Removes all run-scoped values, those of keys that are not registered too."""
+        """Remove all run-scoped values, those of keys that are not registered too."""
         await self._thread.refresh()
         slots = [slot for slot in self._thread.memory.slots if slot.startswith(RUN_SLOTS)]
         await self._remove({slot: not self._is_unstored(slot) for slot in slots})
 
     async def _remove(self, slots: dict[str, bool]) -> None:
-        """Removes the values of slots; each says whether it stands in a document."""
+        """Remove the values of slots; each says whether it stands in a document."""
         all_slots = sorted(slots)
         for begin in range(0, len(all_slots), _REMOVED_BY_BATCH):
             part = all_slots[begin : begin + _REMOVED_BY_BATCH]
@@ -298,7 +298,7 @@ class KeyedState:
                 held = [slot for slot in part if found.slots.get(slot) or slot in self._thread.memory.slots]
                 return Change(dict.fromkeys(held), stored) if held else None
 
-            await self._thread.in_turn(partial(self._thread.change, stored, compute))
+            await self._thread.serialized(partial(self._thread.change, stored, compute))
 
     def _is_unstored(self, slot: str) -> bool:
         known = self._registry.find(key_in(slot))
@@ -309,7 +309,7 @@ class KeyedState:
     # ---- the whole state
 
     def export_persisted(self, scope: KeyScope | None = None) -> PersistedState:
-        """Returns all persistent values as JSON, those of keys that are not registered here too.
+        """Return all persistent values as JSON, those of keys that are not registered here too.
 
         Args:
             scope: Only the values of this scope; None for both.
@@ -326,7 +326,7 @@ class KeyedState:
     async def restore_persisted(
         self, state: PersistedState, unknown: Unknown = "keep", *, scope: KeyScope | None = None
     ) -> None:
-        """Puts an exported state in place of all values, those that are not stored too. Calls no hook.
+        """Put an exported state in place of all values, those that are not stored too. Calls no hook.
 
         Without `scope` the state goes on from the exported revision, and batches computed before are refused.
         With `scope` it is a change like a commit, and makes the next revision.
@@ -365,7 +365,7 @@ class KeyedState:
 
             return await self._thread.change(stored, compute)
 
-        await self._thread.in_turn(work)
+        await self._thread.serialized(work)
 
     async def seed(
         self,
@@ -375,7 +375,7 @@ class KeyedState:
         scope: KeyScope | None = None,
         replace: bool = False,
     ) -> list[str]:
-        """Adds exported values of another state, such as those that a child agent begins with. Calls no hook.
+        """Add exported values of another state, such as those that a child agent begins with. Calls no hook.
 
         One batch, which makes the next revision; the revision of the export does not count. Seeding again,
         for instance because the child is resumed, changes nothing that the child has made since.
@@ -406,12 +406,12 @@ class KeyedState:
             return Change(_at(found.head.revision + 1, taken), [slot for slot in stored if slot in taken])
 
         names: list[str] = []
-        await self._thread.in_turn(partial(self._thread.change, stored, compute, message="seed the state"))
+        await self._thread.serialized(partial(self._thread.change, stored, compute, message="seed the state"))
         return names
 
     # ---- changes and the past
 
-    @entered_once
+    @single_use
     async def watch(
         self,
         key: type[StateKey[V, Any]],
@@ -419,7 +419,7 @@ class KeyedState:
         after: str | int | None = None,
         timeout_s: float | None = None,
     ) -> AsyncGenerator[StateWatch[V]]:
-        """Yields an iterator over a key's changes, whoever makes them: in order, none missing.
+        """Yield an iterator over a key's changes, whoever makes them: in order, none missing.
 
         Args:
             key: A registered key that is persistent.
@@ -437,7 +437,7 @@ class KeyedState:
             yield StateWatch(key, changes)
 
     async def at(self, ref: Revision = "main") -> Snapshot:
-        """Returns the state as it was at a commit of the thread's history; see `Space.at`.
+        """Return the state as it was at a commit of the thread's history; see `Space.at`.
 
         Raises:
             NotFoundError: There is no such commit: the space is not recorded, or not for so long.
@@ -448,11 +448,11 @@ class KeyedState:
         return memory.snapshot(keys)
 
     async def diff(self, a: Revision, b: Revision = "main") -> list[KeyDifference]:
-        """Returns which keys have another value at `b` than at `a`, by name."""
+        """Return which keys have another value at `b` than at `a`, by name."""
         old, new = await changed_between(self._place, self._names, a, b, self._thread.run_id)
         return differences(old, new, self._registry.keys)
 
 
 def _at(revision: int, slots: Mapping[str, Kept]) -> dict[str, Kept]:
-    """Returns values as the batch of a revision writes them."""
+    """Return values as the batch of a revision writes them."""
     return {slot: replaced(kept, revision=revision) for slot, kept in slots.items()}

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, cast
 
-from keepstate.engine.admission import admit_instance, admit_revision
+from keepstate.engine.kernel.arguments import admit_instance, admit_revision
 from keepstate.errors import StateError
-from keepstate.typed.kept import Kept, copied, fresh, kept, value_of
+from keepstate.typed.encoded_value import Kept, copied, fresh, kept, value_of
 from keepstate.typed.key import AnyKey, Identity, ReadableKey, StateKey, admit_key, identity
 
 V = TypeVar("V")
@@ -27,7 +27,7 @@ class StateMap:
         return [key for key, _ in self._values.values()]
 
     def _value(self, key: AnyKey) -> Any:
-        """Returns the value itself, as the given definition of its key has it."""
+        """Return the value itself, as the given definition of its key has it."""
         place = identity(key)
         known, value = self._values[place]
         if isinstance(value, Kept):
@@ -38,12 +38,12 @@ class StateMap:
         return value
 
     def contains(self, key: type[StateKey[V, Any]]) -> bool:
-        """Returns whether there is a value."""
+        """Return whether there is a value."""
         admit_key(key)
         return identity(key) in self._values
 
     def get(self, key: type[ReadableKey[V]]) -> V | None:
-        """Returns a copy of the value, or None if there is none."""
+        """Return a copy of the value, or None if there is none."""
         known = cast("AnyKey", key)
         if not self.contains(known):
             return None
@@ -51,7 +51,7 @@ class StateMap:
         return value
 
     def get_mut(self, key: type[StateKey[V, Any]]) -> V | None:
-        """Returns the value itself, to be changed in place, or None if there is none.
+        """Return the value itself, to be changed in place, or None if there is none.
 
         One that cannot be changed in place, such as an int, is replaced by `insert`.
         """
@@ -59,7 +59,7 @@ class StateMap:
         return value
 
     def insert(self, key: type[StateKey[V, Any]], value: V) -> None:
-        """Puts a value in place of what is there.
+        """Put a value in place of what is there.
 
         Raises:
             StateError: It is no value of the key; names the path.
@@ -68,20 +68,20 @@ class StateMap:
         self._values[identity(key)] = key, value_of(key, kept(key, value))
 
     def remove(self, key: type[StateKey[V, Any]]) -> V | None:
-        """Takes the value out and returns it, or None if there was none."""
+        """Take the value out and return it, or None if there was none."""
         value: V | None = self.get_mut(key)
         self._values.pop(identity(key), None)
         return value
 
     def get_or_insert_default(self, key: type[StateKey[V, Any]]) -> V:
-        """Returns the value itself, to be changed in place; a key without one gets its default first."""
+        """Return the value itself, to be changed in place; a key without one gets its default first."""
         if not self.contains(key):
             self._values[identity(key)] = key, fresh(key)
         value: V = self._value(key)
         return value
 
     def copy(self) -> StateMap:
-        """Returns a map of its own, which shares no value with this one."""
+        """Return a map of its own, which shares no value with this one."""
         copy = StateMap()
         copy._values = {
             place: (key, value if isinstance(value, Kept) else copied(value, f"the value of {key.KEY!r}"))
@@ -96,7 +96,7 @@ class StateMap:
         return self.copy()
 
     def freeze(self) -> FrozenMap:
-        """Returns the same values, never to be changed; each is encoded once."""
+        """Return the same values, never to be changed; each is encoded once."""
         return FrozenMap(
             _KeptByKey(
                 {
@@ -134,11 +134,11 @@ class FrozenMap(StateMap):
         return list(self._kept)
 
     def contains(self, key: type[StateKey[V, Any]]) -> bool:
-        """Returns whether there is a value."""
+        """Return whether there is a value."""
         return key in self._kept
 
     def get(self, key: type[ReadableKey[V]]) -> V | None:
-        """Returns a copy of the value, or None if there is none.
+        """Return a copy of the value, or None if there is none.
 
         Raises:
             StateError: What was stored no longer validates; names the path and the stored version.
@@ -147,29 +147,29 @@ class FrozenMap(StateMap):
         return value_of(known, found) if (found := self._kept.get(known)) is not None else None
 
     def get_mut(self, key: type[StateKey[V, Any]]) -> NoReturn:
-        """Raises: a snapshot is never changed."""
+        """Raise: a snapshot is never changed."""
         raise _frozen(key)
 
     def insert(self, key: type[StateKey[V, Any]], value: V) -> NoReturn:
-        """Raises: a snapshot is never changed."""
+        """Raise: a snapshot is never changed."""
         raise _frozen(key)
 
     def remove(self, key: type[StateKey[V, Any]]) -> NoReturn:
-        """Raises: a snapshot is never changed."""
+        """Raise: a snapshot is never changed."""
         raise _frozen(key)
 
     def get_or_insert_default(self, key: type[StateKey[V, Any]]) -> NoReturn:
-        """Raises: a snapshot is never changed."""
+        """Raise: a snapshot is never changed."""
         raise _frozen(key)
 
     def copy(self) -> StateMap:
-        """Returns a map of its own that can be changed; each value is read when it is asked for."""
+        """Return a map of its own that can be changed; each value is read when it is asked for."""
         copy = StateMap()
         copy._values = {identity(key): (key, stored) for key, stored in self._kept.items()}
         return copy
 
     def freeze(self) -> FrozenMap:
-        """Returns itself."""
+        """Return itself."""
         return self
 
 
@@ -201,11 +201,11 @@ class Snapshot:
 
     @classmethod
     def new(cls, revision: int, ext: StateMap) -> Snapshot:
-        """Returns a snapshot of what the map holds now."""
+        """Return a snapshot of what the map holds now."""
         return cls(revision, ext)
 
     def get(self, key: type[ReadableKey[V]]) -> V | None:
-        """Returns a copy of a key's value; None if it was never touched, whatever its default.
+        """Return a copy of a key's value; None if it was never touched, whatever its default.
 
         Raises:
             StateError: What was stored no longer validates; names the path and the stored version.

@@ -14,16 +14,16 @@ from typing import TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from keepstate.engine.changed import names_changed
-from keepstate.engine.glob import escaped
-from keepstate.engine.lease import Lease
-from keepstate.engine.losses import Losses, losses_of
-from keepstate.engine.space import Space
-from keepstate.engine.together import together, unless_applied
-from keepstate.engine.transaction import Transaction
-from keepstate.engine.turns import Turns
+from keepstate.engine.documents.changed_names import names_changed
+from keepstate.engine.kernel.fifo_lock import FifoLock
+from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.loss_detector import LossDetector
+from keepstate.engine.queue.lease import Lease
+from keepstate.engine.space.joint_work import together, unless_applied
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ClosedError, HistoryLostError, NotLoadedError
-from keepstate.typed.kept import Kept
+from keepstate.typed.encoded_value import Kept
 from keepstate.typed.layout import THREAD_SLOTS, Names
 from keepstate.typed.memory import Memory
 from keepstate.typed.records import Head, ValueRecord, kept_record, plain, read_record
@@ -117,13 +117,13 @@ class ThreadState:
         self.lease: Lease | None = None
         self.unstored: frozenset[str] = frozenset()
         self._at = 0  # a revision of the space whose changes the memory has, as all before it
-        self._losses: Losses | None = None  # of the space, when the memory was read
+        self._losses: LossDetector | None = None  # of the space, when the memory was read
         self._mark = ""  # ends the lineage here, so that batches from before a loss are of another
-        self._turns = Turns(place.runner)
+        self._turns = FifoLock(place.runner)
         self.is_closed = False
 
     def known(self) -> Memory:
-        """Returns what was read.
+        """Return what was read.
 
         Raises:
             NotLoadedError: Nothing was yet.
@@ -135,13 +135,13 @@ class ThreadState:
         return self.memory
 
     def carry(self, before: ThreadState) -> None:
-        """Takes over the thread-scoped values that stand in no document."""
+        """Take over the thread-scoped values that stand in no document."""
         held = {slot: before.memory.slots.get(slot) for slot in before.unstored}
         self.unstored = frozenset(slot for slot in held if slot.startswith(THREAD_SLOTS) and held[slot])
         self.memory = self.memory.after(0, "", {slot: held[slot] for slot in self.unstored})
 
-    async def in_turn(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Returns what the work returned, once all else that this memory is part of has ended.
+    async def serialized(self, work: Callable[[], Awaitable[T]]) -> T:
+        """Return what the work returned, once all else that this memory is part of has ended.
 
         Raises:
             ClosedError: It is closed, also where the store was passed in and stays open.
@@ -156,23 +156,23 @@ class ThreadState:
     # ---- reading
 
     async def load(self) -> None:
-        """Reads what is stored, unless it was read before."""
+        """Read what is stored, unless it was read before."""
         self._refuse_closed()
         if not self.is_loaded:
-            await self.in_turn(self._load)
+            await self.serialized(self._load)
 
     async def refresh(self) -> None:
-        """Brings the memory to what is stored now, reading only what has changed.
+        """Bring the memory to what is stored now, reading only what has changed.
 
         Raises:
             HistoryLostError: The space lost what the memory was read of; the next call reads what is there.
         """
-        await self.in_turn(self._follow if self.is_loaded else self._load)
+        await self.serialized(self._follow if self.is_loaded else self._load)
 
     async def _load(self) -> None:
-        """Reads all that is stored: page by page, and then what was changed meanwhile."""
+        """Read all that is stored: page by page, and then what was changed meanwhile."""
         if isinstance(self.place, Space):
-            self._losses = await losses_of(self.place)
+            self._losses = await self.place.executor.losses()
         for _ in range(_UNGUARDED_LOADS):
             if isinstance(self.place, Transaction):
                 break
@@ -205,12 +205,12 @@ class ThreadState:
             await self._load()
 
     async def _caught_up_by_log(self) -> bool:
-        """Brings the memory to what is stored now by what the log names, unless that does not reach back."""
+        """Bring the memory to what is stored now by what the log names, unless that does not reach back."""
         names, at = set[str](), self._at
         for _ in range(_LOG_READS):
             if isinstance(self.place, Transaction) or not at:
                 return False
-            if (told := await names_changed(self.place, self.names.all, at)) is None:
+            if (told := await names_changed(self.place.executor, self.names.all, at)) is None:
                 return False
             names, at = names | told[0], told[1]
             slots = {slot for name in names if (slot := self.names.slot(name, self.run_id)) is not None}
@@ -227,7 +227,7 @@ class ThreadState:
         self._at = found.at
 
     async def _caught_up(self) -> bool:
-        """Brings the memory to what is stored now, unless the head does not name what has changed."""
+        """Bring the memory to what is stored now, unless the head does not name what has changed."""
 
         async def work(tx: Transaction) -> Found | None:
             found = await self._read(tx, ())
@@ -246,7 +246,7 @@ class ThreadState:
         return head.changed_since(self.memory.revision, self.memory.lineage, self.run_id)
 
     async def _read(self, tx: Transaction, slots: Collection[str]) -> Found:
-        """Returns the head and what is stored of some slots, of one revision."""
+        """Return the head and what is stored of some slots, of one revision."""
         documents = {self.names.document(slot, self.run_id): slot for slot in sorted(slots)}
         names, head, at = list(documents), Head(), 0
         found: dict[str, Kept | None] = dict.fromkeys(documents.values())
@@ -270,14 +270,14 @@ class ThreadState:
             raise
 
     def _verify(self) -> None:
-        """Raises `HistoryLostError`, once, if the space lost what the memory was read of."""
-        if self._losses is not None and self._losses.is_void:
+        """Raise `HistoryLostError`, once, if the space lost what the memory was read of."""
+        if self._losses is not None and self._losses.has_lost_history:
             losses = self._losses
             self._void()
             losses.verify()
 
     def _void(self) -> None:
-        """Lets the next call read all anew, and refuse what was computed from what was lost."""
+        """Let the next call read all anew, and refuse what was computed from what was lost."""
         self.is_loaded, self._losses = False, None
         self._mark = f"~{self.place.clock.random_bytes(4).hex()}"
 
@@ -291,7 +291,7 @@ class ThreadState:
         beside: Beside | None = None,
         message: str = "",
     ) -> Done:
-        """Changes the state by what `compute` says of its newest values, in one batch; then the memory.
+        """Change the state by what `compute` says of its newest values, in one batch; then the memory.
 
         Args:
             stored: The slots that it looks at, of those that stand in documents.
@@ -344,7 +344,7 @@ class ThreadState:
         return head
 
     async def _adopt(self, done: Done) -> None:
-        """Brings the memory to what a batch has made of the state; puts it back if that does not apply."""
+        """Bring the memory to what a batch has made of the state; puts it back if that does not apply."""
         before = self.memory, self.unstored, self.is_loaded
         unless_applied(self.place, lambda: self._put_back(*before))
         changed, is_complete = dict(done.found), self._missed(done.before) is not None

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 
 from keepstate._runner import Runner
 from keepstate.errors import InvalidError, StateConflictError, StateError
-from keepstate.typed import lineage as lineages
+from keepstate.typed import epoch as lineages
 from keepstate.typed.admission import admit_messages
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.profiles import ProfileAccess
@@ -39,7 +39,7 @@ class ToolCallContext:
 
     @property
     def profile(self) -> ProfileAccess:
-        """Returns access to profiles and shared state, with a memory of its own for what was read."""
+        """Access to profiles and shared state, with a memory of its own for what was read."""
         return self._profile
 
 
@@ -93,7 +93,7 @@ class Called:
     batch: MutationBatch
 
     def on(self, base: MutationBatch) -> Called:
-        """Returns the same with the updates on the base of the step's snapshot, to be merged with others.
+        """Return the same with the updates on the base of the step's snapshot, to be merged with others.
 
         Raises:
             StateError: They were computed from an older one, or from a state that has been replaced since.
@@ -111,20 +111,20 @@ class Called:
 
 
 def admit_tools(tools: Sequence[Any]) -> None:
-    """Raises `InvalidError` for what is no tool."""
+    """Raise `InvalidError` for what is no tool."""
     for tool in tools:
         if not callable(tool):
             raise InvalidError(f"{tool!r} is no tool; give a function that takes a ToolCallContext")
 
 
 def name_of(tool: Any) -> str:
-    """Returns what a tool is called."""
+    """Return what a tool is called."""
     name = getattr(tool, "name", None) or getattr(tool, "__name__", None)
     return name if isinstance(name, str) else type(tool).__name__
 
 
 async def call(runner: Runner, index: int, tool: Tool, context: ToolCallContext) -> Called:
-    """Returns what a tool gives; a plain function of an asynchronous run works beside the event loop."""
+    """Return what a tool gives; a plain function of an asynchronous run works beside the event loop."""
     try:
         if inspect.iscoroutinefunction(tool) or inspect.iscoroutinefunction(getattr(tool, "__call__", None)):  # noqa: B004
             answer = await tool(context)
@@ -149,7 +149,7 @@ async def call(runner: Runner, index: int, tool: Tool, context: ToolCallContext)
 
 
 def raised_by(errors: Sequence[BaseException]) -> BaseException:
-    """Returns what to raise where tools have failed: the first, which tells of others; they are logged."""
+    """Return what to raise where tools have failed: the first, which tells of others; they are logged."""
     first = next((error for error in errors if not isinstance(error, Exception)), errors[0])
     for other in errors:
         if other is not first:
@@ -160,7 +160,7 @@ def raised_by(errors: Sequence[BaseException]) -> BaseException:
 
 
 def told_of(conflict: StateConflictError, calls: Sequence[Called]) -> StateConflictError:
-    """Returns a conflict with another run as one that names the tools of the step that are concerned."""
+    """Return a conflict with another run as one that names the tools of the step that are concerned."""
     key = conflict.state_key
     names = tuple(each.name for each in calls if key is None or key in each.batch.touched_keys)
     return StateConflictError(
@@ -172,7 +172,7 @@ def told_of(conflict: StateConflictError, calls: Sequence[Called]) -> StateConfl
 
 
 def together_and_apart(calls: Sequence[Called], on_conflict: OnConflict) -> tuple[list[Called], list[Called]]:
-    """Returns the calls whose batches can be merged, taken in order, and those that have to run again.
+    """Return the calls whose batches can be merged, taken in order, and those that have to run again.
 
     Raises:
         StateConflictError: Two update one exclusive key and `on_conflict` is `raise`.

@@ -26,13 +26,13 @@ _MOST_DIMENSIONS: Final = 64
 
 
 def is_array(value: Any) -> TypeGuard[Array]:
-    """Returns whether the value is exactly a numpy array."""
+    """Return whether the value is exactly a numpy array."""
     numpy: Any = sys.modules.get("numpy")
     return numpy is not None and type(value) is numpy.ndarray
 
 
 def is_scalar(value: Any) -> TypeGuard[Scalar]:
-    """Returns whether the value is a numpy scalar that comes back (text and bytes lose trailing zeros)."""
+    """Return whether the value is a numpy scalar that comes back (text and bytes lose trailing zeros)."""
     numpy: Any = sys.modules.get("numpy")
     if numpy is None or not isinstance(value, numpy.generic) or value.dtype.kind not in "biufcmM":
         return False
@@ -40,7 +40,7 @@ def is_scalar(value: Any) -> TypeGuard[Scalar]:
 
 
 def write(value: Array | Scalar) -> bytes:
-    """Returns dimensions, dtype, shape and elements.
+    """Return dimensions, dtype, shape and elements.
 
     Raises:
         InvalidError: The dtype cannot come back.
@@ -56,7 +56,7 @@ def write(value: Array | Scalar) -> bytes:
 
 
 def split(data: bytes) -> tuple[str, tuple[int, ...], bytes]:
-    """Returns dtype, shape and elements of written bytes, without numpy."""
+    """Return dtype, shape and elements of written bytes, without numpy."""
     dimensions, length = _HEAD.unpack_from(data)
     at = _HEAD.size + length
     dtype = data[_HEAD.size : at].decode("ascii")
@@ -65,7 +65,7 @@ def split(data: bytes) -> tuple[str, tuple[int, ...], bytes]:
 
 
 def read_array(data: bytes) -> Array:
-    """Returns the array, writable, in C order."""
+    """Return the array, writable, in C order."""
     dtype, shape, elements = split(data)
     numpy = _numpy()
     if _DTYPE.fullmatch(dtype) is None or len(shape) > _MOST_DIMENSIONS:
@@ -79,13 +79,13 @@ def read_array(data: bytes) -> Array:
 
 
 def read_scalar(data: bytes) -> Scalar:
-    """Returns the scalar."""
+    """Return the scalar."""
     scalar: Any = read_array(data)[()]
     return cast("Scalar", scalar)
 
 
 def _check_elements(array: Array) -> None:
-    """Raises ValueError for elements whose bytes numpy takes on trust."""
+    """Raise ValueError for elements whose bytes numpy takes on trust."""
     if not array.size or array.dtype.kind not in "bU":
         return
     if array.dtype.kind == "b":

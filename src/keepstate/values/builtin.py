@@ -34,12 +34,12 @@ class Record(dict[str, Any]):
         return hash(frozenset((name, value) for name, value in self.items() if type(value) in _SCALARS))
 
     def named(self) -> tuple[str, int]:
-        """Returns name and version of the class."""
+        """Return name and version of the class."""
         name, _, version = str(self[TYPE]).rpartition("@")
         return name, int(version)
 
     def fields(self) -> dict[str, Any]:
-        """Returns the fields without the `@type`."""
+        """Return the fields without the `@type`."""
         return {name: value for name, value in self.items() if name != TYPE}
 
 
@@ -52,7 +52,7 @@ class _FormlessError(Exception):
 
 
 def json_form(value: object, path: str = "") -> Any:
-    """Returns the builtin form as JSON has it: dicts with str keys, lists, text, numbers, bools and None.
+    """Return the builtin form as JSON has it: dicts with str keys, lists, text, numbers, bools and None.
 
     Args:
         value: In builtin form.
@@ -76,7 +76,7 @@ def json_form(value: object, path: str = "") -> Any:
 
 
 def _path_to(value: Any, sought: object, path: str) -> str | None:
-    """Returns where an object is inside a value, as `a[0].b`; None if it is not there."""
+    """Return where an object is inside a value, as `a[0].b`; None if it is not there."""
     if value is sought:
         return path
     parts: Iterable[tuple[str, object]] = ()
@@ -148,7 +148,7 @@ def _members(name: str) -> Callable[[Any], Any]:
 
 
 def _standard(value: Any) -> Any:
-    """Returns the named parts of a value of the standard library, with its items or pairs if it has any."""
+    """Return the named parts of a value of the standard library, with its items or pairs if it has any."""
     tag, fixed, items, pairs = standard.parts_of(value)
     form: dict[str, Any] = {TYPE: _STANDARD_NAMES[tag], **{name: _json(part) for name, part in fixed.items()}}
     if tag == types.DEQUE:

@@ -14,14 +14,14 @@ from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import limits, merkle
 from keepstate.values.builtin import FORM_READERS
 from keepstate.values.compression import compress, decompress
+from keepstate.values.decode import ObjectReader, Reader
+from keepstate.values.encode import Writer
 from keepstate.values.expansion import Expansion
-from keepstate.values.fitting import fit, fit_fields
-from keepstate.values.merkle import Planted
-from keepstate.values.reading import ObjectReader, Reader
+from keepstate.values.fit import fit, fit_fields
+from keepstate.values.merkle import MerkleValue
 from keepstate.values.refs import TAG
 from keepstate.values.schema import CLASSES, Registry
 from keepstate.values.types import LEAF_READERS
-from keepstate.values.writing import Writer
 
 FORMAT: Final = 1
 """The number of the encoding; it goes into digests and stands in the first byte."""
@@ -55,7 +55,7 @@ class Codec:
         self._read_forms = Reader(FORM_READERS).read
 
     def encode(self, value: object) -> bytes:
-        """Returns the bytes to store.
+        """Return the bytes to store.
 
         Raises:
             InvalidError: The value would not come back equal and of the same type; `path` says which part.
@@ -72,7 +72,7 @@ class Codec:
     def decode(self, data: bytes, type: Any) -> Any: ...
 
     def decode(self, data: bytes, type: Any = None) -> Any:
-        """Returns the stored value, a new one each time; with `type`, checked and converted to fit it.
+        """Return the stored value, a new one each time; with `type`, checked and converted to fit it.
 
         Raises:
             CorruptError: These bytes were never written.
@@ -83,7 +83,7 @@ class Codec:
         return self._read(body) if type is None else fit(self._read_fitted(body), type)
 
     def canonical(self, value: object) -> bytes:
-        """Returns the encoding that digests are made of: no first byte, never compressed, fixed for a format.
+        """Return the encoding that digests are made of: no first byte, never compressed, fixed for a format.
 
         Raises:
             InvalidError: As `encode`.
@@ -91,7 +91,7 @@ class Codec:
         return self._write(value)
 
     def canonical_long(self, value: object) -> bytes:
-        """Returns the same as `canonical`, sooner if the value is long, and later if it is not.
+        """Return the same as `canonical`, sooner if the value is long, and later if it is not.
 
         Raises:
             InvalidError: As `encode`.
@@ -100,7 +100,7 @@ class Codec:
         return self._write(value) if long is None else long
 
     def to_builtin(self, data: bytes) -> Any:
-        """Returns the stored value with a dict, `{"@type": "profile@2", …}`, for each object of a class.
+        """Return the stored value with a dict, `{"@type": "profile@2", …}`, for each object of a class.
 
         It needs no class, no numpy and no time zone to be there.
 
@@ -109,18 +109,18 @@ class Codec:
         """
         return self._read_forms(body_of(data[_SIGNATURE_BYTES:] if data.startswith(SIGNED) else data))
 
-    def plant(self, value: object) -> Planted:
-        """Returns a value's encoding and the objects that it refers to: one for each part of what is large.
+    def to_merkle(self, value: object) -> MerkleValue:
+        """Return a value's encoding and the objects that it refers to: one for each part of what is large.
 
         Raises:
             InvalidError: As `encode`.
         """
-        return merkle.plant(value, self._write)
+        return merkle.to_merkle(value, self._write)
 
     def assemble(
         self, encoding: bytes, objects: Mapping[bytes, bytes], expansion: Expansion | None = None
     ) -> Any:
-        """Returns the value whose encoding `plant` gave, from objects by name.
+        """Return the value whose encoding `plant` gave, from objects by name.
 
         Raises:
             CorruptError: An object is missing or damaged.
@@ -136,14 +136,14 @@ class Codec:
 
 
 def packed(body: bytes) -> bytes:
-    """Returns the stored form of an encoding."""
+    """Return the stored form of an encoding."""
     if len(body) > limits.COMPRESSED_FROM_BYTES and (compressed := compress(body)) is not None:
         return COMPRESSED + compressed
     return PLAIN + body
 
 
 def body_of(data: bytes) -> bytes:
-    """Returns the encoding in a stored form.
+    """Return the encoding in a stored form.
 
     Raises:
         CorruptError: It is none.

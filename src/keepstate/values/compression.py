@@ -23,7 +23,7 @@ _idle: Final[list[zstd.ZstdCompressor]] = []
 
 
 def compress(data: bytes) -> bytes | None:
-    """Returns the bytes compressed, or None if that does not save a tenth, or more than is read again.
+    """Return the bytes compressed, or None if that does not save a tenth, or more than is read again.
 
     Raises:
         InvalidError: There are more than `limits.DECODED_BYTES`, which nobody would inflate again.
@@ -47,7 +47,7 @@ def _compressed(data: bytes) -> bytes:
 
 
 def decompress(packed: bytes, *, at_most: int = limits.DECODED_BYTES) -> bytes:
-    """Returns what was compressed; memory is bounded by the number of bytes, whatever they claim.
+    """Return what was compressed; memory is bounded by the number of bytes, whatever they claim.
 
     Raises:
         CorruptError: The bytes are no single whole frame, or become more than so many may.

@@ -9,7 +9,7 @@ import msgspec
 
 from keepstate.errors import CorruptError
 from keepstate.values import mapping, sequence, types
-from keepstate.values.merkle import STYLES, TREE_BYTES, Planted, compose
+from keepstate.values.merkle import STYLES, TREE_BYTES, MerkleValue, compose
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry, Style, blob, item, ref_of, refs_in, totals
 from keepstate.values.refs import Fetching
 from keepstate.values.tree import Editing, Tree, all_items, read_tree
@@ -34,17 +34,17 @@ class Contents(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        """Returns how many items there are."""
+        """Return how many items there are."""
         return len(self.entries) if self.tree is None else self.tree.count
 
     def items(self) -> Fetching[Sequence[Entry]]:
-        """Returns all items in order: of a dict that is a tree, in the order of their keys' encodings."""
+        """Return all items in order: of a dict that is a tree, in the order of their keys' encodings."""
         if self.tree is None:
             return self.entries
         return (yield from all_items(self.tree))
 
     def find(self, step: int | bytes) -> Fetching[Entry | None]:
-        """Returns the item at a place of a list, or under the encoding of a dict's key, if there is one."""
+        """Return the item at a place of a list, or under the encoding of a dict's key, if there is one."""
         if isinstance(step, int):
             if self.tree is not None:
                 return (yield from sequence.find(self.tree, step))
@@ -68,7 +68,7 @@ def is_plain_list(encoding: bytes) -> bool:
 
 
 def open_contents(encoding: bytes) -> Fetching[Contents]:
-    """Returns what the list or dict of an encoding holds; of a tree only its root is fetched.
+    """Return what the list or dict of an encoding holds; of a tree only its root is fetched.
 
     Raises:
         CorruptError: The encoding is damaged.
@@ -86,7 +86,7 @@ def open_contents(encoding: bytes) -> Fetching[Contents]:
 
 
 def split(encoding: bytes) -> list[bytes]:
-    """Returns the encodings of the items of a list that is no tree.
+    """Return the encodings of the items of a list that is no tree.
 
     Raises:
         CorruptError: It is none.
@@ -98,7 +98,7 @@ def split(encoding: bytes) -> list[bytes]:
 
 
 def fields(encoding: bytes) -> dict[bytes, bytes]:
-    """Returns the encodings of the items of a dict that is no tree, by those of their keys, in order.
+    """Return the encodings of the items of a dict that is no tree, by those of their keys, in order.
 
     Raises:
         CorruptError: It is none.
@@ -111,7 +111,7 @@ def fields(encoding: bytes) -> dict[bytes, bytes]:
 
 
 def _as_array(encoding: bytes) -> bytes:
-    """Returns a dict's encoding as that of a list of its keys and values."""
+    """Return a dict's encoding as that of a list of its keys and values."""
     first = encoding[0]
     if first < 0x90:
         return b"".join((b"\xdc", (2 * (first & 0x0F)).to_bytes(2), memoryview(encoding)[1:]))
@@ -124,22 +124,22 @@ def _item(raw: bytes, key: bytes = b"") -> Entry:
     return item(raw, is_deep=bool(refs_in(raw)), key=key)
 
 
-def closed(style: Style, entries: Sequence[Entry]) -> Fetching[Planted]:
-    """Returns a list or dict of such items: a tree if they are many bytes."""
+def closed(style: Style, entries: Sequence[Entry]) -> Fetching[MerkleValue]:
+    """Return a list or dict of such items: a tree if they are many bytes."""
     if totals(entries)[1] <= TREE_BYTES:
-        return Planted((yield from _composed(style, entries)), {})
+        return MerkleValue((yield from _composed(style, entries)), {})
     build = mapping.build if style.has_keys else sequence.build
     made = build((yield from _whole(entries)))
-    return Planted(made.tree.ref.encoding(), made.objects())
+    return MerkleValue(made.tree.ref.encoding(), made.objects())
 
 
-def closed_tree(editing: Editing) -> Fetching[Planted]:
-    """Returns a list or dict that was a tree, as changed: none any more if few bytes are left."""
+def closed_tree(editing: Editing) -> Fetching[MerkleValue]:
+    """Return a list or dict that was a tree, as changed: none any more if few bytes are left."""
     tree = editing.tree
     if tree.ref.size_bytes > TREE_BYTES:
-        return Planted(tree.ref.encoding(), editing.objects())
+        return MerkleValue(tree.ref.encoding(), editing.objects())
     entries = yield from editing.reading(all_items(tree))
-    return Planted((yield from editing.reading(_composed(tree.style, entries))), {})
+    return MerkleValue((yield from editing.reading(_composed(tree.style, entries))), {})
 
 
 def _composed(style: Style, entries: Sequence[Entry]) -> Fetching[bytes]:
@@ -148,12 +148,12 @@ def _composed(style: Style, entries: Sequence[Entry]) -> Fetching[bytes]:
 
 
 def whole(entries: Sequence[Entry]) -> Fetching[list[bytes]]:
-    """Returns the encodings of items, those of blobs fetched."""
+    """Return the encodings of items, those of blobs fetched."""
     return [entry.encoding or b"" for entry in (yield from _whole(entries))]
 
 
 def _whole(entries: Sequence[Entry]) -> Fetching[Sequence[Entry]]:
-    """Returns entries with their encodings, those of blobs fetched."""
+    """Return entries with their encodings, those of blobs fetched."""
     missing = {entry.name: blob(entry) for entry in entries if entry.encoding is None}
     if not missing:
         return entries
@@ -164,10 +164,10 @@ def _whole(entries: Sequence[Entry]) -> Fetching[Sequence[Entry]]:
     ]
 
 
-def replanted(encoding: bytes) -> Planted:
-    """Returns the Merkle form of a value of which only the whole encoding is at hand; as `plant` makes it."""
+def replanted(encoding: bytes) -> MerkleValue:
+    """Return the Merkle form of a value of which only the whole encoding is at hand; as `plant` makes it."""
     objects: dict[bytes, bytes] = {}
-    return Planted(_replanted(encoding, objects)[0], objects)
+    return MerkleValue(_replanted(encoding, objects)[0], objects)
 
 
 def _replanted(encoding: bytes, objects: dict[bytes, bytes]) -> tuple[bytes, bool]:

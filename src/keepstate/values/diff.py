@@ -61,7 +61,7 @@ class Block(msgspec.Struct, frozen=True):
 
 
 def diff(old: bytes, new: bytes, path: Path = ()) -> Fetching[list[Change]]:
-    """Returns what leads from one encoding to another.
+    """Return what leads from one encoding to another.
 
     `patch.patched` with these changes gives the other side, to the byte.
     """
@@ -142,7 +142,7 @@ class _Span(msgspec.Struct, frozen=True):
 
     @property
     def mark(self) -> Hashable:
-        """Returns what equal spans have in common: two trees that share a node share all below it."""
+        """Return what equal spans have in common: two trees that share a node share all below it."""
         return self.level, self.entry.name, self.entry.key
 
 
@@ -156,12 +156,12 @@ class _Gap(msgspec.Struct, frozen=True):
 
     @property
     def level(self) -> int:
-        """Returns the highest level in it."""
+        """The highest level in it."""
         return max((span.level for span in (*self.old, *self.new)), default=0)
 
 
 def unlike(before: Contents, after: Contents) -> Fetching[list[Block]]:
-    """Returns what two lists do not share, in order."""
+    """Return what two lists do not share, in order."""
     return [
         Block(gap.begin, [span.entry for span in gap.old], gap.new_begin, [span.entry for span in gap.new])
         for gap in (yield from _gaps(before, after))
@@ -169,7 +169,7 @@ def unlike(before: Contents, after: Contents) -> Fetching[list[Block]]:
 
 
 def unlike_keys(before: Contents, after: Contents) -> Fetching[list[tuple[Entry | None, Entry | None]]]:
-    """Returns what stands under keys whose items are not the same, in order; None where a side has none."""
+    """Return what stands under keys whose items are not the same, in order; None where a side has none."""
     gaps = yield from _gaps(before, after)
     old = {span.entry.key: span.entry for gap in gaps for span in gap.old}
     new = {span.entry.key: span.entry for gap in gaps for span in gap.new}
@@ -178,7 +178,7 @@ def unlike_keys(before: Contents, after: Contents) -> Fetching[list[tuple[Entry 
 
 
 def _gaps(before: Contents, after: Contents) -> Fetching[list[_Gap]]:
-    """Returns the gaps between what both share, opened down to the items."""
+    """Return the gaps between what both share, opened down to the items."""
     gaps = list(_split(_Gap(0, _laid_out(before), 0, _laid_out(after))))
     while level := max((gap.level for gap in gaps), default=0):
         opened = yield from together([_opened(before.style, gap, level) for gap in gaps])
@@ -197,7 +197,7 @@ def _laid_out(contents: Contents) -> list[_Span]:
 
 
 def _opened(style: Style, gap: _Gap, level: int) -> Fetching[_Gap]:
-    """Returns a gap with the entries of `level` replaced by those below."""
+    """Return a gap with the entries of `level` replaced by those below."""
     refs = [child_ref(style, span.entry, level) for span in (*gap.old, *gap.new) if span.level == level]
     objects: Mapping[bytes, bytes] = (yield refs) if refs else {}
 
@@ -216,7 +216,7 @@ def _opened(style: Style, gap: _Gap, level: int) -> Fetching[_Gap]:
 
 
 def _split(gap: _Gap) -> Iterator[_Gap]:
-    """Yields the parts of a gap that its two sides do not share."""
+    """Yield the parts of a gap that its two sides do not share."""
     old, new = [span.mark for span in gap.old], [span.mark for span in gap.new]
     old_places = [*accumulate((span.entry.count for span in gap.old), initial=gap.begin)]
     new_places = [*accumulate((span.entry.count for span in gap.new), initial=gap.new_begin)]
@@ -225,7 +225,7 @@ def _split(gap: _Gap) -> Iterator[_Gap]:
 
 
 def aligned(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
-    """Yields the parts `old[a:b]` and `new[c:d]` that stand against each other, in order."""
+    """Yield the parts `old[a:b]` and `new[c:d]` that stand against each other, in order."""
     least = min(len(old), len(new))
     head = next((place for place in range(least) if old[place] != new[place]), least)
     tail = next((n for n in range(least - head) if old[-1 - n] != new[-1 - n]), least - head)
@@ -240,7 +240,7 @@ def aligned(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[
 
 
 def _between_anchors(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterator[tuple[int, int, int, int]]:
-    """Aligns long lists by what stands once in each of them, and then what is between.
+    """Align long lists by what stands once in each of them, and then what is between.
 
     As Bram Cohen's patience diff does: the anchors are a longest increasing subsequence of the places. That
     is n log n however the lists differ. A window that moves over a list changes both of its ends.
@@ -261,7 +261,7 @@ def _between_anchors(old: Sequence[Hashable], new: Sequence[Hashable]) -> Iterat
 
 
 def _longest_rising(pairs: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Returns as many of these pairs, which rise by their first, as rise by their second as well."""
+    """Return as many of these pairs, which rise by their first, as rise by their second as well."""
     least_ends: list[int] = []
     last: list[int] = []
     before: list[int] = []

@@ -12,7 +12,7 @@ DIGEST_SIZE: Final = 20
 
 
 def digest(kind: str, format_number: int, canonical_bytes: bytes) -> bytes:
-    """Returns SHA-256, cut to 160 bits, of kind, format number and bytes, none of which can pass for another.
+    """Return SHA-256, cut to 160 bits, of kind, format number and bytes, none of which can pass for another.
 
     Args:
         kind: What the bytes are (a node, a commit); the same bytes of another kind have another name.

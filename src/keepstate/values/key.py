@@ -54,7 +54,7 @@ class Stamp:
 
 
 def pack(*segments: Segment | Stamp) -> bytes:
-    """Returns the path's bytes.
+    """Return the path's bytes.
 
     Raises:
         InvalidError: A segment is not exactly a str, int, bytes or UUID; a bool is none, for `True == 1`.
@@ -63,7 +63,7 @@ def pack(*segments: Segment | Stamp) -> bytes:
 
 
 def stored_key(section: int, *segments: Segment | Stamp) -> bytes:
-    """Returns the key under which a store keeps the path: the section's byte, then the packed path."""
+    """Return the key under which a store keeps the path: the section's byte, then the packed path."""
     try:
         return _pack(_SECTIONS[section], segments)
     except KeyError:
@@ -71,12 +71,12 @@ def stored_key(section: int, *segments: Segment | Stamp) -> bytes:
 
 
 def stamp_suffix(revision: int, index: int) -> bytes:
-    """Returns the bytes, always `STAMP_SIZE` of them, that a store appends to a stamped key."""
+    """Return the bytes, always `STAMP_SIZE` of them, that a store appends to a stamped key."""
     return _STAMP_FORM.pack(STAMP_TAG, revision, index)
 
 
 def unpack(data: bytes) -> tuple[Segment | Stamp, ...]:
-    """Returns the segments that `pack` was given.
+    """Return the segments that `pack` was given.
 
     Raises:
         CorruptError: No path packs to these bytes.
@@ -103,7 +103,7 @@ def unpack(data: bytes) -> tuple[Segment | Stamp, ...]:
 
 
 def successor(prefix: bytes) -> bytes | None:
-    """Returns the smallest bytes above all that start with the prefix, or None if nothing is above them."""
+    """Return the smallest bytes above all that start with the prefix, or None if nothing is above them."""
     stem = prefix.rstrip(b"\xff")
     return stem[:-1] + bytes((stem[-1] + 1,)) if stem else None
 

@@ -71,6 +71,6 @@ COUNT: Final = 2**31 - 1
 
 
 def admit_count(name: str, number: int) -> None:
-    """Raises `InvalidError` unless it is an int of 1 to `COUNT`."""
+    """Raise `InvalidError` unless it is an int of 1 to `COUNT`."""
     if type(number) is not int or not 0 < number <= COUNT:
         raise InvalidError(f"`{name}` is {number!r}; it must be 1 to {COUNT}")

@@ -18,7 +18,7 @@ from keepstate.errors import InvalidError
 from keepstate.values.contents import Contents, is_container, open_contents, whole
 from keepstate.values.diff import Block, Path, Step, unlike, unlike_keys
 from keepstate.values.merge_rules import MergeConflict, Rules, decide
-from keepstate.values.merkle import Planted, compose, gather
+from keepstate.values.merkle import MerkleValue, compose, gather
 from keepstate.values.missing import MISSING
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Entry
 from keepstate.values.patch import Edits, edited
@@ -31,12 +31,12 @@ _EMPTY: Final = {LIST_STYLE: Contents(LIST_STYLE, None), MAP_STYLE: Contents(MAP
 class Values(Protocol):
     """Turns encodings into values and back, for rules that look at them."""
 
-    def plant(self, value: object) -> Planted:
-        """Returns a value in Merkle form."""
+    def to_merkle(self, value: object) -> MerkleValue:
+        """Return a value in Merkle form."""
         ...
 
     def assemble(self, encoding: bytes, objects: dict[bytes, bytes]) -> Any:
-        """Returns the value of an encoding."""
+        """Return the value of an encoding."""
         ...
 
 
@@ -55,7 +55,7 @@ class Merged(msgspec.Struct, frozen=True):
 
 
 def merge(base: bytes, ours: bytes, theirs: bytes, rules: Rules, values: Values) -> Fetching[Merged]:
-    """Returns ours with what theirs changed since the base.
+    """Return ours with what theirs changed since the base.
 
     Raises:
         CorruptError: An object is missing or damaged.
@@ -71,8 +71,8 @@ def merge(base: bytes, ours: bytes, theirs: bytes, rules: Rules, values: Values)
     return Merged(verdict.encoding, verdict.objects, merging.conflicts)
 
 
-_REMOVED: Final = Planted(b"", {})
-_Verdict = Edits | Planted | None
+_REMOVED: Final = MerkleValue(b"", {})
+_Verdict = Edits | MerkleValue | None
 """What to do to ours: edit it, put something in its place, or leave it."""
 
 
@@ -86,11 +86,11 @@ class _Merging:
     def value(
         self, path: Path, base: bytes | None, ours: bytes | None, theirs: bytes | None
     ) -> Fetching[_Verdict]:
-        """Returns the verdict on one value."""
+        """Return the verdict on one value."""
         if theirs == base or (ours == theirs and not self._rules.count_below(path)):
             return None
         if ours == base:
-            return _REMOVED if theirs is None else Planted(theirs, {})
+            return _REMOVED if theirs is None else MerkleValue(theirs, {})
         if ours is not None and theirs is not None and is_container(ours) and is_container(theirs):
             mine, others = yield from _both(open_contents(ours), open_contents(theirs))
             if mine.style is others.style:
@@ -105,13 +105,13 @@ class _Merging:
     def _decided(
         self, path: Path, base: bytes | None, ours: bytes | None, theirs: bytes | None
     ) -> Fetching[_Verdict]:
-        """Returns the verdict of the rule."""
+        """Return the verdict of the rule."""
         rule = self._rules.at(path)
         side = self._rules.side(rule)
         if side == "ours" or (ours == theirs and (rule != "counter" or ours is None)):
             return None
         if side == "theirs":
-            return _REMOVED if theirs is None else Planted(theirs, {})
+            return _REMOVED if theirs is None else MerkleValue(theirs, {})
         sides = base, ours, theirs
         objects = yield from gather([encoding for encoding in sides if encoding is not None])
         try:
@@ -121,7 +121,7 @@ class _Merging:
             )
             if merged is MISSING:
                 return None if ours is None else _REMOVED
-            return self._values.plant(merged)
+            return self._values.to_merkle(merged)
         except InvalidError as error:
             self.conflicts.append(MergeConflict(path, base, ours, theirs, str(error)))
             return None
@@ -136,7 +136,7 @@ class _Merging:
             key = _key((was, now))
             if key not in mine:
                 (theirs_now,) = yield from _encodings(now)
-                _put(edits, key, _REMOVED if theirs_now is None else Planted(theirs_now, {}))
+                _put(edits, key, _REMOVED if theirs_now is None else MerkleValue(theirs_now, {}))
                 continue
             encodings = yield from _encodings(was, mine[key][1], now)
             _put(edits, key, (yield from self.value((*path, key), *encodings)))
@@ -158,7 +158,7 @@ class _Merging:
         return edits
 
     def _against(self, path: Path, hunk: _Hunk, edits: Edits) -> Fetching[None]:
-        """Decides about items that stand against each other, or in one place."""
+        """Decide about items that stand against each other, or in one place."""
         olds = yield from whole(hunk.side(()))
         mine = yield from whole(hunk.side(hunk.ours))
         others = yield from whole(hunk.side(hunk.theirs))
@@ -199,7 +199,7 @@ class _Hunk(msgspec.Struct):
     theirs: list[Block]
 
     def side(self, blocks: Sequence[Block]) -> list[Entry]:
-        """Returns what a side that changed these blocks has for the stretch."""
+        """Return what a side that changed these blocks has for the stretch."""
         # Blocks that make a stretch overlap, so together they hold all of its items.
         base = {
             place: entry
@@ -216,7 +216,7 @@ class _Hunk(msgspec.Struct):
 
 
 def _hunks(by_us: Sequence[Block], by_them: Sequence[Block]) -> Iterator[_Hunk]:
-    """Yields stretches of the base, in order; blocks that touch only at their ends stay apart."""
+    """Yield stretches of the base, in order; blocks that touch only at their ends stay apart."""
     shift = 0  # of our places against those of the base
     sided = sorted(
         [(block, True) for block in by_us] + [(block, False) for block in by_them],
@@ -251,7 +251,7 @@ def _put(edits: Edits, step: Step, verdict: _Verdict) -> None:
 def _replace(edits: Edits, place: int, count: int, new: Sequence[bytes]) -> None:
     edits.removed.update(range(place, place + count))
     if new:
-        edits.inserted.setdefault(place, []).extend(Planted(encoding, {}) for encoding in new)
+        edits.inserted.setdefault(place, []).extend(MerkleValue(encoding, {}) for encoding in new)
 
 
 def _key(pair: tuple[Entry | None, Entry | None]) -> bytes:

@@ -60,7 +60,7 @@ class Rules:
         self._counts = any(rule == "counter" for rule in rules.values())
 
     def at(self, path: Path) -> Rule:
-        """Returns the rule with the longest pattern that the path begins with; a step before any step."""
+        """Return the rule with the longest pattern that the path begins with; a step before any step."""
         fitting = [pattern for pattern in self._rules if _fits(pattern, path)]
         if not fitting:
             return "refuse"
@@ -77,7 +77,7 @@ class Rules:
         )
 
     def side(self, rule: Rule) -> Literal["ours", "theirs"] | None:
-        """Returns the side that a rule takes whatever the values are, if it does."""
+        """Return the side that a rule takes whatever the values are, if it does."""
         if rule == "last_writer":
             return "ours" if self._ours_is_later else "theirs"
         if callable(rule):
@@ -86,7 +86,7 @@ class Rules:
 
 
 def decide(rule: Rule, base: Any, ours: Any, theirs: Any) -> Any:
-    """Returns the merged value.
+    """Return the merged value.
 
     Raises:
         InvalidError: The rule cannot be kept with such values; says why.
@@ -122,7 +122,7 @@ def _most(choose: Callable[[Any, Any], Any]) -> Callable[[Any, Any, Any], Any]:
 
 
 def _union(base: Any, ours: Any, theirs: Any) -> Any:
-    """Returns what either side has, without what either removed."""
+    """Return what either side has, without what either removed."""
     before: Any = frozenset[Any]() if base is MISSING else base
     if not all(isinstance(members, set | frozenset) for members in (before, ours, theirs)):
         raise InvalidError("a union needs sets or lists on both sides")

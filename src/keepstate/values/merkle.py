@@ -19,9 +19,9 @@ import ormsgpack
 
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import mapping, sequence, types
-from keepstate.values.crowding import is_crowded
+from keepstate.values.encode_ext import array_head, map_head
 from keepstate.values.expansion import Expansion, is_repeated
-from keepstate.values.lowering import array_head, map_head
+from keepstate.values.hash_flooding import is_crowded
 from keepstate.values.nodes import LIST_STYLE, MAP_STYLE, Style, item, read_children, refs_in
 from keepstate.values.refs import TAG, Fetching, Kind, Ref, name_of, unpack
 from keepstate.values.tree import child_ref, split_root
@@ -39,7 +39,7 @@ ReadLeaves = Callable[[Read, Sequence[bytes]], list[Any]]
 """Returns the items of a list, given what decodes and the encodings of its leaves."""
 
 
-class Planted(msgspec.Struct, frozen=True):
+class MerkleValue(msgspec.Struct, frozen=True):
     """The encoding of a value, and the objects that it refers to, by name."""
 
     encoding: bytes
@@ -49,8 +49,8 @@ class Planted(msgspec.Struct, frozen=True):
 # ---- a value as objects
 
 
-def plant(value: object, write: Write) -> Planted:
-    """Returns the Merkle form of a value; `write` gives canonical encodings.
+def to_merkle(value: object, write: Write) -> MerkleValue:
+    """Return the Merkle form of a value; `write` gives canonical encodings.
 
     Raises:
         InvalidError: The value would not come back equal and of the same type; names the path.
@@ -60,11 +60,11 @@ def plant(value: object, write: Write) -> Planted:
     encoding, _ = _plant(value, whole, write, objects)
     if is_repeated(whole, len(encoding) + sum(map(len, objects.values()))):
         raise InvalidError(f"the value repeats its parts until it has {len(whole):,} bytes; store them once")
-    return Planted(encoding, objects)
+    return MerkleValue(encoding, objects)
 
 
 def _plant(value: Any, encoding: bytes, write: Write, objects: dict[bytes, bytes]) -> tuple[bytes, bool]:
-    """Returns the encoding with references for what is large, and whether there are any."""
+    """Return the encoding with references for what is large, and whether there are any."""
     kind = _kind(value)
     if len(encoding) <= TREE_BYTES or (kind is not list and kind is not dict):
         return encoding, False
@@ -87,7 +87,7 @@ def _plant(value: Any, encoding: bytes, write: Write, objects: dict[bytes, bytes
 
 
 def compose(children: Sequence[bytes], keys: Sequence[bytes] | None = None) -> bytes:
-    """Returns the encoding of a list of such items or, with keys, of a dict, in their order."""
+    """Return the encoding of a list of such items or, with keys, of a dict, in their order."""
     if keys is None:
         return array_head(len(children)) + b"".join(children)
     body = b"".join([part for pair in zip(keys, children, strict=True) for part in pair])
@@ -100,7 +100,7 @@ def compose(children: Sequence[bytes], keys: Sequence[bytes] | None = None) -> b
 
 
 def gather(encodings: Iterable[bytes], *, verify: bool = False) -> Fetching[dict[bytes, bytes]]:
-    """Returns all objects that encodings refer to, at any depth: one round for each level.
+    """Return all objects that encodings refer to, at any depth: one round for each level.
 
     Args:
         encodings: Where to begin.
@@ -127,7 +127,7 @@ def gather(encodings: Iterable[bytes], *, verify: bool = False) -> Fetching[dict
 def reach(
     encodings: Iterable[bytes], known: set[bytes], look: Callable[[Ref, bytes], None] | None = None
 ) -> Fetching[None]:
-    """Adds the names of all objects that encodings refer to, at any depth, to those that are known.
+    """Add the names of all objects that encodings refer to, at any depth, to those that are known.
 
     What is known already is passed over, and all that lies below it.
 
@@ -155,13 +155,13 @@ def reach(
 
 
 def admit_object(ref: Ref, data: bytes) -> None:
-    """Raises `CorruptError` if an object is not what its name says."""
+    """Raise `CorruptError` if an object is not what its name says."""
     if name_of(ref.kind, data) != ref.name:
         raise CorruptError(f"object {ref.name.hex()} is damaged: its bytes have another name")
 
 
 def shared(encodings: Iterable[bytes], objects: Mapping[bytes, bytes]) -> Fetching[set[bytes]]:
-    """Returns which of some objects the encodings refer to as well, at any depth.
+    """Return which of some objects the encodings refer to as well, at any depth.
 
     What both have is not fetched, nor is what lies below it: only what the encodings alone have is.
 
@@ -194,7 +194,7 @@ def _has_below(ref: Ref) -> bool:
 
 
 def _below(ref: Ref, level: int, data: bytes) -> Iterable[tuple[Ref, int]]:
-    """Returns what an object refers to, each with the level of its entries."""
+    """Return what an object refers to, each with the level of its entries."""
     if ref.kind is Kind.BLOB:
         return [(below, 0) for below in _refs(data)] if ref.is_deep else ()
     if ref.kind is Kind.LIST_LEAF or ref.kind is Kind.MAP_LEAF:
@@ -225,7 +225,7 @@ def assemble(
     read_leaves: ReadLeaves | None = None,
     expansion: Expansion | None = None,
 ) -> Any:
-    """Returns the value of an encoding, a new one each time.
+    """Return the value of an encoding, a new one each time.
 
     Args:
         encoding: What `plant` returned.
@@ -271,7 +271,7 @@ def _admit_count(ref: Ref, items: Sequence[Any]) -> None:
 
 
 def _leaves(ref: Ref, objects: Mapping[bytes, bytes], counted: Expansion) -> list[bytes]:
-    """Returns the encodings of the leaves of a tree, the unsealed tail at the end; each is an array."""
+    """Return the encodings of the leaves of a tree, the unsealed tail at the end; each is an array."""
     style = STYLES[ref.kind]
     items, tails = split_root(counted.spend(objects[ref.name]))
     names: list[bytes] = []
@@ -286,7 +286,7 @@ def _leaves(ref: Ref, objects: Mapping[bytes, bytes], counted: Expansion) -> lis
 
 
 def _body(items: bytes) -> bytes:
-    """Returns the bytes of an array without its head."""
+    """Return the bytes of an array without its head."""
     return items[1 if items[0] < 0xC0 else 3 if items[0] == 0xDC else 5 :]
 
 

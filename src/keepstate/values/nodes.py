@@ -16,9 +16,9 @@ import msgspec
 
 from keepstate.errors import CorruptError
 from keepstate.values import types
-from keepstate.values.crowding import decoder
 from keepstate.values.digest import DIGEST_SIZE
-from keepstate.values.lowering import array_head
+from keepstate.values.encode_ext import array_head
+from keepstate.values.hash_flooding import decoder
 from keepstate.values.refs import TAG, Kind, Ref, name_of, read_number, unpack, write_number
 
 INLINE_BYTES: Final = 64
@@ -54,7 +54,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def value_bytes(self) -> int:
-        """Returns the size of an item's encoding without its key."""
+        """The size of an item's encoding without its key."""
         return self.size_bytes - len(self.key)
 
 
@@ -92,7 +92,7 @@ MAP_STYLE: Final = Style(4, 4, 4, Kind.MAP, Kind.MAP_LEAF, Kind.MAP_BRANCH, True
 
 
 def item(encoding: bytes, *, is_deep: bool = False, key: bytes = b"") -> Entry:
-    """Returns the entry of an item."""
+    """Return the entry of an item."""
     name, value_bytes = name_of(Kind.BLOB, encoding), len(encoding)
     short = encoding
     if value_bytes > INLINE_BYTES:
@@ -101,7 +101,7 @@ def item(encoding: bytes, *, is_deep: bool = False, key: bytes = b"") -> Entry:
 
 
 def node(style: Style, level: int, name: bytes, entries: Sequence[Entry]) -> Entry:
-    """Returns the entry of a node whose own entries are of `level`."""
+    """Return the entry of a node whose own entries are of `level`."""
     count, size_bytes, is_deep = totals(entries)
     key = entries[-1].key
     form = name + write_number(count) + write_number(size_bytes << 1 | is_deep)
@@ -111,12 +111,12 @@ def node(style: Style, level: int, name: bytes, entries: Sequence[Entry]) -> Ent
 
 
 def blob(entry: Entry) -> Ref:
-    """Returns the reference to an item that is kept by itself."""
+    """Return the reference to an item that is kept by itself."""
     return Ref(Kind.BLOB, entry.name, 1, entry.value_bytes, entry.is_deep)
 
 
 def totals(entries: Iterable[Entry]) -> tuple[int, int, bool]:
-    """Returns the count, the size and whether any is deep, of entries together."""
+    """Return the count, the size and whether any is deep, of entries together."""
     count = size_bytes = 0
     is_deep = False
     for entry in entries:
@@ -126,7 +126,7 @@ def totals(entries: Iterable[Entry]) -> tuple[int, int, bool]:
 
 
 def packed_bytes(style: Style) -> int:
-    """Returns up to which size an item stands in a whole leaf itself.
+    """Return up to which size an item stands in a whole leaf itself.
 
     A list's items are read together and hardly ever change. Of a dict one value changes and the others stay.
     """
@@ -134,7 +134,7 @@ def packed_bytes(style: Style) -> int:
 
 
 def write_node(style: Style, entries: Sequence[Entry], level: int) -> bytes:
-    """Returns the bytes of a whole node whose entries are of `level`: 0 makes a leaf."""
+    """Return the bytes of a whole node whose entries are of `level`: 0 makes a leaf."""
     if level:
         return b"".join([entry.form for entry in entries])
     return array_head(len(entries) * (1 + style.has_keys)) + b"".join(
@@ -148,7 +148,7 @@ def write_node(style: Style, entries: Sequence[Entry], level: int) -> bytes:
 
 
 def read_node(style: Style, data: bytes, level: int, *, is_deep: bool) -> Sequence[Entry]:
-    """Returns the entries of a node.
+    """Return the entries of a node.
 
     Raises:
         CorruptError: The bytes are no such node.
@@ -157,7 +157,7 @@ def read_node(style: Style, data: bytes, level: int, *, is_deep: bool) -> Sequen
 
 
 def node_kind(style: Style, level: int) -> Kind:
-    """Returns what a node is whose entries are of `level`."""
+    """Return what a node is whose entries are of `level`."""
     return style.branch if level else style.leaf
 
 
@@ -167,7 +167,7 @@ _split: Final = msgspec.msgpack.Decoder(list[msgspec.Raw]).decode
 
 
 def read_items(style: Style, data: bytes, *, is_deep: bool) -> list[Entry]:
-    """Returns the items of a leaf, or of a root's lowest tail.
+    """Return the items of a leaf, or of a root's lowest tail.
 
     Raises:
         CorruptError: The bytes are none.
@@ -192,14 +192,14 @@ def _read_item(raw: bytes, key: bytes, *, is_deep: bool) -> Entry:
 
 
 def ref_of(encoding: bytes) -> Ref | None:
-    """Returns the reference that an encoding is, if it is one."""
+    """Return the reference that an encoding is, if it is one."""
     if len(encoding) > 3 and encoding[0] == _EXT_8 and encoding[2] == TAG:
         return unpack(encoding[3:])
     return None
 
 
 def refs_in(encoding: bytes) -> list[Ref]:
-    """Returns all references in an encoding, in order, however deep in lists and dicts.
+    """Return all references in an encoding, in order, however deep in lists and dicts.
 
     Raises:
         CorruptError: It is no encoding.
@@ -226,7 +226,7 @@ _WITH_MORE_PARTS: Final = b"\x24\x94"
 
 
 def classes_in(data: bytes) -> set[str]:
-    """Returns name and version, `profile@2`, of the registered classes whose objects stand in some bytes.
+    """Return name and version, `profile@2`, of the registered classes whose objects stand in some bytes.
 
     Args:
         data: An encoding, or a node; a branch holds none.
@@ -255,7 +255,7 @@ def classes_in(data: bytes) -> set[str]:
 
 @lru_cache(maxsize=_BRANCHES)
 def read_children(style: Style, data: bytes) -> Sequence[Entry]:
-    """Returns the nodes that a branch holds, or one of a root's upper tails.
+    """Return the nodes that a branch holds, or one of a root's upper tails.
 
     A change passes the same few branches once for each level, and the next change most of them again: to read
     them anew each time was half of what a change of one in 10,000 items took.

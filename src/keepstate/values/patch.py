@@ -19,7 +19,7 @@ from keepstate.values.contents import (
     whole,
 )
 from keepstate.values.diff import Change, Path, Step
-from keepstate.values.merkle import Planted
+from keepstate.values.merkle import MerkleValue
 from keepstate.values.nodes import Entry, item, ref_of, refs_in
 from keepstate.values.refs import Fetching, together
 from keepstate.values.tree import Editing
@@ -36,22 +36,22 @@ class Edits(msgspec.Struct):
         order: All keys of a small dict in their new order.
     """
 
-    puts: dict[Step, Planted] = msgspec.field(default_factory=dict)
+    puts: dict[Step, MerkleValue] = msgspec.field(default_factory=dict)
     removed: set[Step] = msgspec.field(default_factory=set)
-    inserted: dict[int, list[Planted]] = msgspec.field(default_factory=dict)
+    inserted: dict[int, list[MerkleValue]] = msgspec.field(default_factory=dict)
     inside: dict[Step, Edits] = msgspec.field(default_factory=dict)
     order: Sequence[bytes] = ()
 
     def at(self, path: Path) -> Edits:
-        """Returns the edits of what lies at a path, to be added to."""
+        """Return the edits of what lies at a path, to be added to."""
         edits = self
         for step in path:
             edits = edits.inside.setdefault(step, Edits())
         return edits
 
 
-def edited(encoding: bytes, edits: Edits) -> Fetching[Planted]:
-    """Returns the value as changed, and the objects that are new.
+def edited(encoding: bytes, edits: Edits) -> Fetching[MerkleValue]:
+    """Return the value as changed, and the objects that are new.
 
     Raises:
         InvalidError: There is no list or dict where one is to be changed, or no such item in it.
@@ -62,11 +62,11 @@ def edited(encoding: bytes, edits: Edits) -> Fetching[Planted]:
     puts, objects = yield from _with_inner(contents, edits)
     change = _edited_dict if contents.style.has_keys else _edited_list
     planted = yield from change(contents, edits, puts)
-    return Planted(planted.encoding, {**objects, **planted.objects})
+    return MerkleValue(planted.encoding, {**objects, **planted.objects})
 
 
 def _with_inner(contents: Contents, edits: Edits) -> Fetching[tuple[dict[Step, bytes], dict[bytes, bytes]]]:
-    """Returns all new items by step, and the objects that they refer to."""
+    """Return all new items by step, and the objects that they refer to."""
     steps = list(edits.inside)
     found = yield from together([contents.find(step) for step in steps])
     entries: list[Entry] = []
@@ -85,7 +85,7 @@ def _with_inner(contents: Contents, edits: Edits) -> Fetching[tuple[dict[Step, b
     return {step: part.encoding for step, part in planted.items()}, objects
 
 
-def _edited_list(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -> Fetching[Planted]:
+def _edited_list(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -> Fetching[MerkleValue]:
     splices = [*_splices(edits, puts)]
     if splices and max(end for _, end, _ in splices) > contents.count:
         raise InvalidError(f"a list of {contents.count} items is to be changed behind its end")
@@ -101,7 +101,7 @@ def _edited_list(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -
 
 
 def _splices(edits: Edits, puts: Mapping[Step, bytes]) -> Iterable[tuple[int, int, list[Entry]]]:
-    """Yields what stands for which items, first to last; neighbours are taken together."""
+    """Yield what stands for which items, first to last; neighbours are taken together."""
     begin = end = 0
     items: list[Entry] = []
     touched = {step for step in (*puts, *edits.removed, *edits.inserted) if isinstance(step, int)}
@@ -118,7 +118,7 @@ def _splices(edits: Edits, puts: Mapping[Step, bytes]) -> Iterable[tuple[int, in
         yield begin, end, items
 
 
-def _edited_dict(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -> Fetching[Planted]:
+def _edited_dict(contents: Contents, edits: Edits, puts: Mapping[Step, bytes]) -> Fetching[MerkleValue]:
     changes = {key: _item(new, key) for key, new in puts.items() if isinstance(key, bytes)}
     removed = {key for key in edits.removed if isinstance(key, bytes)}
     if contents.tree is not None:
@@ -143,18 +143,18 @@ def _item(encoding: bytes, key: bytes = b"") -> Entry:
 # ---- from the changes that a diff tells
 
 
-def patched(encoding: bytes, changes: Sequence[Change]) -> Fetching[Planted]:
-    """Returns the other side of a diff; of its objects only those that the edits themselves make.
+def patched(encoding: bytes, changes: Sequence[Change]) -> Fetching[MerkleValue]:
+    """Return the other side of a diff; of its objects only those that the edits themselves make.
 
     Raises:
         InvalidError: The changes are those of another value.
     """
     if not changes:
-        return Planted(encoding, {})
+        return MerkleValue(encoding, {})
     edits = Edits()
     for change in changes:
         if not change.path and change.kind == "changed":
-            return Planted(change.new or b"", {})
+            return MerkleValue(change.new or b"", {})
     _gather(edits, changes, 0)
     return (yield from edited(encoding, edits))
 
@@ -168,7 +168,7 @@ class _Places:
         self._added = sorted(step for kind, step in here if kind == "added" and isinstance(step, int))
 
     def before(self, place: int) -> int:
-        """Returns the old place of an item, or of the one that a new item comes before."""
+        """Return the old place of an item, or of the one that a new item comes before."""
         place -= bisect_left(self._added, place)
         for gone in self._removed:
             place += gone <= place
@@ -176,11 +176,11 @@ class _Places:
 
 
 def _gather(edits: Edits, changes: Sequence[Change], depth: int) -> None:
-    """Adds changes to the edits of the container that stands where their paths are `depth` steps long."""
+    """Add changes to the edits of the container that stands where their paths are `depth` steps long."""
     places = _Places(changes, depth)
     inner: dict[Step, list[Change]] = {}
     for change in changes:
-        path, new = change.path[depth:], Planted(change.new or b"", {})
+        path, new = change.path[depth:], MerkleValue(change.new or b"", {})
         if not path:
             edits.order = split(new.encoding)
             continue

@@ -20,13 +20,13 @@ from uuid import UUID
 
 from keepstate.errors import CorruptError, InvalidError, KeepstateError
 from keepstate.values import codec
-from keepstate.values.fitting import fit, fit_fields
-from keepstate.values.lowering import Pickling
-from keepstate.values.reading import ObjectReader, Reader
+from keepstate.values.decode import ObjectReader, Reader
+from keepstate.values.encode import Writer
+from keepstate.values.encode_ext import Pickling
+from keepstate.values.fit import fit, fit_fields
 from keepstate.values.refs import TAG
 from keepstate.values.schema import CLASSES
 from keepstate.values.types import LEAF_READERS, PICKLE, pickled, pickled_parts
-from keepstate.values.writing import Writer
 
 _PROTOCOL: Final = 5
 _MAC_BYTES: Final = 32
@@ -82,13 +82,13 @@ class SignedPickle:
 
     @property
     def states(self) -> codec.Codec:
-        """Returns what encodes and decodes what histories keep: each pickle is signed by itself."""
+        """Return what encodes and decodes what histories keep: each pickle is signed by itself."""
         return self._states
 
     # ---- stored values
 
     def encode(self, value: object, place: bytes) -> bytes:
-        """Returns the bytes to store at a place; signed only if they hold a pickle.
+        """Return the bytes to store at a place; signed only if they hold a pickle.
 
         Raises:
             InvalidError: The value would not come back equal and of the same type; `path` says which part.
@@ -100,7 +100,7 @@ class SignedPickle:
         return codec.SIGNED + self._signature(stored, place) + stored
 
     def decode(self, data: bytes, place: bytes, type: Any = None) -> Any:
-        """Returns the value stored at a place.
+        """Return the value stored at a place.
 
         Raises:
             CorruptError: It was not signed by this key for this place, or was never written.
@@ -121,7 +121,7 @@ class SignedPickle:
     # ---- objects
 
     def _dump(self, value: object) -> bytes | None:
-        """Returns what stands for an object, or None if its class is not allowed."""
+        """Return what stands for an object, or None if its class is not allowed."""
         if type(value) not in self._allowed:
             return None
         name = f"{type(value).__module__}.{type(value).__qualname__}"
@@ -201,7 +201,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 def _check_steps(name: str, dumped: bytes) -> None:
-    """Raises unless each step is one that a pickle made here may have; runs none of them."""
+    """Raise unless each step is one that a pickle made here may have; runs none of them."""
     end = 0
     try:
         for step, argument, at in pickletools.genops(dumped):

@@ -69,22 +69,22 @@ class Ref(msgspec.Struct, frozen=True, gc=False):
     is_deep: bool
 
     def packed(self) -> bytes:
-        """Returns the bytes of the reference: kind, name, size and, but of a blob, the count."""
+        """Return the bytes of the reference: kind, name, size and, but of a blob, the count."""
         count = b"" if self.kind is Kind.BLOB else write_number(self.count)
         head = bytes((self.kind | self.is_deep * _DEEP,))
         return head + self.name + write_number(self.size_bytes) + count
 
     def encoding(self) -> bytes:
-        """Returns the reference as it stands in an encoding."""
+        """Return the reference as it stands in an encoding."""
         return ormsgpack.packb(self.ext())
 
     def ext(self) -> ormsgpack.Ext:
-        """Returns what the encoder writes as it is."""
+        """Return what the encoder writes as it is."""
         return ormsgpack.Ext(TAG, self.packed())
 
 
 def unpack(data: bytes) -> Ref:
-    """Returns the reference in such bytes.
+    """Return the reference in such bytes.
 
     Raises:
         CorruptError: They are none.
@@ -101,7 +101,7 @@ def unpack(data: bytes) -> Ref:
 
 
 def write_number(number: int) -> bytes:
-    """Returns a number of 0 or more in as few bytes as it needs, seven bits each, lowest first."""
+    """Return a number of 0 or more in as few bytes as it needs, seven bits each, lowest first."""
     if number < 0x80:
         return bytes((number,))
     written = bytearray()
@@ -113,7 +113,7 @@ def write_number(number: int) -> bytes:
 
 
 def read_number(data: bytes, place: int) -> tuple[int, int]:
-    """Returns the number that begins at a place, and the place behind it.
+    """Return the number that begins at a place, and the place behind it.
 
     Raises:
         IndexError: The bytes end before it does.
@@ -132,12 +132,12 @@ def read_number(data: bytes, place: int) -> tuple[int, int]:
 
 
 def name_of(kind: Kind, encoding: bytes) -> bytes:
-    """Returns the name of an object."""
+    """Return the name of an object."""
     return digest(_NAMES[kind], FORMAT, encoding)
 
 
 def together(works: Sequence[Fetching[_T]]) -> Fetching[list[_T]]:
-    """Returns the results of works that do not need one another, in as many rounds as the longest takes."""
+    """Return the results of works that do not need one another, in as many rounds as the longest takes."""
     results: dict[int, _T] = {}
     wants: dict[int, Collection[Ref]] = {}
 

@@ -38,11 +38,11 @@ class Registration:
 
     @property
     def written(self) -> int:
-        """Returns the version that objects are stored as."""
+        """The version that objects are stored as."""
         return self.version - len(self.older)
 
     def parts(self, value: object) -> list[Any]:
-        """Returns what is stored of an object: name, version, fields, and those not set if there are any."""
+        """Return what is stored of an object: name, version, fields, and those not set if there are any."""
         unset, fields = self.shape.unset(value), self.shape.fields(value)
         if self.older:
             for downcaster in self.older:
@@ -52,7 +52,7 @@ class Registration:
         return [*parts, unset] if unset else parts
 
     def build(self, fields: Fields, unset: Collection[str] = ()) -> object:
-        """Returns the object with these fields.
+        """Return the object with these fields.
 
         Raises:
             InvalidError: The class does not take them.
@@ -83,7 +83,7 @@ class Registry:
     def register(self, kind: _Class, name: str, /, *, version: int = 1) -> _Class: ...
 
     def register(self, kind: Any, name: str | None = None, /, *, version: int = 1) -> Any:
-        """Makes a class storable: `@register("profile", version=2)` or `register(Profile, "profile")`.
+        """Make a class storable: `@register("profile", version=2)` or `register(Profile, "profile")`.
 
         Takes dataclasses, named tuples, Enums, msgspec Structs, attrs and pydantic classes. The version goes
         up when the fields change their meaning or names; `upcast` then says how the older ones are read.
@@ -102,7 +102,7 @@ class Registry:
         return add
 
     def upcast(self, name: str, version: int, /) -> Callable[[_Function], _Function]:
-        """Takes the decorated function as the way from that version of a class to the next.
+        """Take the decorated function as the way from that version of a class to the next.
 
         The function gets the fields of one stored object by name and returns those of the next version.
         Objects of registered classes in the fields stand there in builtin form, dicts with an `@type`.
@@ -113,7 +113,7 @@ class Registry:
         return self._casting(self._upcasters, "upcast", name, version)
 
     def downcast(self, name: str, version: int, /) -> Callable[[_Function], _Function]:
-        """Takes the decorated function as the way from that version of a class to the one before.
+        """Take the decorated function as the way from that version of a class to the one before.
 
         It is needed only while `register_write_version` asks for older versions. The function gets the fields
         of one object by name, objects in them as they are, and returns those of the version before.
@@ -138,7 +138,7 @@ class Registry:
         return add
 
     def register_write_version(self, name: str, version: int | None, /) -> None:
-        """Stores objects of a class as an older version, which processes of older code can read.
+        """Store objects of a class as an older version, which processes of older code can read.
 
         For a rolling deploy: new code reads both versions and writes the old one until all run it. It holds
         for what this process writes from now on; None is the newest version again.
@@ -166,7 +166,7 @@ class Registry:
             self._write_versions[name] = version
 
     def _older(self, name: str, version: int, wanted: int) -> tuple[Downcaster, ...]:
-        """Returns the way from a version to the one that is to be written."""
+        """Return the way from a version to the one that is to be written."""
         older: list[Downcaster] = []
         for step in range(version, wanted, -1):
             downcaster = self._downcasters.get((name, step))
@@ -179,15 +179,15 @@ class Registry:
         return tuple(older)
 
     def of(self, kind: type) -> Registration | None:
-        """Returns how the class is registered, or None."""
+        """Return how the class is registered, or None."""
         return self._by_class.get(kind)
 
     def replaced(self, kind: type) -> bool:
-        """Returns whether a later definition of the class, by its qualified name, is registered."""
+        """Return whether a later definition of the class, by its qualified name, is registered."""
         return any(_qualified(known) == _qualified(kind) for known in self._by_class if known is not kind)
 
     def named(self, name: str, version: int) -> Registration:
-        """Returns the class that objects stored as `name@version` turn into.
+        """Return the class that objects stored as `name@version` turn into.
 
         Raises:
             InvalidError: No class has that name.
@@ -207,7 +207,7 @@ class Registry:
         return known
 
     def upcasted(self, fields: Fields, known: Registration, version: int) -> Fields:
-        """Returns the fields of a stored version as those of the registered one.
+        """Return the fields of a stored version as those of the registered one.
 
         Raises:
             InvalidError: A step between the two has no upcaster, or an upcaster failed.
@@ -223,7 +223,7 @@ class Registry:
         return fields
 
     def is_older(self, name: str, version: int) -> bool:
-        """Returns whether this process would store what is stored as `name@version` as a later one.
+        """Return whether this process would store what is stored as `name@version` as a later one.
 
         Raises:
             UnsupportedError: It is of a newer version than the class that is registered.
@@ -235,12 +235,12 @@ class Registry:
         return name in self._by_name and self.named(name, version).written < version
 
     def knows(self, name: str, version: int) -> bool:
-        """Returns whether objects stored as `name@version` can be made here."""
+        """Return whether objects stored as `name@version` can be made here."""
         known = self._by_name.get(name)
         return known is not None and version <= known.version
 
     def advanced(self, fields: Fields, name: str, version: int) -> tuple[Fields, int]:
-        """Returns fields that are of no class as those of the newest version that upcasters lead to.
+        """Return fields that are of no class as those of the newest version that upcasters lead to.
 
         Raises:
             InvalidError: An upcaster failed.

@@ -10,7 +10,7 @@ from keepstate.values.tree import Editing, Tree, stretch_at
 
 
 def find(tree: Tree, place: int) -> Fetching[Entry | None]:
-    """Returns the item at a place; None behind the end."""
+    """Return the item at a place; None behind the end."""
     if not 0 <= place < tree.count:
         return None
     stretch = yield from stretch_at(tree, place)
@@ -18,7 +18,7 @@ def find(tree: Tree, place: int) -> Fetching[Entry | None]:
 
 
 def build(items: Sequence[Entry]) -> Editing:
-    """Returns a new tree of items, and its objects."""
+    """Return a new tree of items, and its objects."""
     editing = Editing(Tree(LIST_STYLE))
     for _ in editing.splice(0, 0, items):
         raise AssertionError("a new tree asks for no object")

@@ -28,20 +28,20 @@ class Shape(Protocol):
     """Takes objects of one class apart and makes them again."""
 
     def fields(self, value: Any) -> dict[str, Any]:
-        """Returns the object's fields by name; raises `InvalidError` for what cannot come back."""
+        """Return the object's fields by name; raises `InvalidError` for what cannot come back."""
         ...
 
     def unset(self, value: Any) -> list[str]:
-        """Returns the fields that hold a default since nobody set them, where the class keeps account."""
+        """Return the fields that hold a default since nobody set them, where the class keeps account."""
         ...
 
     def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> Any:
-        """Returns an object of the class with exactly these fields; may raise whatever the class raises."""
+        """Return an object of the class with exactly these fields; may raise whatever the class raises."""
         ...
 
 
 def shape_of(kind: Any) -> Shape:
-    """Returns the shape of a class.
+    """Return the shape of a class.
 
     Raises:
         InvalidError: Objects of it cannot be made from their fields alone, or it is of no known kind.
@@ -121,15 +121,15 @@ class ExceptionShape:
         self._kind = kind
 
     def fields(self, value: BaseException) -> dict[str, Any]:
-        """Returns arguments and attributes."""
+        """Return arguments and attributes."""
         return standard.exception_fields(value)
 
     def unset(self, value: BaseException) -> list[str]:
-        """Returns nothing."""
+        """Return nothing."""
         return []
 
     def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> BaseException:
-        """Returns the exception."""
+        """Return the exception."""
         _check_known(fields, ("args", "attributes"))
         return standard.exception_of(self._kind, fields["args"], fields["attributes"])
 

@@ -18,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from keepstate.errors import InvalidError
 from keepstate.values import limits, types
-from keepstate.values.crowding import is_crowded
+from keepstate.values.hash_flooding import is_crowded
 
 
 class Parts(NamedTuple):
@@ -37,7 +37,7 @@ class Parts(NamedTuple):
     pairs: Mapping[Any, Any] = {}
 
     def listed(self) -> list[Any]:
-        """Returns all parts in one list, as they are stored."""
+        """Return all parts in one list, as they are stored."""
         return [*self.fixed.values(), *self.items, *chain.from_iterable(self.pairs.items())]
 
 
@@ -77,12 +77,12 @@ _SLACK: Final = 32
 
 
 def is_standard(kind: type) -> bool:
-    """Returns whether values of exactly this type are taken apart here."""
+    """Return whether values of exactly this type are taken apart here."""
     return kind in _PARTS or kind in _EXCEPTION_KINDS
 
 
 def parts_of(value: Any) -> Parts:
-    """Returns the parts of a value whose type `is_standard`.
+    """Return the parts of a value whose type `is_standard`.
 
     Raises:
         InvalidError: It would not come back as it is.
@@ -93,7 +93,7 @@ def parts_of(value: Any) -> Parts:
 
 
 def made_of(tag: int, parts: list[Any]) -> object:
-    """Returns the value that has such parts; for wrong ones, raises what `reading` knows as damage."""
+    """Return the value that has such parts; for wrong ones, raises what `reading` knows as damage."""
     return MAKERS[tag](parts)
 
 
@@ -251,7 +251,7 @@ def _compiled(text: Any, flags: int) -> re.Pattern[Any]:
 
 
 def _is_laborious(text: str | bytes, flags: int) -> bool:
-    """Returns whether compiling takes long for the length: `re` enters each character of a range."""
+    """Return whether compiling takes long for the length: `re` enters each character of a range."""
     if not isinstance(text, str) or "-" not in text:
         return False
     share = _FOLDED if flags & re.IGNORECASE or _INLINE_FOLD.search(text) else _UNFOLDED
@@ -262,7 +262,7 @@ def _is_laborious(text: str | bytes, flags: int) -> bool:
 
 
 def _code(token: str, unknown: int) -> int:
-    """Returns the character that a token of a pattern stands for."""
+    """Return the character that a token of a pattern stands for."""
     if token.startswith("\\N{"):
         return unknown
     if token[1:2] in ("x", "u", "U") and len(token) > 2:
@@ -276,7 +276,7 @@ def _code(token: str, unknown: int) -> int:
 
 
 def exception_fields(value: BaseException) -> dict[str, Any]:
-    """Returns the arguments of an exception, and its attributes by name, its notes among them.
+    """Return the arguments of an exception, and its attributes by name, its notes among them.
 
     Traceback, cause and context are no part of it.
 
@@ -300,7 +300,7 @@ def exception_fields(value: BaseException) -> dict[str, Any]:
 
 
 def exception_of(kind: type[BaseException], args: Any, attributes: Any) -> BaseException:
-    """Returns an exception with such arguments and attributes; an `__init__` of its class does not run.
+    """Return an exception with such arguments and attributes; an `__init__` of its class does not run.
 
     Raises:
         TypeError: No exception of this class has them.

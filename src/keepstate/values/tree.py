@@ -20,7 +20,7 @@ from typing import NamedTuple, TypeVar, cast
 import msgspec
 
 from keepstate.errors import CorruptError
-from keepstate.values.lowering import array_head
+from keepstate.values.encode_ext import array_head
 from keepstate.values.nodes import (
     INLINE_BYTES,
     Entry,
@@ -76,7 +76,7 @@ class Tree:
 
     @cached_property
     def encoding(self) -> bytes:
-        """Returns the bytes of the root: the tails' in an array, the lowest an array of its items."""
+        """The bytes of the root: the tails' in an array, the lowest an array of its items."""
         lowest, *upper = self.tails or (_EMPTY,)
         items = len(lowest.entries) * (1 + self.style.has_keys)
         parts = [array_head(1 + len(upper)), array_head(items), lowest.form]
@@ -86,14 +86,14 @@ class Tree:
 
     @cached_property
     def ref(self) -> Ref:
-        """Returns what names the tree."""
+        """Return what names the tree."""
         size_bytes = sum(tail.size_bytes for tail in self.tails)
         is_deep = any(tail.is_deep for tail in self.tails)
         return Ref(self.style.root, name_of(self.style.root, self.encoding), self.count, size_bytes, is_deep)
 
 
 def read_tree(style: Style, data: bytes, *, is_deep: bool) -> Tree:
-    """Returns the tree of a root's bytes.
+    """Return the tree of a root's bytes.
 
     Raises:
         CorruptError: They are none.
@@ -108,7 +108,7 @@ _bytes = msgspec.msgpack.Decoder(bytes).decode
 
 
 def split_root(data: bytes) -> tuple[bytes, list[bytes]]:
-    """Returns the forms of a root's tails: the lowest, which is an array of items, and those above.
+    """Return the forms of a root's tails: the lowest, which is an array of items, and those above.
 
     Raises:
         CorruptError: The bytes are no root.
@@ -129,7 +129,7 @@ class Stretch(NamedTuple):
     is_tail: bool
 
     def split(self, place: int) -> tuple[Sequence[Entry], Sequence[Entry]]:
-        """Returns the entries before a border and those behind it."""
+        """Return the entries before a border and those behind it."""
         if place >= self.end:
             return self.entries, ()
         at = self.begin
@@ -141,12 +141,12 @@ class Stretch(NamedTuple):
 
 
 def child_ref(style: Style, entry: Entry, level: int) -> Ref:
-    """Returns what names a node, given as an entry of `level`, one or more."""
+    """Return what names a node, given as an entry of `level`, one or more."""
     return Ref(node_kind(style, level - 1), entry.name, entry.count, entry.size_bytes, entry.is_deep)
 
 
 def stretch_at(tree: Tree, place: int, level: int = 0) -> Fetching[Stretch]:
-    """Returns the stretch of a level in which a place lies; behind the last node that is the tail."""
+    """Return the stretch of a level in which a place lies; behind the last node that is the tail."""
     if level >= len(tree.tails):
         return Stretch(0, 0, (), True)
     begins = tree.begins
@@ -199,7 +199,7 @@ class Editing:
         self._read: dict[bytes, bytes] = {}
 
     def reading(self, work: Fetching[_T]) -> Fetching[_T]:
-        """Returns the result of work on the tree as it is now, which may ask for what was only made here."""
+        """Return the result of work on the tree as it is now, which may ask for what was only made here."""
         try:
             wanted = next(work)
             while True:
@@ -219,7 +219,7 @@ class Editing:
         return self._blobs.get(name) or self._read.get(name)
 
     def splice(self, begin: int, end: int, items: Sequence[Entry]) -> Fetching[None]:
-        """Puts items in place of those from `begin` up to `end`."""
+        """Put items in place of those from `begin` up to `end`."""
         yield from self.reading(self._splice_all(begin, end, items))
 
     def _splice_all(self, begin: int, end: int, items: Sequence[Entry]) -> Fetching[None]:
@@ -239,7 +239,7 @@ class Editing:
     def _splice(
         self, tails: list[Tail], level: int, begin: int, end: int, fresh: Sequence[Entry]
     ) -> Fetching[tuple[int, int, Sequence[Entry]]]:
-        """Changes one level; returns the borders between which the level above changes, and to what."""
+        """Change one level; returns the borders between which the level above changes, and to what."""
         stretch = yield from stretch_at(self.tree, begin, level)
         first, begins_in_tail = stretch.begin, stretch.is_tail
         cut = _Cut(self.tree.style, level, stretch.split(begin)[0])
@@ -269,14 +269,14 @@ class Editing:
         tails[level] = Tail(entries)
 
     def _name_items(self, entries: Iterable[Entry]) -> None:
-        """Makes objects of items that stand in the tail now: what stood in a leaf itself had no name."""
+        """Make objects of items that stand in the tail now: what stood in a leaf itself had no name."""
         there = {entry.name for entry in self.tree.tails[0].entries}
         for entry in entries:
             if entry.encoding is not None and entry.value_bytes > INLINE_BYTES and entry.name not in there:
                 self._blobs[entry.name] = entry.encoding
 
     def _made(self, level: int, nodes: Sequence[Sequence[Entry]]) -> Fetching[list[Entry]]:
-        """Returns the entries of new nodes, their items fetched where they stood in the tail by name."""
+        """Return the entries of new nodes, their items fetched where they stood in the tail by name."""
         if level == 0:
             nodes = yield from self._with_items(nodes)
         made: list[Entry] = []
@@ -308,7 +308,7 @@ class Editing:
         ]
 
     def objects(self) -> dict[bytes, bytes]:
-        """Returns what was made and is part of the tree as it is now, its root included, by name."""
+        """Return what was made and is part of the tree as it is now, its root included, by name."""
         kept = {self.tree.ref.name: self.tree.encoding}
         for level, tail in enumerate(self.tree.tails):
             self._keep(kept, tail.entries, level, INLINE_BYTES)
@@ -328,7 +328,7 @@ class Editing:
 
 
 def items_below(style: Style, entries: Sequence[Entry], level: int) -> Fetching[Sequence[Entry]]:
-    """Returns the items below some entries of `level`, in order, after one round for each level."""
+    """Return the items below some entries of `level`, in order, after one round for each level."""
     while level and entries:
         refs = [child_ref(style, entry, level) for entry in entries]
         objects = yield refs
@@ -340,7 +340,7 @@ def items_below(style: Style, entries: Sequence[Entry], level: int) -> Fetching[
 
 
 def all_items(tree: Tree) -> Fetching[list[Entry]]:
-    """Returns all items, in order."""
+    """Return all items, in order."""
     items: list[Entry] = []
     for level in range(len(tree.tails) - 1, -1, -1):
         items += yield from items_below(tree.style, tree.tails[level].entries, level)

@@ -18,7 +18,7 @@ from uuid import UUID
 from zoneinfo import ZoneInfo
 
 from keepstate.errors import InvalidError
-from keepstate.values import arrays, moments
+from keepstate.values import arrays, datetimes
 
 BIG_INT: Final = 1
 """An int beyond 64 bits: two's complement, big-endian."""
@@ -92,7 +92,7 @@ def _read_int(data: bytes) -> int:
 
 
 def write_loose_text(text: str) -> bytes:
-    """Returns UTF-8 in which lone surrogates stand as three bytes, as they do for no other reader."""
+    """Return UTF-8 in which lone surrogates stand as three bytes, as they do for no other reader."""
     return text.encode("utf-8", "surrogatepass")
 
 
@@ -140,7 +140,7 @@ def _write_path(path: PurePath) -> bytes:
 
 
 def _read_path(data: bytes) -> PurePath:
-    """Returns the path; one of the other system's concrete class comes back as its pure class."""
+    """Return the path; one of the other system's concrete class comes back as its pure class."""
     text = _read_loose_text(data[1:])
     here = type(Path())
     kind = {b"P": PosixPath, b"W": WindowsPath}.get(data[:1])
@@ -150,13 +150,13 @@ def _read_path(data: bytes) -> PurePath:
 
 
 def pickled(name: str, dumped: bytes) -> bytes:
-    """Returns what stands for a pickled object of a class of this name."""
+    """Return what stands for a pickled object of a class of this name."""
     text = name.encode()
     return len(text).to_bytes(2) + text + dumped
 
 
 def pickled_parts(data: bytes) -> tuple[str, bytes]:
-    """Returns the name of the class, and the pickle."""
+    """Return the name of the class, and the pickle."""
     end = 2 + int.from_bytes(data[:2])
     if len(data) < 2 or end > len(data):
         raise ValueError("a pickle has no name")
@@ -177,12 +177,12 @@ LEAF_WRITERS: Final[dict[type, tuple[int, Callable[[Any], bytes]]]] = {
     Decimal: (DECIMAL, _write_decimal),
     UUID: (UNIQUE_ID, _write_uuid),
     **dict.fromkeys(_PATHS, (PATH, _write_path)),
-    datetime: (DATETIME, moments.write_datetime),
-    date: (DATE, moments.write_date),
-    time: (TIME, moments.write_time),
-    timedelta: (TIMEDELTA, moments.write_timedelta),
-    timezone: (ZONE, moments.write_zone),
-    ZoneInfo: (ZONE, moments.write_zone),
+    datetime: (DATETIME, datetimes.write_datetime),
+    date: (DATE, datetimes.write_date),
+    time: (TIME, datetimes.write_time),
+    timedelta: (TIMEDELTA, datetimes.write_timedelta),
+    timezone: (ZONE, datetimes.write_zone),
+    ZoneInfo: (ZONE, datetimes.write_zone),
 }
 """By exact type: the tag, and the function that gives the bytes."""
 
@@ -194,11 +194,11 @@ LEAF_READERS: Final[dict[int, Callable[[bytes], object]]] = {
     DECIMAL: _read_decimal,
     UNIQUE_ID: _read_uuid,
     PATH: _read_path,
-    DATETIME: moments.read_datetime,
-    DATE: moments.read_date,
-    TIME: moments.read_time,
-    TIMEDELTA: moments.read_timedelta,
-    ZONE: moments.read_zone,
+    DATETIME: datetimes.read_datetime,
+    DATE: datetimes.read_date,
+    TIME: datetimes.read_time,
+    TIMEDELTA: datetimes.read_timedelta,
+    ZONE: datetimes.read_zone,
     ARRAY: arrays.read_array,
     SCALAR: arrays.read_scalar,
     PICKLE: _refuse_pickle,
@@ -207,7 +207,7 @@ LEAF_READERS: Final[dict[int, Callable[[bytes], object]]] = {
 
 
 def leaf(value: object) -> tuple[int, bytes] | None:
-    """Returns tag and bytes of a value that is a leaf, or None.
+    """Return tag and bytes of a value that is a leaf, or None.
 
     Raises:
         InvalidError: It is one in kind, but cannot come back as it is.

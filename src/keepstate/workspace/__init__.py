@@ -13,22 +13,22 @@ from keepstate.workspace.definitions import Import as Import
 from keepstate.workspace.definitions import Instance as Instance
 from keepstate.workspace.definitions import Reference as Reference
 from keepstate.workspace.disk import Disk as Disk
-from keepstate.workspace.happenings import ActionEvent as ActionEvent
-from keepstate.workspace.happenings import ErrorEvent as ErrorEvent
-from keepstate.workspace.happenings import FailEvent as FailEvent
-from keepstate.workspace.happenings import OutputEvent as OutputEvent
-from keepstate.workspace.happenings import SuccessEvent as SuccessEvent
-from keepstate.workspace.happenings import TaskEvent as TaskEvent
-from keepstate.workspace.happenings import TaskStartEvent as TaskStartEvent
-from keepstate.workspace.happenings import events as events
 from keepstate.workspace.kv import KVStore as KVStore
 from keepstate.workspace.live import Live as Live
 from keepstate.workspace.memory import Memory as Memory
 from keepstate.workspace.past import PastState as PastState
+from keepstate.workspace.task_events import ActionEvent as ActionEvent
+from keepstate.workspace.task_events import ErrorEvent as ErrorEvent
+from keepstate.workspace.task_events import FailEvent as FailEvent
+from keepstate.workspace.task_events import OutputEvent as OutputEvent
+from keepstate.workspace.task_events import SuccessEvent as SuccessEvent
+from keepstate.workspace.task_events import TaskEvent as TaskEvent
+from keepstate.workspace.task_events import TaskStartEvent as TaskStartEvent
+from keepstate.workspace.task_events import events as events
 from keepstate.workspace.tasks import Agent as Agent
 from keepstate.workspace.tasks import AgentTask as AgentTask
 from keepstate.workspace.versioned import Versioned as Versioned
-from keepstate.workspace.viewing import view as view
+from keepstate.workspace.views import view as view
 
 __all__ = [
     "ActionEvent",

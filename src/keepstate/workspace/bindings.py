@@ -105,7 +105,7 @@ class Bindings:
     def forms(
         self, source: str, variables: Mapping[str, Any]
     ) -> tuple[dict[str, Any], dict[str, InvalidError]]:
-        """Returns what is stored of variables after a step, and why some cannot be.
+        """Return what is stored of variables after a step, and why some cannot be.
 
         Args:
             source: The source of the step.
@@ -153,7 +153,7 @@ class Bindings:
         return True
 
     def _imported(self, name: str, value: Any) -> Import | None:
-        """Returns the module and name under which other processes find an object, if there is one."""
+        """Return the module and name under which other processes find an object, if there is one."""
         form = self._step.imports.get(name)
         if form is None or _found(form) is not value:
             stars = [Import(module=module, name=name) for module in self._step.stars]
@@ -208,7 +208,7 @@ class Bindings:
             raise InvalidError(f"{name}{what} that cannot be stored: {error}", path=name) from error
 
     def _refreshed(self, value: Any, form: Definition | Import) -> Definition | Import:
-        """Returns the form of a function or class with its attributes as they are now."""
+        """Return the form of a function or class with its attributes as they are now."""
         if isinstance(form, Import) or issubclass(value if isinstance(value, type) else object, Enum | tuple):
             return form
         held: Mapping[str, Any] = getattr(value, "__dict__", {})
@@ -218,7 +218,7 @@ class Bindings:
         return msgspec.structs.replace(form, attributes=kept) if kept != form.attributes else form
 
     def _lowered(self, value: Any, opened: set[int]) -> Any:
-        """Returns a value with records in place of what only steps can make."""
+        """Return a value with records in place of what only steps can make."""
         kind = _kind(value)
         if kind in _ATOMS or id(value) in opened:
             return value
@@ -246,7 +246,7 @@ class Bindings:
         return home if home is not None and home.module in self._modules else value
 
     def _class_name(self, kind: type) -> str | None:
-        """Returns the name under which steps find a class that one of them defined."""
+        """Return the name under which steps find a class that one of them defined."""
         if (name := self._bound.get(id(kind))) is not None:
             return name if isinstance(self._known.get(id(kind), (0, None))[1], Definition) else None
         return kind.__qualname__ if _looked_up(self._names, kind.__qualname__) is kind else None
@@ -272,7 +272,7 @@ class Bindings:
     # ---- from forms to names
 
     def bind(self, forms: Mapping[str, Any], execute: Executor) -> dict[str, str]:
-        """Binds variables to their names, and returns why some cannot be, by name.
+        """Bind variables to their names, and return why some cannot be, by name.
 
         Args:
             forms: What is stored of them.
@@ -316,7 +316,7 @@ class Bindings:
         return True
 
     def _run(self, todo: dict[str, Definition], execute: Executor, failed: dict[str, str]) -> None:
-        """Runs definitions in order; one that needs a name which was defined again later waits for it."""
+        """Run definitions in order; one that needs a name which was defined again later waits for it."""
         made: dict[tuple[int, str], Any] = {}
 
         def make(form: Definition) -> Any:
@@ -366,7 +366,7 @@ class Bindings:
         return any(mark in encoding for mark in MARKS)
 
     def _raised(self, value: Any) -> Any:
-        """Returns a value with what steps make in place of the records of it."""
+        """Return a value with what steps make in place of the records of it."""
         kind = _kind(value)
         if kind in _SEQUENCES:
             return kind([self._raised(item) for item in value])
@@ -400,7 +400,7 @@ class Bindings:
 
 @contextmanager
 def importing() -> Generator[None]:
-    """Notes the modules that a step imports first."""
+    """Note the modules that a step imports first."""
     before = set(sys.modules)
     try:
         yield
@@ -409,7 +409,7 @@ def importing() -> Generator[None]:
 
 
 def _refilled(like: Any, pairs: dict[Any, Any]) -> Any:
-    """Returns a mapping of the same type with other content."""
+    """Return a mapping of the same type with other content."""
     kind = _kind(like)
     made = kind()
     if kind is defaultdict:
@@ -430,7 +430,7 @@ def _new(kind: Any, args: Any) -> Any:
 
 
 def _restore(made: Any, own: Any, slots: Any) -> None:
-    """Gives a new object its attributes, past a `__setattr__` of its class."""
+    """Give a new object its attributes, past a `__setattr__` of its class."""
     held: dict[str, Any] = own or {}
     for name, value in held.items():
         made.__dict__[name] = value
@@ -479,7 +479,7 @@ def _home_of(value: Any) -> Import | None:
 
 
 def _found(form: Import, *, is_strict: bool = False) -> Any:
-    """Returns what a form names among the modules that are loaded; None, or an error, if it is not there."""
+    """Return what a form names among the modules that are loaded; None, or an error, if it is not there."""
     found: Any = sys.modules.get(form.module)
     for part in (form.name or "").split(".") if form.name else ():
         found = getattr(found, part) if is_strict else getattr(found, part, None)

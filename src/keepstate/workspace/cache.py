@@ -45,11 +45,11 @@ class Cache(KVStore):
         return Cache, (self.store, self.max_bytes)
 
     def get(self, key: str) -> bytes | None:
-        """Returns a value, None for none."""
+        """Return a value, None for none."""
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Collection[str]) -> Mapping[str, bytes]:
-        """Returns the values that are there; what is not at hand is read together."""
+        """Return the values that are there; what is not at hand is read together."""
         with self._lock:
             here = {key: self._kept[key] for key in keys if key in self._kept}
             for key in here:
@@ -62,23 +62,23 @@ class Cache(KVStore):
         return {**here, **found}
 
     def set(self, key: str, value: bytes) -> None:
-        """Writes a value through."""
+        """Write a value through."""
         self.store.set(key, value)
         self._keep({key: value})
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
-        """Writes values through."""
+        """Write values through."""
         self.store.set_many(values)
         self._keep(values)
 
     def delete(self, key: str) -> None:
-        """Removes a value; an absent one stays absent."""
+        """Remove a value; an absent one stays absent."""
         self.store.delete(key)
         with self._lock:
             self._forget(key)
 
     def keys(self, prefix: str = "") -> Iterable[str]:
-        """Returns the keys that start with a prefix, as the store has them now."""
+        """Return the keys that start with a prefix, as the store has them now."""
         return self.store.keys(prefix)
 
     def _keep(self, values: Mapping[str, bytes]) -> None:

@@ -148,7 +148,7 @@ class StepSource:
         self.imports[top] = Import(module=top, also=also)
 
     def function(self, function: FunctionType) -> FunctionNode | None:
-        """Returns where a function or lambda is defined, by its code."""
+        """Return where a function or lambda is defined, by its code."""
         code = function.__code__
         for node in self._functions:
             name = "<lambda>" if isinstance(node, ast.Lambda) else node.name
@@ -159,11 +159,11 @@ class StepSource:
         return None
 
     def binder(self, name: str) -> Node | None:
-        """Returns the last statement outside of functions that defines a name or assigns to it."""
+        """Return the last statement outside of functions that defines a name or assigns to it."""
         return self._binders.get(name, [None])[-1]
 
     def statement(self, node: Node, name: str) -> str:
-        """Returns source that binds a name, by this definition alone."""
+        """Return source that binds a name, by this definition alone."""
         return (_LATER if self._is_later else "") + self._compilable(node, name)
 
     def _compilable(self, node: Node, name: str = "_") -> str:
@@ -181,7 +181,7 @@ class StepSource:
 
 
 def names_read(node: Node) -> set[str]:
-    """Returns the names that a definition reads when it runs, and not when it is called."""
+    """Return the names that a definition reads when it runs, and not when it is called."""
     if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) and not decorators(node):
         return set()  # its default arguments are kept as values; annotations may be missing
     reading = _Reading()
@@ -190,12 +190,12 @@ def names_read(node: Node) -> set[str]:
 
 
 def decorators(node: Node) -> list[ast.expr]:
-    """Returns the decorators of a definition."""
+    """Return the decorators of a definition."""
     return getattr(node, "decorator_list", [])
 
 
 def without_defaults(source: str) -> str:
-    """Returns the definition of a function with `...` for each default argument."""
+    """Return the definition of a function with `...` for each default argument."""
     tree = ast.parse(source)
     node = next(node for node in ast.walk(tree) if isinstance(node, FunctionNode))
     node.args.defaults = [ast.Constant(...) for _ in node.args.defaults]
@@ -223,7 +223,7 @@ class _Reading(ast.NodeVisitor):
 
 
 def _outer(tree: ast.AST) -> Iterator[ast.AST]:
-    """Yields the statements outside of functions and classes, in order, and these themselves."""
+    """Yield the statements outside of functions and classes, in order, and these themselves."""
     for node in ast.iter_child_nodes(tree):
         yield node
         if not isinstance(node, _SCOPES):
@@ -245,7 +245,7 @@ _OF_CALLS: Final = 0x3FF
 
 
 def _essence(code: CodeType) -> tuple[Any, ...]:
-    """Returns all of a function's code but where it stood."""
+    """Return all of a function's code but where it stood."""
     consts: tuple[Any, ...] = tuple(
         _essence(each) if isinstance(each, CodeType) else (type(each).__name__, repr(each))
         for each in code.co_consts

@@ -10,14 +10,14 @@ from typing import Final
 
 from keepstate._files import make_folder
 from keepstate._finish import finish
-from keepstate.engine.blobs import Blobs
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.scope import SpaceScope
+from keepstate.engine.kernel.blobs import Blobs
+from keepstate.engine.kernel.executor import SpaceExecutor
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.opening import source_of
 from keepstate.values import limits
-from keepstate.workspace.closing import close, close_dropped, close_with
 from keepstate.workspace.kv import KVStore
+from keepstate.workspace.leaked_handles import close, close_dropped, close_with
 
 GIB: Final = 1 << 30
 
@@ -66,24 +66,24 @@ class Disk(KVStore):
         handle = Keepstate(source_of(self.path / _FILE, "blocking"))
         close_with(self, handle)
         self._handle = handle
-        return Blobs(SpaceScope(handle, "disk", None), self.size_limit)
+        return Blobs(SpaceExecutor(handle, "disk", None), self.size_limit)
 
     def close(self) -> None:
-        """Lets go of the folder; the next call opens it again."""
+        """Let go of the folder; the next call opens it again."""
         if self._opened is not None:
             self._opened = None
             close(self._handle)
 
     def get(self, key: str) -> bytes | None:
-        """Returns a value, None for none."""
+        """Return a value, None for none."""
         return finish(self._blobs.get([key])).get(key)
 
     def get_many(self, keys: Collection[str]) -> Mapping[str, bytes]:
-        """Returns the values that are there, read together."""
+        """Return the values that are there, read together."""
         return finish(self._blobs.get(keys))
 
     def set(self, key: str, value: bytes) -> None:
-        """Writes a value.
+        """Write a value.
 
         Raises:
             StoreFullError: It would pass the limit.
@@ -91,7 +91,7 @@ class Disk(KVStore):
         finish(self._blobs.put({key: value}))
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
-        """Writes values, together as far as one batch goes.
+        """Write values, together as far as one batch goes.
 
         Raises:
             StoreFullError: They would pass the limit.
@@ -99,7 +99,7 @@ class Disk(KVStore):
         finish(self._blobs.put(values))
 
     def cas(self, key: str, expected: bytes | None, value: bytes) -> bool:
-        """Writes a value if the present one is `expected`, None for none, and says whether it was.
+        """Write a value if the present one is `expected`, None for none, and return whether it was.
 
         Raises:
             StoreFullError: It would pass the limit.
@@ -107,9 +107,9 @@ class Disk(KVStore):
         return finish(self._blobs.swap(key, expected, value))
 
     def delete(self, key: str) -> None:
-        """Removes a value; an absent one stays absent."""
+        """Remove a value; an absent one stays absent."""
         finish(self._blobs.delete(key))
 
     def keys(self, prefix: str = "") -> Iterable[str]:
-        """Returns the keys that start with a prefix, in the order of their UTF-8 bytes."""
+        """Return the keys that start with a prefix, in the order of their UTF-8 bytes."""
         return finish(self._blobs.names(prefix))

@@ -15,32 +15,32 @@ class KVStore(ABC):
 
     @abstractmethod
     def get(self, key: str) -> bytes | None:
-        """Returns a value, None for none."""
+        """Return a value, None for none."""
 
     @abstractmethod
     def set(self, key: str, value: bytes) -> None:
-        """Writes a value; when it returns, the value is as safe as it will ever be."""
+        """Write a value; when it returns, the value is as safe as it will ever be."""
 
     @abstractmethod
     def delete(self, key: str) -> None:
-        """Removes a value; an absent one stays absent."""
+        """Remove a value; an absent one stays absent."""
 
     @abstractmethod
     def keys(self, prefix: str = "") -> Iterable[str]:
-        """Returns the keys that start with a prefix, in any order."""
+        """Return the keys that start with a prefix, in any order."""
 
     def get_many(self, keys: Collection[str]) -> Mapping[str, bytes]:
-        """Returns the values that are there."""
+        """Return the values that are there."""
         found = {key: self.get(key) for key in keys}
         return {key: value for key, value in found.items() if value is not None}
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
-        """Writes values, one after the other."""
+        """Write values, one after the other."""
         for key, value in values.items():
             self.set(key, value)
 
     def items(self, prefix: str = "") -> Iterator[tuple[str, bytes]]:
-        """Yields keys that start with a prefix, and their values."""
+        """Yield keys that start with a prefix, and their values."""
         for key in list(self.keys(prefix)):
             value = self.get(key)
             if value is not None:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from keepstate.errors import InvalidError
-from keepstate.workspace.happenings import TaskEvent
+from keepstate.workspace.task_events import TaskEvent
 
 
 class Live(MutableMapping[str, Any]):
@@ -45,7 +45,7 @@ class Live(MutableMapping[str, Any]):
 
     @contextmanager
     def names(self) -> Generator[dict[str, Any]]:
-        """Lends a dict for the names of a task's steps: the same to one task after the other.
+        """Lend a dict for the names of a task's steps: the same to one task after the other.
 
         So a function that an earlier task defined looks its names up where later steps bind them.
         """
@@ -60,19 +60,19 @@ class Live(MutableMapping[str, Any]):
 
     @property
     def happened(self) -> list[TaskEvent]:
-        """Returns what happened on this state, in order, in a list of its own."""
+        """Return what happened on this state, in order, in a list of its own."""
         return list(self._happened)
 
     def get_ready(self, author: str) -> None:
-        """Does nothing: all that was changed is remembered already."""
+        """Do nothing: all that was changed is remembered already."""
 
     def refused(self) -> dict[str, InvalidError]:
-        """Returns nothing: any object can be remembered."""
+        """Return nothing: any object can be remembered."""
         return {}
 
     def restore(self, names: Sequence[str]) -> None:
-        """Does nothing: nothing was refused."""
+        """Do nothing: nothing was refused."""
 
     def remember(self, happened: Sequence[TaskEvent], *, message: str = "", always: bool = False) -> None:
-        """Keeps events; no commit is made."""
+        """Keep events; no commit is made."""
         self._happened += happened

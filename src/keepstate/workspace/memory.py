@@ -23,18 +23,18 @@ class Memory(KVStore):
         raise TypeError("a Memory stays in its process and cannot be pickled; use a Disk")
 
     def get(self, key: str) -> bytes | None:
-        """Returns a value, None for none."""
+        """Return a value, None for none."""
         return self._values.get(key)
 
     def set(self, key: str, value: bytes) -> None:
-        """Writes a value."""
+        """Write a value."""
         if not isinstance(value, bytes):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidError(f"the value of {key!r} is {type(value).__name__}; give bytes")
         with self._lock:
             self._values[key] = value
 
     def cas(self, key: str, expected: bytes | None, value: bytes) -> bool:
-        """Writes a value if the present one is `expected`, None for none, and says whether it was."""
+        """Write a value if the present one is `expected`, None for none, and return whether it was."""
         with self._lock:
             if self._values.get(key) != expected:
                 return False
@@ -42,11 +42,11 @@ class Memory(KVStore):
             return True
 
     def delete(self, key: str) -> None:
-        """Removes a value; an absent one stays absent."""
+        """Remove a value; an absent one stays absent."""
         with self._lock:
             self._values.pop(key, None)
 
     def keys(self, prefix: str = "") -> Iterable[str]:
-        """Returns the keys that start with a prefix."""
+        """Return the keys that start with a prefix."""
         with self._lock:
             return [key for key in self._values if key.startswith(prefix)]

@@ -10,10 +10,10 @@ from keepstate._finish import finish, finish_each
 from keepstate.engine.history.checkout import Checkout
 from keepstate.engine.history.commits import Commit
 from keepstate.engine.history.history import History
-from keepstate.engine.history.working import Working
+from keepstate.engine.history.working_copy import WorkingCopy
 from keepstate.errors import InvalidError
-from keepstate.workspace.happenings import TaskEvent
-from keepstate.workspace.keeping import Home
+from keepstate.workspace.binding import Home
+from keepstate.workspace.task_events import TaskEvent
 
 
 class PastState(Mapping[str, Any]):
@@ -23,7 +23,7 @@ class PastState(Mapping[str, Any]):
         commit: The commit.
     """
 
-    def __init__(self, checkout: Checkout, history: History, working: Working, home: Home) -> None:
+    def __init__(self, checkout: Checkout, history: History, working: WorkingCopy, home: Home) -> None:
         self._checkout, self._history, self._working = checkout, history, working
         self._home = home  # the store is open for as long as anybody may read
         self.commit: Commit = checkout.commit
@@ -33,11 +33,11 @@ class PastState(Mapping[str, Any]):
 
     @property
     def commit_hash(self) -> str:
-        """Returns the id of the commit."""
+        """The id of the commit."""
         return self.commit.id
 
     def __getitem__(self, name: str) -> Any:
-        """Returns a copy of a variable.
+        """Return a copy of a variable.
 
         Raises:
             NotFoundError: There was none.
@@ -51,15 +51,15 @@ class PastState(Mapping[str, Any]):
         return len(self._checkout)
 
     def __setitem__(self, name: str, value: object) -> None:
-        """Raises: the past does not change."""
+        """Raise: the past does not change."""
         raise self._read_only()
 
     def __delitem__(self, name: str) -> None:
-        """Raises: the past does not change."""
+        """Raise: the past does not change."""
         raise self._read_only()
 
     def update(self, *_: object, **__: object) -> Never:
-        """Raises: the past does not change."""
+        """Raise: the past does not change."""
         raise self._read_only()
 
     setdefault = pop = popitem = clear = update
@@ -71,7 +71,7 @@ class PastState(Mapping[str, Any]):
 
     @property
     def happened(self) -> list[TaskEvent]:
-        """Returns what had happened until the commit was made, in order, in a list of its own.
+        """Return what had happened until the commit was made, in order, in a list of its own.
 
         What changed nothing while the state stood on this commit came later.
         """

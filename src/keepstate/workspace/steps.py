@@ -40,7 +40,7 @@ class TaskGaveUp(BaseException):
 
 
 def execute(source: str, namespace: dict[str, Any]) -> None:
-    """Runs source in this process."""
+    """Run source in this process."""
     exec(compile(source, _SOURCE, "exec", dont_inherit=True), namespace)
 
 
@@ -88,7 +88,7 @@ class Namespace:
         self._bindings = None if codec is None else Bindings(names, codec, modules)
 
     def take(self, now: Mapping[str, Any]) -> dict[str, str]:
-        """Takes the variables as they are now, and returns why some are missing since; inputs go first."""
+        """Take the variables as they are now, and return why some are missing since; inputs go first."""
         for name in self._held - now.keys():
             self._names.pop(name, None)
             self.missing.pop(name, None)
@@ -104,7 +104,7 @@ class Namespace:
         return fresh
 
     def run(self, source: str) -> None:
-        """Runs one step, and keeps what it did to the variables, whether it ends well or not."""
+        """Run one step, and keep what it did to the variables, whether it ends well or not."""
         self.printed.clear()
         self.refused = {}
         try:
@@ -145,7 +145,7 @@ class Namespace:
 
 
 def told(error: BaseException) -> str:
-    """Returns an error as the policy is told of it: where in its step, and what."""
+    """Return an error as the policy is told of it: where in its step, and what."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename == _SOURCE]
     place = f" (line {frames[-1].lineno})" if frames else ""
     is_exit = bool(frames) and isinstance(error, SystemExit)
@@ -154,15 +154,15 @@ def told(error: BaseException) -> str:
 
 
 def _succeed(result: object = None) -> NoReturn:
-    """Ends the task with a result."""
+    """End the task with a result."""
     raise TaskSucceeded(result)
 
 
 def _leave(code: object = None) -> NoReturn:
-    """Ends the step, as `sys.exit` does."""
+    """End the step, as `sys.exit` does."""
     raise SystemExit(code)
 
 
 def _give_up(message: object = "") -> NoReturn:
-    """Ends the task without one."""
+    """End the task without one."""
     raise TaskGaveUp(str(message))

@@ -22,9 +22,11 @@ from keepstate._finish import finish
 from keepstate._runner import Runner, runner_of
 from keepstate.errors import InvalidError, KeepstateError, TaskFailedError
 from keepstate.values import limits
-from keepstate.values.fitting import fit
+from keepstate.values.fit import fit
 from keepstate.workspace.bindings import Executor, Modules
-from keepstate.workspace.happenings import (
+from keepstate.workspace.live import Live
+from keepstate.workspace.steps import Namespace, TaskGaveUp, TaskSucceeded, execute, told
+from keepstate.workspace.task_events import (
     ActionEvent,
     ErrorEvent,
     FailEvent,
@@ -33,10 +35,8 @@ from keepstate.workspace.happenings import (
     TaskEvent,
     TaskStartEvent,
 )
-from keepstate.workspace.live import Live
-from keepstate.workspace.steps import Namespace, TaskGaveUp, TaskSucceeded, execute, told
 from keepstate.workspace.versioned import Versioned
-from keepstate.workspace.viewing import view
+from keepstate.workspace.views import view
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -87,7 +87,7 @@ class AgentTask:
 
     @functools.cached_property
     def result_type(self) -> Any:
-        """Returns the type that the result must fit; Any where none was said, or none can be found."""
+        """The type that the result must fit; Any where none was said, or none can be found."""
         try:
             return typing.get_type_hints(self._function).get("return", Any)
         except (NameError, TypeError):
@@ -96,7 +96,7 @@ class AgentTask:
     async def call(
         self, state: TaskState | None, args: tuple[Any, ...], kwargs: dict[str, Any], runner: Runner
     ) -> Any:
-        """Carries the task out, in its body or by the agent's policy, and returns its result."""
+        """Carry the task out, in its body or by the agent's policy, and return its result."""
         if self._takes_state:
             kwargs = {**kwargs, "state": state}
         try:
@@ -131,33 +131,33 @@ class _Run:
         self._state: TaskState = Live() if state is None else state
 
     def event(self, kind: type[TaskEvent], **facts: Any) -> TaskEvent:
-        """Returns what happens just now."""
+        """Return what happens just now."""
         now = datetime.fromtimestamp(SYSTEM_CLOCK.now_ms() / 1000, UTC)
         return kind(timestamp=now, agent_name=self._task.agent_name, task_name=self._task.name, **facts)
 
     async def keep(self, *happened: TaskEvent, step: int | None = None) -> None:
-        """Keeps what happened with what it changed; a step is a commit of its own, whatever it changed."""
+        """Keep what happened with what it changed; a step is a commit of its own, whatever it changed."""
         message = self._task.name if step is None else f"{self._task.name}, step {step}"
         await self._beside(lambda: self._state.remember(happened, message=message, always=step is not None))
 
     async def _beside(self, call: Callable[[], T]) -> T:
-        """Returns what a call returns that may wait for a store; an event loop goes on meanwhile."""
+        """Return what a call returns that may wait for a store; an event loop goes on meanwhile."""
         return await self._runner.call(call)
 
     async def begin(self, inputs: dict[str, Any]) -> None:
-        """Makes the state ready, and tells that the task begins."""
+        """Make the state ready, and tell that the task begins."""
         await self._beside(lambda: self._state.get_ready(self._task.agent_name))
         await self.keep(self.event(TaskStartEvent, inputs=inputs, message=self._task.message))
 
     async def broke_off(self, error: BaseException) -> None:
-        """Tells of an error that ends the task; what it has changed is kept, so that it can be looked at."""
+        """Tell of an error that ends the task; what it has changed is kept, so that it can be looked at."""
         events = [*self._without_refused(), self.event(ErrorEvent, error=told(error), recoverable=False)]
         # The error may be that nothing can be kept; then it is the one to be raised.
         with suppress(KeepstateError):
             await self.keep(*events)
 
     async def carry_out(self, agent: Agent, inputs: dict[str, Any]) -> Any:
-        """Asks the policy for step after step."""
+        """Ask the policy for step after step."""
         state = self._state
         if isinstance(state, Live):
             with state.names() as names:
@@ -183,7 +183,7 @@ class _Run:
         raise self._failure(message)
 
     async def _take(self, namespace: Namespace) -> None:
-        """Binds the variables to their names, and tells of those that could not be."""
+        """Bind the variables to their names, and tell of those that could not be."""
         now = await self._beside(lambda: dict(self._state))
         missing = [
             self.event(
@@ -197,7 +197,7 @@ class _Run:
             await self.keep(*missing)
 
     async def _asked(self, agent: Agent, inputs: dict[str, Any]) -> tuple[str, str]:
-        """Returns the source of the next step, and what the policy thought."""
+        """Return the source of the next step, and what the policy thought."""
         assert agent.policy is not None
         shown = await self._beside(lambda: view(self._state))
         step: Any = agent.policy(self._task, dict(inputs), shown)
@@ -217,7 +217,7 @@ class _Run:
     def _step(
         self, agent: Agent, namespace: Namespace, action: tuple[str, str]
     ) -> tuple[list[TaskEvent], list[TaskEvent]]:
-        """Runs one step, and returns what happened, and how it ended, if it did not just go on."""
+        """Run one step, and return what happened, and how it ended, if it did not just go on."""
         source, thinking = action
         happened = [self.event(ActionEvent, code=source, thinking=thinking)]
         end: list[TaskEvent] = []
@@ -240,7 +240,7 @@ class _Run:
         number: int,
         reasons: Mapping[str, InvalidError],
     ) -> None:
-        """Keeps a step; of variables that cannot be stored, what they had before it."""
+        """Keep a step; of variables that cannot be stored, what they had before it."""
         try:
             await self.keep(*happened, *end, step=number)
         except InvalidError:
@@ -255,7 +255,7 @@ class _Run:
             return self.event(ErrorEvent, error=f"the result does not fit: {error}", recoverable=True)
 
     def _without_refused(self, reasons: Mapping[str, InvalidError] = MappingProxyType({})) -> list[TaskEvent]:
-        """Takes back variables that cannot be stored, and tells of each."""
+        """Take back variables that cannot be stored, and tell of each."""
         refused = {name: reasons.get(name, error) for name, error in self._state.refused().items()}
         self._state.restore([*refused])
         return [
@@ -298,7 +298,7 @@ class Agent:
         return f"<Agent {self.name!r}>"
 
     def task(self, function: Callable[P, R]) -> Callable[..., R]:
-        """Makes a function a task: its calls take `state=` and are remembered there.
+        """Make a function a task: its calls take `state=` and are remembered there.
 
         A body is run as it is; it gets the state if it has a parameter of that name. An empty one (`pass`,
         `...`, a docstring) is carried out by the policy. Of an `async def` the call is awaited.

@@ -10,27 +10,27 @@ from typing import Any, Final
 import msgspec
 
 from keepstate._finish import finish, finish_each
-from keepstate.engine import layout
-from keepstate.engine.documents import MISSING
+from keepstate.engine.documents.documents import MISSING
+from keepstate.engine.history.branch_events import DIARIES, ENTRIES
+from keepstate.engine.history.commit_request import CommitRequest, OnConflict, admit_order
 from keepstate.engine.history.commits import Commit, Pruned
-from keepstate.engine.history.committing import OnConflict, Order, admit_order
-from keepstate.engine.history.diary import DIARIES, ENTRIES
 from keepstate.engine.history.heads import MAIN, admit_ref_name, read_head
 from keepstate.engine.history.history import History
-from keepstate.engine.history.merging import MergeRules
+from keepstate.engine.history.merge import MergeRules
 from keepstate.engine.history.revisions import Revision
-from keepstate.engine.history.working import Working
-from keepstate.engine.transaction import Transaction, gathering
-from keepstate.engine.unit import Unit
+from keepstate.engine.history.working_copy import WorkingCopy
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.space.transaction import Transaction, gathering
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.stores.protocol import Store
 from keepstate.values.codec import Codec
 from keepstate.values.pickles import SignedPickle
-from keepstate.workspace.closing import close_dropped
-from keepstate.workspace.happenings import TaskEvent, storable
-from keepstate.workspace.keeping import MEMORY_URL, Home
+from keepstate.workspace.binding import MEMORY_URL, Home
 from keepstate.workspace.kv import KVStore
+from keepstate.workspace.leaked_handles import close_dropped
 from keepstate.workspace.past import PastState
+from keepstate.workspace.task_events import TaskEvent, storable
 
 SPACE: Final = "state"
 
@@ -80,8 +80,8 @@ class Versioned(MutableMapping[str, Any]):
             )
         self.branch_name: str = name
         self._home = home
-        self._history = History(home.scope)
-        self._working = Working(home.scope, name)
+        self._history = History(home.executor)
+        self._working = WorkingCopy(home.executor, name)
         self._is_begun = False
 
     def __repr__(self) -> str:
@@ -103,12 +103,12 @@ class Versioned(MutableMapping[str, Any]):
         self.close()
 
     def close(self) -> None:
-        """Lets go of the store, for the states on its other branches too; what was not committed is lost."""
+        """Let go of the store, for the states on its other branches too; what was not committed is lost."""
         self._home.close()
 
     @property
-    def _draft(self) -> Working:
-        """Returns the draft, begun when it is first asked for."""
+    def _draft(self) -> WorkingCopy:
+        """The draft, begun when it is first asked for."""
         self._home.refuse_closed()
         close_dropped()
         if not self._is_begun:
@@ -119,7 +119,7 @@ class Versioned(MutableMapping[str, Any]):
     # ---- a mapping
 
     def __getitem__(self, name: str) -> Any:
-        """Returns a variable, the same object each time.
+        """Return a variable, the same object each time.
 
         Raises:
             NotFoundError: There is none.
@@ -127,11 +127,11 @@ class Versioned(MutableMapping[str, Any]):
         return self._draft[name]
 
     def __setitem__(self, name: str, value: object) -> None:
-        """Sets a variable."""
+        """Set a variable."""
         self._draft[name] = value
 
     def __delitem__(self, name: str) -> None:
-        """Removes a variable.
+        """Remove a variable.
 
         Raises:
             NotFoundError: There is none.
@@ -148,7 +148,7 @@ class Versioned(MutableMapping[str, Any]):
 
     @property
     def current_commit(self) -> str | None:
-        """Returns the id of the commit that the variables stand on; None before the first."""
+        """The id of the commit that the variables stand on; None before the first."""
         base = self._draft.base
         return base.id if base else None
 
@@ -160,7 +160,7 @@ class Versioned(MutableMapping[str, Any]):
         on_conflict: OnConflict | None = None,
         rules: MergeRules | None = None,
     ) -> Commit:
-        """Commits what was changed, and returns the commit that the variables stand on now.
+        """Commit what was changed, and return the commit that the variables stand on now.
 
         If nothing was changed that is the one they stood on; a first commit is always made.
 
@@ -178,7 +178,7 @@ class Versioned(MutableMapping[str, Any]):
             StoreFullError: There is no room; nothing was committed.
         """
         order = admit_order(
-            self._home.scope,
+            self._home.executor,
             self.branch_name,
             message,
             author,
@@ -190,11 +190,11 @@ class Versioned(MutableMapping[str, Any]):
         return commit
 
     def discard(self) -> None:
-        """Drops what was not committed, and takes what the branch has now; lists and dicts in place."""
+        """Drop what was not committed, and take what the branch has now; lists and dicts in place."""
         finish(self._draft.follow())
 
     def rollback(self, to: Revision | None = None, *, steps: int | None = None, message: str = "") -> Commit:
-        """Commits an earlier state again; nothing is erased. Lists and dicts are brought to it in place.
+        """Commit an earlier state again; nothing is erased. Lists and dicts are brought to it in place.
 
         Args:
             to: The commit whose state it is.
@@ -217,9 +217,9 @@ class Versioned(MutableMapping[str, Any]):
         assert commit is not None
         return commit
 
-    def _order(self, message: str, author: str | None = None) -> Order:
+    def _order(self, message: str, author: str | None = None) -> CommitRequest:
         return admit_order(
-            self._home.scope, self.branch_name, message, author, self._on_conflict, self._rules
+            self._home.executor, self.branch_name, message, author, self._on_conflict, self._rules
         )
 
     def _present(self) -> str:
@@ -235,7 +235,7 @@ class Versioned(MutableMapping[str, Any]):
     # ---- the past
 
     def checkout(self, commit_hash: Revision) -> PastState:
-        """Returns the variables as they were at a commit, read-only.
+        """Return the variables as they were at a commit, read-only.
 
         Args:
             commit_hash: Its id or the beginning of that, a branch, a tag, `main~3`, `main#37`, a time or a
@@ -247,7 +247,7 @@ class Versioned(MutableMapping[str, Any]):
         return PastState(finish(self._history.checkout(commit_hash)), self._history, self._draft, self._home)
 
     def history(self, commit_hash: Revision | None = None) -> list[str]:
-        """Returns the ids of a commit and of all before it, the latest first.
+        """Return the ids of a commit and of all before it, the latest first.
 
         Args:
             commit_hash: The commit; without it the one that the variables stand on.
@@ -256,7 +256,7 @@ class Versioned(MutableMapping[str, Any]):
         return [] if start is None else [commit.id for commit in finish_each(self._history.log(start))]
 
     def diffs(self, commit_hash: Revision | None = None) -> dict[str, Any]:
-        """Returns the variables that a commit changed, with their values from then on.
+        """Return the variables that a commit changed, with their values from then on.
 
         What it removed has `MISSING` for a value.
 
@@ -277,7 +277,7 @@ class Versioned(MutableMapping[str, Any]):
     # ---- branches
 
     def branch(self, name: str) -> Versioned:
-        """Makes a branch at the last commit, and returns a state on it; this one stays where it is.
+        """Make a branch at the last commit, and return a state on it; this one stays where it is.
 
         What happened until then happened there too. What was not committed is not on it.
 
@@ -301,7 +301,7 @@ class Versioned(MutableMapping[str, Any]):
     def merge(
         self, source: str | Versioned | Commit, *, rules: MergeRules | None = None, message: str = ""
     ) -> Commit:
-        """Commits what another branch has changed since both were one; what happened there comes along.
+        """Commit what another branch has changed since both were one; what happened there comes along.
 
         Args:
             source: A branch or a state on one of the same store; or a commit, which brings no events.
@@ -316,7 +316,7 @@ class Versioned(MutableMapping[str, Any]):
         self._refuse_changed("merging")
         ref = source.branch_name if isinstance(source, Versioned) else source
         chosen = self._rules if rules is None else rules
-        author = self._home.scope.author
+        author = self._home.executor.author
 
         async def work(tx: Transaction) -> None:
             into = self.branch_name
@@ -335,13 +335,13 @@ class Versioned(MutableMapping[str, Any]):
 
     def _together(self, work: Callable[[Transaction], Awaitable[None]]) -> None:
         async def once() -> None:
-            async with gathering(self._home.scope) as tx:
+            async with gathering(self._home.executor) as tx:
                 await work(tx)
 
-        finish(self._home.scope.repeated(once, None))
+        finish(self._home.executor.repeated(once, None))
 
     def prune(self, *, keep_last: int | None = None, older_than: timedelta | None = None) -> Pruned:
-        """Lets go of old commits, and deletes what nothing leads to any more; what happened stays.
+        """Let go of old commits, and delete what nothing leads to any more; what happened stays.
 
         In a `KVStore` nobody else may write meanwhile.
 
@@ -355,32 +355,32 @@ class Versioned(MutableMapping[str, Any]):
 
     @property
     def codec(self) -> Codec:
-        """Returns what encodes the variables."""
-        return self._home.scope.home.states
+        """Return what encodes the variables."""
+        return self._home.executor.home.states
 
     @property
     def happened(self) -> list[TaskEvent]:
-        """Returns what happened on this branch, in order, in a list of its own."""
+        """Return what happened on this branch, in order, in a list of its own."""
         return finish(self._draft.told())
 
     def get_ready(self, author: str) -> None:
-        """Commits what was changed before a task; else takes what others have committed since."""
+        """Commit what was changed before a task; else takes what others have committed since."""
         if finish(self._draft.is_changed()):
             finish(self._draft.keep(self._order("", author)))
         else:
             self.discard()
 
     def refused(self) -> dict[str, InvalidError]:
-        """Returns why a commit would be refused, by the variables whose values cannot be stored."""
+        """Return why a commit would be refused, by the variables whose values cannot be stored."""
         return self._draft.refused()
 
     def restore(self, names: Sequence[str]) -> None:
-        """Gives variables the value again that they were committed with, or none."""
+        """Give variables the value again that they were committed with, or none."""
         self._draft.restore(names)
 
     def remember(self, happened: Sequence[TaskEvent], *, message: str = "", always: bool = False) -> None:
-        """Keeps events, and commits what was changed with them, in one batch."""
-        codec = self._home.scope.home.states
+        """Keep events, and commit what was changed with them, in one batch."""
+        codec = self._home.executor.home.states
         kept = [storable(event, codec) for event in happened]
 
         def tell(now: str | None, before: str | None) -> list[TaskEvent]:
@@ -396,4 +396,4 @@ async def _has_branch(tx: Transaction, name: str) -> bool:
     async def work(unit: Unit) -> bool:
         return await read_head(unit, layout.BRANCHES, name) is not None
 
-    return (await tx._scope.run(work))[0]  # pyright: ignore[reportPrivateUsage]
+    return (await tx.executor.run(work))[0]

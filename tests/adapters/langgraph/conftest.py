@@ -17,7 +17,7 @@ UNNAMED = "ignore::keepstate.adapters.langgraph.classes.NotAllowedWarning"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Lets the tests of this folder store classes that they have not allowed."""
+    """Let the tests of this folder store classes that they have not allowed."""
     here = Path(__file__).parent
     for item in items:
         if here in item.path.parents:
@@ -30,25 +30,25 @@ BACKENDS = ("memory", "file", *SHARED)
 
 @pytest.fixture(params=BACKENDS)
 def any_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Returns the URL of a store of each kind, with nothing in it."""
+    """Return the URL of a store of each kind, with nothing in it."""
     return url_of(request.param, request, tmp_path)
 
 
 @pytest.fixture(params=SHARED)
 def shared_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Returns the URL of a store of each kind that several processes may use."""
+    """Return the URL of a store of each kind that several processes may use."""
     return url_of(request.param, request, tmp_path)
 
 
 @pytest.fixture(params=["stand-in", *(["PgBouncer"] if pgbouncer.BINARY else [])])
 def pooled_url(request: pytest.FixtureRequest, postgres_url: str) -> Iterator[str]:
-    """Yields the URL of a PostgreSQL whose three sessions are given out by transaction."""
+    """Yield the URL of a PostgreSQL whose three sessions are given out by transaction."""
     with PgBouncer(postgres_url) if request.param == "PgBouncer" else Pooler(postgres_url) as pooler:
         yield pooler.url
 
 
 def url_of(kind: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """Returns the URL of a store of a kind, with nothing in it."""
+    """Return the URL of a store of a kind, with nothing in it."""
     match kind:
         case "memory":
             return f"memory://{uuid.uuid4().hex}"

@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from keepstate.adapters.langgraph import KeepstateSaver
-from keepstate.adapters.langgraph.opened import Opened
+from keepstate.adapters.langgraph.contexts import Opened
 
 LENT = {"sync_checkpointer": "sqlite", "async_checkpointer": "sqlite_aio"}
 UNNAMED = "ignore::keepstate.adapters.langgraph.classes.NotAllowedWarning"
@@ -45,7 +45,7 @@ async def _lent_aio() -> AsyncIterator[KeepstateSaver]:
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Puts our savers where theirs were, and leaves out the tests of the others."""
+    """Put our savers where theirs were, and leave out the tests of the others."""
     theirs: Any = import_module("tests.conftest")
     theirs._checkpointer_sqlite, theirs._checkpointer_sqlite_aio = _lent, _lent_aio
     others = [

@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from keepstate.adapters.langgraph.opened import Done, Opened
+from keepstate.adapters.langgraph.contexts import Done, Opened
 from keepstate.adapters.langgraph.store import KeepstateStore
 
 THEIRS = {
@@ -94,7 +94,7 @@ for module, names in THEIRS.items():
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Tells their tests where a PostgreSQL is."""
+    """Tell their tests where a PostgreSQL is."""
     del session
     theirs: Any = sys.modules.get("tests.conftest")
     if theirs is not None and hasattr(theirs, "DEFAULT_URI"):
@@ -102,7 +102,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what would be the same once more."""
+    """Leave out what would be the same once more."""
     again = [item for item in items if any(word in item.name.partition("[")[2] for word in _ONLY_THEIRS)]
     if os.environ["KEEPSTATE_POSTGRES"]:
         again += [item for item in items if item.name.startswith(_MINUTES)]

@@ -23,7 +23,7 @@ Graph = CompiledStateGraph[Any, Any, Any, Any]
 
 
 def chatting(saver: KeepstateSaver, wait: Callable[[], object]) -> Graph:
-    """Returns a graph of two nodes, the first of which waits before it adds to the messages."""
+    """Return a graph of two nodes, the first of which waits before it adds to the messages."""
 
     def say(state: MessagesState) -> dict[str, Any]:
         name = str(state["messages"][-1].content).partition(" ")[0]
@@ -43,7 +43,7 @@ def chatting(saver: KeepstateSaver, wait: Callable[[], object]) -> Graph:
 
 
 def both(saver: KeepstateSaver, durability: Any = "sync") -> list[str]:
-    """Runs a graph twice at once on one thread, so that both are in it; returns which were refused."""
+    """Run a graph twice at once on one thread, so that both are in it; returns which were refused."""
     gate = threading.Barrier(2)
 
     def wait() -> None:
@@ -68,5 +68,5 @@ def both(saver: KeepstateSaver, durability: Any = "sync") -> list[str]:
 
 
 def contents(messages: list[Any]) -> list[str]:
-    """Returns what messages say."""
+    """Return what messages say."""
     return [message.content for message in messages]

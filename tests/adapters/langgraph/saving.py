@@ -10,13 +10,13 @@ from langgraph.checkpoint.base.id import uuid6
 
 
 def config(thread: str = "t", line: str = "", id: str | None = None) -> RunnableConfig:
-    """Returns the config of a thread, or of a checkpoint."""
+    """Return the config of a thread, or of a checkpoint."""
     named = {"thread_id": thread, "checkpoint_ns": line}
     return {"configurable": named | ({"checkpoint_id": id} if id else {})}
 
 
 def checkpoint(step: int, **channels: Any) -> Checkpoint:
-    """Returns a checkpoint whose channels have these values."""
+    """Return a checkpoint whose channels have these values."""
     return {
         "v": 4,
         "id": str(uuid6(clock_seq=step % 16_384)),
@@ -35,14 +35,14 @@ def put(
     metadata: dict[str, Any] | None = None,
     **channels: Any,
 ) -> RunnableConfig:
-    """Stores a checkpoint after another one, and returns the config that names it."""
+    """Store a checkpoint after another one, and return the config that names it."""
     made = checkpoint(step, **channels)
     told: Any = {"source": "loop", "step": step, "parents": {}, **(metadata or {})}
     return saver.put(after, made, told, made["channel_versions"])
 
 
 def values(saver: BaseCheckpointSaver[Any], at: RunnableConfig) -> dict[str, Any]:
-    """Returns the values of a checkpoint's channels."""
+    """Return the values of a checkpoint's channels."""
     found = saver.get_tuple(at)
     assert found is not None
     return found.checkpoint["channel_values"]

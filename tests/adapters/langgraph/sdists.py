@@ -16,7 +16,7 @@ from tools.bootstrap import as_pip_fetches
 
 
 def unpacked(package: str, folder: Path) -> Path:
-    """Returns a folder with the source of an installed package; skips where it cannot be had."""
+    """Return a folder with the source of an installed package; skips where it cannot be had."""
     name = f"{package}=={version(package)}"
     with_pip = [sys.executable, "-m", "uv", "run", "--no-project", "--quiet", "--with", "pip"]
     pip = [*with_pip, "python", "-m", "pip"]
@@ -39,7 +39,7 @@ def unpacked(package: str, folder: Path) -> Path:
 
 
 def installed(folder: Path, *packages: str) -> Path:
-    """Returns a folder for the path, with plugins that only those tests need; skips if they cannot be had."""
+    """Return a folder for the path, with plugins that only those tests need; skips if they cannot be had."""
     uv = [sys.executable, "-m", "uv", "pip", "install", "--quiet", "--no-deps", "--python", sys.executable]
     done = subprocess.run(
         [*uv, "--target", str(folder), *packages],

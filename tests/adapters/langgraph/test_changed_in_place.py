@@ -18,9 +18,9 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langgraph.checkpoint.serde.encrypted import EncryptedSerializer
 from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
-from keepstate.adapters.langgraph import KeepstateSaver, taking
+from keepstate.adapters.langgraph import KeepstateSaver, channel_diff
 from keepstate.adapters.langgraph.classes import Classes
-from keepstate.adapters.langgraph.holding import Holding, attributes_of
+from keepstate.adapters.langgraph.identity_snapshot import Holding, attributes_of
 from keepstate.adapters.langgraph.serde import Values
 from tests.adapters.langgraph.saving import config, put, values
 
@@ -35,7 +35,7 @@ VALUES = Values(Classes([Look]))
 
 
 def exact(value: Any) -> Any:
-    """Returns what tells a value from all that are only equal to it."""
+    """Return what tells a value from all that are only equal to it."""
     if isinstance(value, dict):
         return dict, [(exact(key), exact(one)) for key, one in value.items()]
     if isinstance(value, list | tuple):
@@ -49,7 +49,7 @@ def exact(value: Any) -> Any:
 
 
 def messages(count: int) -> list[Any]:
-    """Returns messages of all kinds, with and without dicts and lists in them."""
+    """Return messages of all kinds, with and without dicts and list in them."""
     some: list[Any] = []
     for number in range(count):
         some += [
@@ -127,7 +127,7 @@ STEPS = st.lists(
 
 
 def taken_by(serde: Any, passed: list[Any]) -> list[Any]:
-    """Returns what a serializer of LangGraph makes of messages; it does not take all of them."""
+    """Return what a serializer of LangGraph makes of messages; it does not take all of them."""
     try:
         return [exact(serde.loads_typed(serde.dumps_typed(one))) for one in passed]
     except (TypeError, NotImplementedError):
@@ -144,7 +144,7 @@ def test_what_is_stored_is_what_was_passed(serde: Any, steps: list[Any], count: 
 
 
 def store_and_compare(serde: Any, steps: list[Any], count: int) -> None:
-    """Changes messages step by step, stores them after each, and compares what comes back."""
+    """Change messages step by step, stores them after each, and compare what comes back."""
     passed = messages(count)
     with KeepstateSaver("memory://", serde=serde, allow=[Look]) as saver:
         at, stored = config(), []
@@ -167,8 +167,8 @@ def store_and_compare(serde: Any, steps: list[Any], count: int) -> None:
 @given(steps=STEPS, count=st.integers(0, 4))
 def test_on_other_pythons_it_is_so_too(steps: list[Any], count: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(taking, "ARE_TOLD", False)
-        patch.setattr(taking, "Holding", None)
+        patch.setattr(channel_diff, "ARE_TOLD", False)
+        patch.setattr(channel_diff, "Holding", None)
 
         store_and_compare(None, steps, count)
 
@@ -244,11 +244,11 @@ class Pickling:
     """A serializer that says all there is of an object."""
 
     def dumps_typed(self, obj: Any) -> tuple[str, bytes]:
-        """Returns a pickle."""
+        """Return a pickle."""
         return "pickle", pickle.dumps(obj)
 
     def loads_typed(self, data: tuple[str, bytes]) -> Any:
-        """Returns what it was made of."""
+        """Return what it was made of."""
         return pickle.loads(data[1])
 
 
@@ -311,7 +311,7 @@ def test_what_was_different_only_while_it_was_put_is_not_taken_for_what_stays() 
 
 
 def put_while_it_changes() -> None:
-    """Puts messages while another thread changes each for a moment, and once more when it has ended."""
+    """Put messages while another thread changes each for a moment, and once more when it has ended."""
     passed = [HumanMessage(f"message {number} " * 9, id=str(number)) for number in range(200)]
     is_over = threading.Event()
 

@@ -28,7 +28,7 @@ def test_every_test_passes_on_a_cluster(redis_cluster_url: str) -> None:
 
 
 def conformance(url: str) -> CapabilityReport:
-    """Returns what the suite says of the saver on a store."""
+    """Return what the suite says of the saver on a store."""
 
     @checkpointer_test(name="KeepstateSaver")
     async def saver() -> AsyncIterator[KeepstateSaver]:
@@ -39,7 +39,7 @@ def conformance(url: str) -> CapabilityReport:
 
 
 def assert_whole(report: CapabilityReport) -> None:
-    """Refuses a capability that was not found, or a test that failed."""
+    """Refuse a capability that was not found, or a test that failed."""
     failed = [failure for result in report.results.values() for failure in result.failures or ()]
 
     assert not failed

@@ -16,7 +16,7 @@ from tests.adapters.langgraph.test_changed_in_place import exact, messages
 
 
 def conversation(saver: KeepstateSaver) -> None:
-    """Stores checkpoints of a long list with messages of all kinds, and of others beside."""
+    """Store checkpoints of a long list with messages of all kinds, and of others beside."""
     at, said = config(), messages(80)
     said[7].additional_kwargs["odd"] = (1, {"a"}, [HumanMessage("inner")])
     said[20].note = ["extra", {"n": 1}]
@@ -43,7 +43,7 @@ def test_what_is_listed_is_what_is_read_one_by_one(any_url: str) -> None:
 
 
 def spoil(one: Any) -> None:
-    """Changes all that a value consists of, in place."""
+    """Change all that a value consists of, in place."""
     if isinstance(one, dict):
         for part in [*one.values()]:
             spoil(part)

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langgraph.graph import START, MessagesState, StateGraph
 
 from keepstate.adapters.langgraph import KeepstateSaver
-from keepstate.adapters.langgraph.going_back import Past
+from keepstate.adapters.langgraph.past_configs import Past
 from keepstate.errors import ConflictError
 from tests.adapters.langgraph.saving import config, put, values
 
@@ -20,7 +20,7 @@ meanwhile: list[Any] = []
 
 
 def say(state: MessagesState) -> dict[str, Any]:
-    """Answers; but first somebody else does what was left for that."""
+    """Answer; but first somebody else does what was left for that."""
     while meanwhile:
         meanwhile.pop()()
     return {"messages": [AIMessage(f"answer {len(state['messages'])}")]}

@@ -110,7 +110,7 @@ def test_handles_of_event_loops_that_have_ended_are_let_go_of() -> None:
 # ---- closed, and in another process
 
 
-def test_a_closed_saver_says_so_in_both_colours(tmp_path: Path) -> None:
+def test_a_closed_saver_says_so_in_both_modes(tmp_path: Path) -> None:
     saver = KeepstateSaver(f"sqlite:///{tmp_path}/a.db")
     put(saver, config(), 0, n=0)
     asyncio.run(saver.athreads().__anext__())

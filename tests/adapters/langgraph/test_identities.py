@@ -11,7 +11,7 @@ from keepstate.adapters.langgraph.identities import ARE_TOLD, identities
 
 
 def by_id(objects: list[Any]) -> bytes:
-    """Returns the same, one by one."""
+    """Return the same, one by one."""
     size = sys.maxsize.bit_length() // 8 + 1
     return b"".join(id(one).to_bytes(size, sys.byteorder) for one in objects)
 

@@ -15,9 +15,9 @@ import keepstate.sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.adapters.langgraph import KeepstateSaver
-from keepstate.engine import layout
-from keepstate.engine.history import upkeep
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.history import maintenance
+from keepstate.engine.kernel import layout
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import StoreUnavailableError
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Outcome
@@ -35,7 +35,7 @@ class Cut(StoreWrapper):
     refuses: Callable[[Batch], bool] = staticmethod(lambda _: False)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Applies batches, unless one is refused."""
+        """Apply batches, unless one is refused."""
         if any(self.refuses(batch) for batch in batches):
             raise StoreUnavailableError("the server has gone away")
         return await super().apply(batches)
@@ -43,7 +43,7 @@ class Cut(StoreWrapper):
 
 @contextmanager
 def saving(**options: Any) -> Iterator[tuple[KeepstateSaver, Cut, ManualClock]]:
-    """Yields a saver, its store and the clock of that."""
+    """Yield a saver, its store and the clock of that."""
     clock = ManualClock(round(time.time() * 1000))  # ids tell when they were made
     store = Cut(finish(MemoryStore(runner=ThreadRunner(), clock=clock).open()))
     with KeepstateSaver(store, **options) as saver:
@@ -54,7 +54,7 @@ def saving(**options: Any) -> Iterator[tuple[KeepstateSaver, Cut, ManualClock]]:
 def line(
     saver: KeepstateSaver, count: int, *, name: str = "", tasks: int = 1, after: Any = None
 ) -> list[Any]:
-    """Stores checkpoints, one after the other, with writes of tasks on each."""
+    """Store checkpoints, one after the other, with writes of tasks on each."""
     at, stored = after or config(line=name), []
     for step in range(count):
         at = put(saver, at, step, {"run_id": "ab"[step % 2]}, n=step)
@@ -65,7 +65,7 @@ def line(
 
 
 def entries(saver: KeepstateSaver, part: bytes, thread: str = "t") -> int:
-    """Returns how many entries of a kind the space of a thread has."""
+    """Return how many entries of a kind the space of a thread has."""
 
     async def count(handle: Keepstate) -> int:
         store, after, found = await handle.opened(), None, 0
@@ -79,7 +79,7 @@ def entries(saver: KeepstateSaver, part: bytes, thread: str = "t") -> int:
 
 
 def lines(saver: KeepstateSaver) -> list[str]:
-    """Returns the namespaces of the checkpoints of a thread."""
+    """Return the namespaces of the checkpoints of a thread."""
     return [
         found.config["configurable"]["checkpoint_ns"]
         for found in saver.list({"configurable": {"thread_id": "t"}})
@@ -144,7 +144,7 @@ def test_a_thread_with_more_writes_than_one_batch_has_is_copied() -> None:
 def test_a_thread_with_more_ends_of_lines_than_one_batch_has_is_copied_whole_or_seen_as_absent(
     after: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(upkeep, "_HEADS", 3)
+    monkeypatch.setattr(maintenance, "_HEADS", 3)
     with saving() as (saver, store, _):
         (begun,) = line(saver, 1)
         for _ in range(12):
@@ -166,7 +166,7 @@ def test_a_thread_with_more_ends_of_lines_than_one_batch_has_is_copied_whole_or_
 
 
 def after_some(count: int) -> Callable[[Batch], bool]:
-    """Returns what refuses all batches after so many."""
+    """Return what refuses all batches after so many."""
     left = iter(range(count))
     return lambda _: next(left, None) is None
 
@@ -239,7 +239,7 @@ def test_writes_that_come_when_their_thread_is_gone_are_swept() -> None:
 
 
 def before_batch(count: int, act: Callable[[], object]) -> Callable[[Batch], bool]:
-    """Returns what refuses no batch, and acts once after so many of them."""
+    """Return what refuses no batch, and acts once after so many of them."""
     places = iter(range(count + 1))
 
     def refuses(_: Batch) -> bool:
@@ -251,7 +251,7 @@ def before_batch(count: int, act: Callable[[], object]) -> Callable[[Batch], boo
 
 
 def space(saver: KeepstateSaver) -> keepstate.sync.Space:
-    """Returns the space of the thread."""
+    """Return the space of the thread."""
     return keepstate.sync.Keepstate(saver._homes.blocking()).space("thread/t")
 
 

@@ -92,7 +92,7 @@ def test_langgraphs_tests_of_its_stores_pass(
 
 
 def assert_as_told(suite: Suite, url: str, folder: Path, postgres: str = "") -> None:
-    """Runs a suite on a store, and refuses another count, or a failure that is not told of."""
+    """Run a suite on a store, and refuses another count, or a failure that is not told of."""
     sources = unpacked(suite.package, folder)
     plugged = installed(folder / "plugged", *PLUGINS)
     report = folder / "report.xml"

@@ -23,7 +23,7 @@ from tests.adapters.langgraph.saving import config, put, values
 
 
 def line(saver: KeepstateSaver, count: int, thread: str = "t", name: str = "", **metadata: Any) -> list[Any]:
-    """Stores checkpoints, one after the other, and returns their configs."""
+    """Store checkpoints, one after the other, and return their configs."""
     at, stored = config(thread, name), []
     messages: list[Any] = []
     for step in range(count):
@@ -35,7 +35,7 @@ def line(saver: KeepstateSaver, count: int, thread: str = "t", name: str = "", *
 
 
 def ids(saver: KeepstateSaver, thread: str = "t") -> list[str]:
-    """Returns the ids of a thread's checkpoints, the latest first."""
+    """Return the ids of a thread's checkpoints, the latest first."""
     return [found.config["configurable"]["checkpoint_id"] for found in saver.list(config(thread))]
 
 

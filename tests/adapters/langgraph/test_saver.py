@@ -30,14 +30,14 @@ from keepstate.errors import ConflictError, InvalidError
 from tests.adapters.langgraph.saving import checkpoint, config, put, values
 
 
-class Colour(Enum):
+class Mode(Enum):
     RED = "red"
 
 
 @dataclass
 class Plan:
     steps: list[str]
-    colour: Colour
+    mode: Mode
 
 
 class Model(BaseModel):
@@ -61,8 +61,8 @@ MESSAGES = [
 
 VALUES: dict[str, Any] = {
     "messages": MESSAGES,
-    "plan": Plan(["a", "b"], Colour.RED),
-    "model": Model(name="m", inner={"k": Plan([], Colour.RED)}),
+    "plan": Plan(["a", "b"], Mode.RED),
+    "model": Model(name="m", inner={"k": Plan([], Mode.RED)}),
     "sends": [Send("node", {"x": (1, 2)}), Command(goto="x", update={"a": 1}), Interrupt("why", id="i")],
     "odd": [
         *(
@@ -126,7 +126,7 @@ EDITS = st.lists(
 
 
 def edit(messages: list[AnyMessage], what: str, number: int) -> None:
-    """Changes messages in place, as a node may."""
+    """Change messages in place, as a node may."""
     at = number % len(messages) if messages else 0
     one: Any = messages[at] if messages else None
     match what:

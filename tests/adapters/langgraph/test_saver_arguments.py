@@ -34,7 +34,7 @@ Make = Callable[[Any], tuple[str, tuple[Any, ...], dict[str, Any]]]
 
 
 def named(key: str) -> Callable[[Any], dict[str, Any]]:
-    """Returns what makes a config with one name left open."""
+    """Return what makes a config with one name left open."""
     return lambda given: {"configurable": {"thread_id": "t", key: given}}
 
 
@@ -99,7 +99,7 @@ OPTIONS: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_what_cannot_work_is_refused_in_both_colours(call: str) -> None:
+def test_what_cannot_work_is_refused_in_both_modes(call: str) -> None:
     make, wrong = CALLS[call]
 
     async def tried(saver: BaseCheckpointSaver[Any], given: Any) -> None:

@@ -52,7 +52,7 @@ class Ticket:
 
 
 def stored_object(name: str, fields: dict[str, Any]) -> bytes:
-    """Returns bytes in which an object of a class of this name stands."""
+    """Return bytes in which an object of a class of this name stands."""
     return PLAIN + ormsgpack.packb(ormsgpack.Ext(types.OBJECT, ormsgpack.packb([name, 1, fields])))
 
 
@@ -148,7 +148,7 @@ def test_a_class_comes_back_in_another_process_if_it_is_allowed(tmp_path: Path) 
 
 
 def elsewhere(url: str, *allows: object) -> list[str]:
-    """Returns what another process says of the latest checkpoint, once for each list of allowed classes."""
+    """Return what another process says of the latest checkpoint, once for each list of allowed classes."""
     code = (
         "from keepstate.adapters.langgraph import KeepstateSaver\n"
         f"for allow in {allows!r}:\n"
@@ -326,7 +326,7 @@ def test_what_a_serializer_stored_is_not_read_without_it(sealed: KeepstateSaver,
         plain.get_tuple(at)
 
 
-class Planted:
+class MerkleValue:
     """A class that stored bytes name and no list allows."""
 
     made: list[str] = []  # noqa: RUF012 - what the bytes of a tampering store have made
@@ -335,7 +335,7 @@ class Planted:
         self.made.append(text)
 
     def __reduce__(self) -> tuple[type, tuple[str]]:
-        return Planted, ("pickled",)
+        return MerkleValue, ("pickled",)
 
 
 def inside(serde: JsonPlusSerializer) -> EncryptedSerializer:
@@ -378,17 +378,17 @@ def test_a_serializer_that_names_its_classes_is_taken(serde: Any) -> None:
 
 
 def test_what_a_serializer_would_call_for_planted_bytes_is_not_called_by_a_strict_one() -> None:
-    named = ormsgpack.packb(ormsgpack.Ext(0, ormsgpack.packb([__name__, "Planted", "called"])))
-    pickled = pickle.dumps(Planted.__new__(Planted))
+    named = ormsgpack.packb(ormsgpack.Ext(0, ormsgpack.packb([__name__, "MerkleValue", "called"])))
+    pickled = pickle.dumps(MerkleValue.__new__(MerkleValue))
 
     JsonPlusSerializer().loads_typed(("msgpack", named))
     PERMISSIVE["pickle_fallback"].loads_typed(("pickle", pickled))
-    assert Planted.made == ["called", "pickled"]
+    assert MerkleValue.made == ["called", "pickled"]
     assert strict().loads_typed(("msgpack", named)) == "called"
     with pytest.raises(NotImplementedError):
         strict().loads_typed(("pickle", pickled))
 
-    assert Planted.made == ["called", "pickled"]
+    assert MerkleValue.made == ["called", "pickled"]
 
 
 def test_the_store_itself_may_be_encrypted(tmp_path: Path) -> None:

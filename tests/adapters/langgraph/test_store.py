@@ -48,7 +48,7 @@ def clock() -> ManualClock:
 
 @contextmanager
 def turned(clock: ManualClock, **options: Any) -> Generator[KeepstateStore]:
-    """Yields a store whose time the test moves."""
+    """Yield a store whose time the test moves."""
     opened = finish(MemoryStore(runner="blocking", clock=clock).open())
     with KeepstateStore(opened, **options) as store:
         yield store
@@ -73,7 +73,7 @@ def test_what_is_put_is_got_and_deleted(store: KeepstateStore) -> None:
     assert store.list_namespaces() == []
 
 
-def test_both_colours_of_one_object_see_one_order(store: KeepstateStore) -> None:
+def test_both_modes_of_one_object_see_one_order(store: KeepstateStore) -> None:
     async def count() -> None:
         for _ in range(10):
             found = await store.aget(("n",), "count")
@@ -266,7 +266,7 @@ class Restarted(StoreWrapper):
         self.sweeps, self.is_back = 0, threading.Event()
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
-        """Raises once, and then sweeps."""
+        """Raise once, and then sweeps."""
         self.sweeps += 1
         if self.sweeps == 1:
             raise StoreUnavailableError("the server is being restarted")
@@ -365,7 +365,7 @@ def test_reading_adds_nothing_to_the_record_and_it_knows_when_an_item_is_gone(cl
     opened = finish(MemoryStore(runner="blocking", clock=clock).open())
 
     def put(key: str, ttl: float | None = None) -> list[str]:
-        """Puts an item as who has just come, and returns what the record has."""
+        """Put an item as who has just come, and return what the record has."""
         with KeepstateStore(opened, record=True) as store:
             store.put(("n",), key, {}, ttl=ttl)
             space = keepstate.sync.Keepstate(store._homes.blocking()).space("store")

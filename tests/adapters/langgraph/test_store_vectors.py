@@ -16,7 +16,7 @@ WORDS = ("cat", "dog", "car")
 
 
 def embed(texts: Sequence[str]) -> list[list[float]]:
-    """Counts words: texts with the same words are near one another."""
+    """Count words: texts with the same words are near one another."""
     return [[float(text.lower().count(word)) for word in WORDS] for text in texts]
 
 

@@ -67,7 +67,7 @@ def test_all_that_take_a_checkpointer_pass(
 
 
 def ran(folder: Path, url: str, *what: str, on_conflict: str = "fork") -> dict[str, int]:
-    """Returns how many of their tests have passed and failed."""
+    """Return how many of their tests have passed and failed."""
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *_OPTIONS, *what],
         cwd=folder,

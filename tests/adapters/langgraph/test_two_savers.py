@@ -16,7 +16,7 @@ from langgraph.graph import START, MessagesState, StateGraph
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.adapters.langgraph import KeepstateSaver
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ConflictError
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.wrappers.measured import MeasuredStore, Measurement
@@ -38,7 +38,7 @@ def id_of(at: Any) -> str:
 
 
 def told(saver: KeepstateSaver, thread: str = "t") -> dict[str, tuple[Any, str | None]]:
-    """Returns the messages of all checkpoints of a thread, and the ids of their parents."""
+    """Return the messages of all checkpoints of a thread, and the ids of their parents."""
     return {
         id_of(found.config): (
             [one.content for one in found.checkpoint["channel_values"]["messages"]],
@@ -49,7 +49,7 @@ def told(saver: KeepstateSaver, thread: str = "t") -> dict[str, tuple[Any, str |
 
 
 def ends(saver: KeepstateSaver, thread: str = "t") -> list[tuple[str, str]]:
-    """Returns the branches of a thread, and the checkpoint that each stands on, by its message."""
+    """Return the branches of a thread, and the checkpoint that each stands on, by its message."""
 
     async def find(handle: Keepstate) -> list[tuple[str, str]]:
         history = handle.space(f"thread/{thread}").history

@@ -99,14 +99,14 @@ def test_of_two_processes_none_loses_a_message(shared_url: str) -> None:
 
 
 def counting(saver: KeepstateSaver) -> Any:
-    """Returns a graph that answers each message with how many there are."""
+    """Return a graph that answers each message with how many there are."""
     graph = StateGraph(MessagesState)
     graph.add_node("say", lambda state: {"messages": [AIMessage(str(len(state["messages"])))]})
     graph.add_edge(START, "say")
     return graph.compile(checkpointer=saver)
 
 
-def test_both_colours_of_one_saver_see_what_the_other_has_just_done(any_url: str) -> None:
+def test_both_modes_of_one_saver_see_what_the_other_has_just_done(any_url: str) -> None:
     async def talk() -> None:
         async with KeepstateSaver(any_url) as saver:
             app = counting(saver)
@@ -122,7 +122,7 @@ def test_both_colours_of_one_saver_see_what_the_other_has_just_done(any_url: str
 
 
 @pytest.mark.slow
-def test_both_colours_of_one_saver_at_once_see_one_order(any_url: str) -> None:
+def test_both_modes_of_one_saver_at_once_see_one_order(any_url: str) -> None:
     def blocking(app: Any) -> None:
         for turn in range(TURNS):
             while True:

@@ -8,18 +8,18 @@ import pytest
 
 import keepstate
 from keepstate.engine.history.history import History
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
 from keepstate.sync.history import History as BlockingHistory
 
 
 def history_of(space: Space) -> History:
-    """Returns the history of a space."""
+    """Return the history of a space."""
     return space.history
 
 
 def blocking_history(ks: keepstate.sync.Keepstate, name: str = "run/1") -> BlockingHistory:
-    """Returns the history of a space in blocking use."""
+    """Return the history of a space in blocking use."""
     return ks.space(name).history
 
 

@@ -28,7 +28,7 @@ class Held:
     base: str | None
 
     def shown(self) -> State:
-        """Returns a copy of what the draft shows, which is what it will commit."""
+        """Return a copy of what the draft shows, which is what it will commit."""
         return copy.deepcopy(dict(self.draft))
 
 
@@ -43,7 +43,7 @@ class Follower(Looker):
     # ---- a history
 
     async def follow(self, turns: int) -> None:
-        """Lives through so many turns, and looks at all of it in the end."""
+        """Live through so many turns, and looks at all of it in the end."""
         await self._commit("main", {"log": ["begun"], "hits": 0, "deep": {"er": [{"x": 1}]}})
         ways: list[tuple[int, Callable[[], Awaitable[None]]]] = [
             (8, self._edit), (3, self._append), (2, self._replace), (2, self._merge), (2, self._race),
@@ -61,7 +61,7 @@ class Follower(Looker):
         return {"message": f"{self._turn}: {what}", "author": self._dice.choice((None, "ada", "grace"))}
 
     def _took(self, commit: Commit, branch: str, parents: tuple[str, ...], state: State) -> Moment:
-        """Adds what was committed to a branch to the model."""
+        """Add what was committed to a branch to the model."""
         moment = self.model.add(commit.id, parents, state, commit.message, commit.author)
         self.model.branches[branch] = commit.id
         assert commit.parents == parents
@@ -84,7 +84,7 @@ class Follower(Looker):
         await self._commit(branch, state)
 
     def _change(self, state: Any) -> None:
-        """Changes a state, in place wherever that can be done."""
+        """Change a state, in place wherever that can be done."""
         for _ in range(self._dice.choice((1, 1, 2, 3))):
             match self._dice.randrange(7):
                 case 0:
@@ -112,7 +112,7 @@ class Follower(Looker):
         return f"{self._turn}.{self._dice.randrange(10**9)} " * self._dice.choice((1, 1, 60))
 
     def _forget(self, state: Any) -> None:
-        """Takes something away: the first lines of a log, or a key."""
+        """Take something away: the first lines of a log, or a key."""
         log = state.get("log", [])
         match self._dice.randrange(4):
             case 0 if log:
@@ -126,7 +126,7 @@ class Follower(Looker):
                 state.setdefault("log", []).extend(self._line() for _ in range(20))
 
     async def _edit(self) -> None:
-        """Edits a draft, perhaps one that was begun long ago, and commits it or holds on to it."""
+        """Edit a draft, perhaps one that was begun long ago, and commit it or holds on to it."""
         branch = self._some_branch()
         held = self._held.pop(branch, None) or await self._begin(branch)
         self._change(held.draft)
@@ -146,7 +146,7 @@ class Follower(Looker):
         return Held(draft, base)
 
     async def _finish(self, branch: str, held: Held) -> bool:
-        """Commits a draft, merging it if its branch has moved on; returns whether that went well."""
+        """Commit a draft, merging it if its branch has moved on; returns whether that went well."""
         now, state = self.model.branches.get(branch), held.shown()
         text = self._text("edit")
         if held.base == now:
@@ -272,7 +272,7 @@ class Follower(Looker):
     def _joined(
         self, head: Moment, theirs: State, bases: set[str], rule: str, *, later: bool
     ) -> Joined | None:
-        """Returns what a merge comes to; None where several bases are merged first."""
+        """Return what a merge comes to; None where several bases are merged first."""
         if len(bases) > 1:
             return None
         base = self.model.moments[next(iter(bases))].state if bases else {}

@@ -59,7 +59,7 @@ class Looker:
         await self._look_for_givers(branch)
 
     async def look_at_all(self) -> None:
-        """Compares every commit that is left, every name, and every line."""
+        """Compare every commit that is left, every name, and every line."""
         history = self._history
         assert {one.name: one.head async for one in history.branches()} == self.model.branches
         assert {one.name: one.commit async for one in history.tags()} == self.model.tags
@@ -144,7 +144,7 @@ class Looker:
 
 
 def patched(state: State, changes: list[Difference]) -> Any:
-    """Returns a state with differences applied: what goes, by old places; then what comes, by new ones."""
+    """Return a state with differences applied: what goes, by old places; then what comes, by new ones."""
     whole: Any = {"": copy.deepcopy(state)}
     for change in reversed(changes):
         if change.kind == "removed":

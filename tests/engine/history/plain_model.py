@@ -29,7 +29,7 @@ ABSENT, HOLE = Absent(), Hole()
 
 
 def longest(base: Any, ours: Any, theirs: Any) -> Any:
-    """Decides as a caller's own rule would."""
+    """Decide as a caller's own rule would."""
     return max((side for side in (ours, theirs) if isinstance(side, str)), key=len, default="none")
 
 
@@ -87,7 +87,7 @@ class Model:
     def add(
         self, id: str, parents: tuple[str, ...], state: State, message: str, author: str | None
     ) -> Moment:
-        """Adds a commit."""
+        """Add a commit."""
         above = [self.moments[parent] for parent in parents]
         self.moments[id] = Moment(
             id,
@@ -102,7 +102,7 @@ class Model:
         return self.moments[id]
 
     def prune(self, kept: set[str]) -> int:
-        """Lets go of all but these, and returns how many that are."""
+        """Let go of all but these, and return how many that are."""
         dropped = self.reachable() - kept
         self.let_go |= dropped
         self.gone |= dropped
@@ -110,22 +110,22 @@ class Model:
         return len(dropped)
 
     def collect(self) -> None:
-        """Loses what nothing leads to."""
+        """Lose what nothing leads to."""
         self.gone = self.moments.keys() - self.reachable()
 
     # ---- what is there
 
     def head(self, branch: str) -> Moment:
-        """Returns the commit that a branch is on."""
+        """Return the commit that a branch is on."""
         return self.moments[self.branches[branch]]
 
     def reachable(self) -> set[str]:
-        """Returns all that a branch or tag leads to."""
+        """Return all that a branch or tag leads to."""
         heads = {*self.branches.values(), *self.tags.values()}
         return heads.union(*(self.moments[id].before for id in heads)) - self.gone
 
     def line(self, id: str) -> Iterator[Moment]:
-        """Yields a commit and its first parents, those too that are gone."""
+        """Yield a commit and its first parents, those too that are gone."""
         while True:
             yield self.moments[id]
             if not self.moments[id].parents:
@@ -133,17 +133,17 @@ class Model:
             id = self.moments[id].parents[0]
 
     def kept_line(self, id: str) -> list[Moment]:
-        """Returns a commit and its first parents, as far as they are there."""
+        """Return a commit and its first parents, as far as they are there."""
         return [moment for moment in self.line(id) if moment.id not in self.gone]
 
     def bases(self, one: str, other: str) -> set[str]:
-        """Returns the best common ancestors."""
+        """Return the best common ancestors."""
         sides = [({id} | self.moments[id].before) - self.gone for id in (one, other)]
         common = sides[0] & sides[1]
         return common.difference(*(self.moments[id].before for id in common))
 
     def giver(self, id: str, path: tuple[Any, ...]) -> Moment | None:
-        """Returns who gave the value at a path of dicts; None if that is hard to say."""
+        """Return who gave the value at a path of dicts; None if that is hard to say."""
         value, giver = at(self.moments[id].state, path), self.moments[id]
         for moment in self.line(id):
             if moment.id not in self.gone:
@@ -158,7 +158,7 @@ class Model:
 
 
 def at(state: Any, path: tuple[Any, ...]) -> Any:
-    """Returns what lies at a path of dicts, or `ABSENT`."""
+    """Return what lies at a path of dicts, or `ABSENT`."""
     for step in path:
         if not isinstance(state, dict) or step not in state:
             return ABSENT
@@ -183,7 +183,7 @@ def join(
     base: State, ours: State, theirs: State, *, other: str = "refuse", ours_is_later: bool = True,
     rules: Mapping[str, Any] = RULES,
 ) -> Joined | None:  # fmt: skip
-    """Merges two states; `other` is the rule of what has none.
+    """Merge two states; `other` is the rule of what has none.
 
     None where only the order of a dict's keys was changed: that is a change of a small dict, and none of a
     large one.
@@ -257,7 +257,7 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def fits(expected: Any, actual: Any, path: str = "state") -> str | None:
-    """Returns where an actual value is not the expected one, whose holes anything fills; orders are free."""
+    """Return where an actual value is not the expected one, whose holes anything fills; orders are free."""
     if expected is HOLE:
         return None
     if isinstance(expected, dict) and isinstance(actual, dict) and expected.keys() == actual.keys():

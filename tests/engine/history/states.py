@@ -15,7 +15,7 @@ _ALPHABET = "abc αβ😀"
 
 
 def a_scalar(dice: random.Random) -> Any:
-    """Returns a value that holds no other."""
+    """Return a value that holds no other."""
     match dice.randrange(9):
         case 0:
             return dice.randrange(-3, 300)
@@ -30,12 +30,12 @@ def a_scalar(dice: random.Random) -> Any:
 
 
 def a_member(dice: random.Random) -> Any:
-    """Returns what may stand in a set."""
+    """Return what may stand in a set."""
     return dice.choice((dice.randrange(50), f"m{dice.randrange(50)}", b"b", (1, f"t{dice.randrange(9)}")))
 
 
 def a_value(dice: random.Random, depth: int) -> Any:
-    """Returns a value whose containers stand up to `depth` deep; a few are large enough to be trees."""
+    """Return a value whose containers stand up to `depth` deep; a few are large enough to be trees."""
     kind = dice.randrange(7)
     if depth == 0 or kind == 0:
         return a_scalar(dice)
@@ -50,7 +50,7 @@ def a_value(dice: random.Random, depth: int) -> Any:
 
 
 def edit(dice: random.Random, value: Any, *, fresh: int = 2) -> None:
-    """Changes something that can be changed in place, at any depth of a list, dict or set."""
+    """Change something that can be changed in place, at any depth of a list, dict or set."""
     inner = [child for child in _children(value) if _is_mutable(child)]
     if inner and dice.random() < 0.7:
         edit(dice, dice.choice(inner), fresh=max(0, fresh - 1))
@@ -111,7 +111,7 @@ def _is_mutable(value: Any) -> bool:
 
 
 def unlike(one: Any, other: Any, *, path: str = "state", ordered: bool | None = None) -> str | None:
-    """Returns where and how two values differ, in type or value; None if they are the same.
+    """Return where and how two values differ, in type or value; None if they are the same.
 
     Args:
         one: A value.

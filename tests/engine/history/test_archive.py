@@ -20,12 +20,12 @@ import pytest
 
 import keepstate
 from keepstate import AlreadyExistsError, CorruptError, InvalidError, NotFoundError, PrunedError, Space, sync
-from keepstate.engine import layout
 from keepstate.engine.history import archive
 from keepstate.engine.history.archive import Before
 from keepstate.engine.history.bundle import Bundle
 from keepstate.engine.history.history import History
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.kernel import layout
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.stores.protocol import Applied, Batch, Put
 from tests.engine.history.conftest import history_of
 
@@ -34,7 +34,7 @@ LONG = [f"message {number} " * 5 for number in range(300)]
 
 
 async def filled(space: Space, count: int = 12) -> tuple[History, list[str]]:
-    """Returns a history of so many commits, and their ids."""
+    """Return a history of so many commits, and their ids."""
     history = history_of(space)
     ids = [(await history.commit({"n": 0, "messages": LONG})).id]
     for n in range(1, count):
@@ -300,10 +300,10 @@ async def newest_first(history: History) -> AsyncIterator[str]:
 
 
 async def naming(space: Space, path: Path) -> History:
-    """Archives a history, and returns it with another file in the row that names its archive."""
+    """Archive a history, and return it with another file in the row that names its archive."""
     history, ids = await filled(space)
     await history.archive(path.parent / "own.archive", keep_last=3)
-    store, name = await history._scope.store(), history._scope.stored_name
+    store, name = await history._executor.store(), history._executor.stored_name
     put = Put(layout.ARCHIVE, msgspec.msgpack.encode(str(path)))
     (outcome,) = await store.apply([Batch(name, [put])])
     assert isinstance(outcome, Applied)
@@ -318,7 +318,7 @@ async def test_a_file_that_no_caller_has_named_is_not_opened(
     history = await naming(space, tmp_path / "any")
     opened: list[str] = []
     monkeypatch.setattr(archive, "read_archive", opened.append)
-    store, name = await history._scope.store(), history._scope.stored_name
+    store, name = await history._executor.store(), history._executor.stored_name
     await store.apply([Batch(name, [Put(layout.ARCHIVE, msgspec.msgpack.encode(path))])])
 
     with pytest.raises(PrunedError, match="confirm_archives"):
@@ -351,7 +351,7 @@ async def test_no_way_out_of_a_confirmed_folder_is_taken(way: str, space: Space,
     (tmp_path / "ours" / "out").symlink_to(tmp_path / "theirs")
     history = await naming(space, tmp_path / "any")
     shutil.copyfile(tmp_path / "own.archive", tmp_path / "theirs" / "old.archive")
-    store, name = await history._scope.store(), history._scope.stored_name
+    store, name = await history._executor.store(), history._executor.stored_name
     await store.apply([Batch(name, [Put(layout.ARCHIVE, msgspec.msgpack.encode(f"{tmp_path}/{way}"))])])
     keepstate.confirm_archives(tmp_path / "ours")
 

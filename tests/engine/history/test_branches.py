@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from keepstate.engine import layout
 from keepstate.engine.history.history import History
+from keepstate.engine.kernel import layout
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
 
 
@@ -92,7 +92,7 @@ async def test_what_reuses_objects_stands_on_the_branch_that_leads_to_them(histo
     await history.commit({"n": 1})
     await history.branch("side")
     await history.commit({"big": ["x" * 3_000, "y" * 3_000]}, branch="side")
-    store, space = await history._scope.store(), history._scope.stored_name
+    store, space = await history._executor.store(), history._executor.stored_name
     revision = (await store.read(space, [])).revision
 
     await history.merge("side")

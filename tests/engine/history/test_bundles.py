@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from keepstate.engine.history import upkeep
+from keepstate.engine.history import maintenance
 from keepstate.engine.history.history import History
-from keepstate.engine.history.sharing import brought_in, taken_out
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.history.transfer import brought_in, taken_out
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import AlreadyExistsError, CorruptError, InvalidError, UnsupportedError
 from tests.engine.history.conftest import history_of
 from tests.engine.history.test_upkeep import LONG
 
 
 async def a_history(history: History) -> None:
-    """Makes commits, a merge, a tag, and lets go of some."""
+    """Make commits, a merge, a tag, and let go of some."""
     for number in range(1, 7):
         await history.commit({"messages": LONG[number * 20 :], "n": number, "big": b"x" * 1_500_000})
     await history.branch("side", "main~1")
@@ -28,7 +28,7 @@ async def a_history(history: History) -> None:
 
 
 async def same(one: History, other: History) -> bool:
-    """Says whether two histories have the same branches, tags, commits and states."""
+    """Return whether two histories have the same branches, tags, commits and states."""
     if [b async for b in one.branches()] != [b async for b in other.branches()]:
         return False
     ids = [commit.id async for commit in one.log()]
@@ -76,7 +76,7 @@ async def test_a_damaged_bundle_is_refused_whole(history: History, tmp_path: Pat
     path = tmp_path / "a.bundle"
     await history.export_bundle(path)
     whole = path.read_bytes()
-    target = history_of(Keepstate.space(history._scope.home, "other"))  # type: ignore[arg-type]
+    target = history_of(Keepstate.space(history._executor.home, "other"))  # type: ignore[arg-type]
     for place in range(20, len(whole), len(whole) // 23):
         flipped = bytearray(whole)
         flipped[place] ^= 4
@@ -135,10 +135,10 @@ async def test_a_history_of_many_branches_comes_in_several_batches_main_last_and
     for number in range(5):
         await history.branch(f"b{number}", "main~1")
         await history.commit({"messages": LONG[number:], "of": number}, branch=f"b{number}")
-    monkeypatch.setattr(upkeep, "_HEADS", 3)
+    monkeypatch.setattr(maintenance, "_HEADS", 3)
     fork = history_of(ks.space("fork"))
     bundle = await history._run(taken_out)
-    is_whole = await fork._run(lambda ledger: brought_in(ledger, bundle, 3))
+    is_whole = await fork._run(lambda session: brought_in(session, bundle, 3))
     await fork.collect()
     begun = [branch.name async for branch in fork.branches()]
     sound = await fork.verify()

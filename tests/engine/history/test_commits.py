@@ -256,7 +256,7 @@ async def test_a_diff_tells_values_and_places(history: History) -> None:
 async def test_a_commit_joins_a_transaction(turned: Turned) -> None:
     space = turned.space
     async with space.transaction() as tx:
-        history = History(tx._scope)
+        history = History(tx.executor)
         await history.append("messages", *[message(number) for number in range(50)])
         await history.append("messages", message(50))
         await tx.documents.put("a", 1)
@@ -264,7 +264,7 @@ async def test_a_commit_joins_a_transaction(turned: Turned) -> None:
     before = await space.revision()
     with pytest.raises(ZeroDivisionError):
         async with space.transaction() as tx:
-            await History(tx._scope).append("messages", 1 / 0)
+            await History(tx.executor).append("messages", 1 / 0)
 
     outer = history_of(space)
     assert (before, await space.revision()) == (1, 1)

@@ -13,9 +13,9 @@ import pytest
 
 import keepstate
 from keepstate.engine.history.history import History
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.stores.memory import MemoryStore
-from keepstate.stores.protocol import Batch, Outcome, Put
+from keepstate.stores.protocol import Batch, CommitResult, Put
 from tests.engine.history.conftest import blocking_history, history_of
 
 
@@ -24,7 +24,7 @@ class WeighedStore(MemoryStore):
 
     written = 0
 
-    async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
+    async def apply(self, batches: Sequence[Batch]) -> list[CommitResult]:
         self.written += sum(weight(batch) for batch in batches)
         return await super().apply(batches)
 
@@ -34,12 +34,12 @@ def weight(batch: Batch) -> int:
 
 
 def messages(dice: random.Random, count: int) -> list[dict[str, Any]]:
-    """Returns messages of about 507 bytes that hardly compress."""
+    """Return messages of about 507 bytes that hardly compress."""
     return [{"role": "user", "n": number, "content": dice.randbytes(236).hex()} for number in range(count)]
 
 
 async def weighed(opened: list[Keepstate], size: int, rounds: int) -> float:
-    """Returns how many bytes an append writes after so many messages."""
+    """Return how many bytes an append writes after so many messages."""
     totals: list[int] = []
     for seed in range(rounds):
         dice = random.Random(seed)
@@ -105,7 +105,7 @@ async def test_one_of_a_thousand_keys_costs_at_most_2_2_kb(opened: list[Keepstat
 
 async def test_an_append_writes_a_message_and_a_commit(history: History) -> None:
     await history.commit({"messages": [f"{n} " * 99 for n in range(500)]})
-    store = await history._scope.store()
+    store = await history._executor.store()
     rows = 0
     for number in range(20):
         before = {entry.key for entry in (await store.scan("run/1", b"\0", limit=1_000)).entries}

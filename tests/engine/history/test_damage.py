@@ -7,11 +7,11 @@ from typing import Any
 
 import keepstate
 from keepstate import Space
-from keepstate.cli.remains import StoreSource
-from keepstate.engine import layout
+from keepstate.cli.damaged_records import StoreSource
 from keepstate.engine.history.grafts import Graft, decoded, encoded
-from keepstate.engine.large_values import manifest_of
-from keepstate.engine.verifying import Problem, Verifier
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.large_values import manifest_of
+from keepstate.engine.repair.verifier import Problem, Verifier
 from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Put
 from tests.engine.test_restoring import SPACE, remains_of, restored
 
@@ -20,7 +20,7 @@ MESSAGES = [f"message {n} " * 5 for n in range(300)]
 
 
 async def written(space: Space) -> None:
-    """Writes a history that has a record of each kind."""
+    """Write a history that has a record of each kind."""
     history = space.history
     await history.commit({"messages": MESSAGES, "keys": {f"key {n}": n for n in range(900)}})
     await history.branch("side")
@@ -34,24 +34,24 @@ async def written(space: Space) -> None:
 
 
 async def entries(space: Space) -> list[Entry]:
-    store = await space._home.opened()
-    return [entry for part in PARTS for entry in (await store.scan(space._alone.stored_name, part)).entries]
+    store = await space.executor.home.opened()
+    return [entry for part in PARTS for entry in (await store.scan(space.executor.stored_name, part)).entries]
 
 
 async def found(space: Space) -> list[Problem]:
-    """Returns what `doctor --verify` finds."""
-    source = StoreSource(await space._home.opened())
+    """Return what `doctor --verify` finds."""
+    source = StoreSource(await space.executor.home.opened())
     verifier = Verifier(source, SPACE)
     return [p async for page in source.pages(SPACE) for e in page for p in await verifier.problems(e)]
 
 
 async def put(space: Space, *writes: Put | Delete) -> None:
-    (outcome,) = await (await space._home.opened()).apply([Batch(SPACE, list(writes))])
+    (outcome,) = await (await space.executor.home.opened()).apply([Batch(SPACE, list(writes))])
     assert isinstance(outcome, Applied)
 
 
 async def test_a_whole_history_has_no_problem(space: Space) -> None:
-    space = space._home.space(SPACE)  # type: ignore[attr-defined]
+    space = space.executor.home.space(SPACE)  # type: ignore[attr-defined]
     await written(space)
 
     assert {entry.key[: len(part)] for entry in await entries(space) for part in PARTS} >= set(PARTS)

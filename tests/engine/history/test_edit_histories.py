@@ -39,7 +39,7 @@ def seeds(first: int, count: int) -> range:
 
 
 async def follow_all(url: str, wanted: range) -> tuple[int, Counter[str]]:
-    """Follows histories, each in a space of its own; returns the count of commits, and what was done."""
+    """Follow histories, each in a space of its own; returns the count of commits, and what was done."""
     commits, done = 0, Counter[str]()
     async with keepstate.open(url) as ks:
         for seed in wanted:

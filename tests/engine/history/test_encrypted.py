@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import keepstate
-from keepstate.engine import layout
 from keepstate.engine.history.history import History
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.kernel import layout
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.stores.wrappers.encrypted import KeyRing
 from keepstate.values.codec import Codec
 from tests.engine.history.conftest import history_of
@@ -35,7 +35,7 @@ async def test_a_history_is_kept_collected_and_verified_under_encryption(
     assert (await history.verify()).problems == ()
     named = await objects(history)
     assert named
-    assert named.isdisjoint(Codec().plant(state).objects)
+    assert named.isdisjoint(Codec().to_merkle(state).objects)
 
 
 async def test_two_spaces_name_the_same_objects_differently(tmp_path: Path, opened: list[Keepstate]) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import keepstate
-from keepstate.engine import layout
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.kernel import layout
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Page
 from tests.engine.history.conftest import history_of

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from keepstate.engine.documents import MISSING
+from keepstate.engine.documents.documents import MISSING
 from keepstate.engine.history.history import History
-from keepstate.engine.history.merging import MergeConflict
+from keepstate.engine.history.merge import MergeConflict
 from keepstate.errors import InvalidError, MergeConflictError, NotFoundError
 from tests.engine.conftest import Turned
 
@@ -16,7 +16,7 @@ LONG = [f"message {n} " * 30 for n in range(400)]
 
 
 async def sides(history: History, base: Any, ours: Any, theirs: Any) -> None:
-    """Lets `main` have ours, and `side` theirs."""
+    """Let `main` have ours, and `side` theirs."""
     await history.commit(base, author="ada")
     await history.branch("side")
     await history.commit(ours, author="bob")

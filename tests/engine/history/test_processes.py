@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import keepstate
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from tests.engine.history.conftest import history_of
 
 COMMITTING = Path(__file__).parent / "committing.py"
@@ -17,7 +17,7 @@ NAMES = ("w0", "w1", "w2", "w3")
 
 
 def commit_at_once(url: str, how: str) -> None:
-    """Lets four processes commit fifty times each."""
+    """Let four processes commit fifty times each."""
     command = [sys.executable, str(COMMITTING), url]
     workers = [subprocess.Popen([*command, name, how]) for name in NAMES]
     assert [worker.wait(timeout=110) for worker in workers] == [0] * 4

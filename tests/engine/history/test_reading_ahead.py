@@ -42,7 +42,7 @@ class CountedStore(MemoryStore):
 
 @asynccontextmanager
 async def counted() -> AsyncGenerator[tuple[CountedStore, Keepstate]]:
-    """Yields a store that counts, and a handle on it; the space `a` has a long history."""
+    """Yield a store that counts, and a handle on it; the space `a` has a long history."""
     store = CountedStore(runner=TaskRunner())
     await store.open()
     async with Keepstate(PassedStore(store, "async")) as ks:

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from keepstate.engine import layout
 from keepstate.engine.history.history import History
+from keepstate.engine.kernel import layout
 from keepstate.errors import CorruptError, InvalidError, NotFoundError, PrunedError
 from keepstate.stores.protocol import Batch, Entry, Put
 from tests.engine.conftest import Turned
@@ -19,11 +19,11 @@ LONG = [f"message {n} " * 30 for n in range(400)]
 
 
 async def entries(history: History, prefix: bytes) -> list[Entry]:
-    store = await history._scope.store()
+    store = await history._executor.store()
     found: list[Entry] = []
     after: bytes | None = None
     while True:
-        page = await store.scan(history._scope.stored_name, prefix, after=after)
+        page = await store.scan(history._executor.stored_name, prefix, after=after)
         found += page.entries
         after = page.next
         if after is None:
@@ -31,8 +31,8 @@ async def entries(history: History, prefix: bytes) -> list[Entry]:
 
 
 async def rewrite(history: History, key: bytes, value: bytes) -> None:
-    store = await history._scope.store()
-    await store.apply([Batch(history._scope.stored_name, [Put(key, value)])])
+    store = await history._executor.store()
+    await store.apply([Batch(history._executor.stored_name, [Put(key, value)])])
 
 
 # ---- blame
@@ -122,7 +122,7 @@ async def test_any_flipped_bit_is_found(history: History) -> None:
         flipped[place] ^= 1 << number % 8
         await rewrite(history, entry.key, bytes(flipped))
 
-        assert (await History(history._scope).verify()).problems, entry.key
+        assert (await History(history._executor).verify()).problems, entry.key
         await rewrite(history, entry.key, entry.value)
 
     assert (await history.verify()).problems == ()
@@ -130,7 +130,7 @@ async def test_any_flipped_bit_is_found(history: History) -> None:
 
 async def test_a_missing_object_is_told_when_it_is_read(history: History) -> None:
     await history.commit({"messages": LONG})
-    store = await history._scope.store()
+    store = await history._executor.store()
     for entry in await entries(history, layout.STATES):
         await rewrite(history, entry.key, b"\x01\xc0")
     del store

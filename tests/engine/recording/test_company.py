@@ -12,7 +12,7 @@ import pytest
 
 import keepstate
 from keepstate import CorruptError, InvalidError, Keepstate, SignedPickle
-from keepstate.engine import layout
+from keepstate.engine.kernel import layout
 from keepstate.stores.wrappers.encrypted import KeyRing
 from keepstate.values import codec
 
@@ -69,7 +69,7 @@ async def test_a_recorded_space_is_encrypted_like_any_other(tmp_path: Path, open
     assert (await space.history.verify()).problems == ()
     names = {entry.key[len(layout.STATES) :] for entry in await objects(opened[-1])}
     assert names
-    assert names.isdisjoint(codec.STATES.plant({"messages": LONG}).objects)
+    assert names.isdisjoint(codec.STATES.to_merkle({"messages": LONG}).objects)
 
 
 async def objects(ks: Keepstate) -> list[Any]:

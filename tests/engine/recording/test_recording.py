@@ -22,7 +22,7 @@ def recorded(ks: Keepstate) -> Space:
 
 
 async def log(space: Space) -> list[tuple[int | None, str | None, str]]:
-    """Returns number, author and message of each commit, the last first."""
+    """Return number, author and message of each commit, the last first."""
     return [(commit.number, commit.author, commit.message) async for commit in space.history.log()]
 
 
@@ -412,7 +412,7 @@ def test_a_recorded_space_is_used_without_await(tmp_path: Path) -> None:
 async def test_a_recorded_space_comes_back_from_a_pickle(tmp_path: Path, opened: list[Keepstate]) -> None:
     ks = keepstate.open(f"sqlite:///{tmp_path}/keepstate.db")
     again: Space = pickle.loads(pickle.dumps(ks.space("run/1", record=True).by("ann", message="first")))
-    opened += [ks, cast(Keepstate, again._home)]
+    opened += [ks, cast(Keepstate, again.executor.home)]
     await again.documents.put("a", 1)
 
     assert await log(again) == [(1, "ann", "first")]

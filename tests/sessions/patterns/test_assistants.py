@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keepstate import Threads
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 
 
 async def test_a_thread_keeps_its_messages_between_calls(ks: Keepstate) -> None:

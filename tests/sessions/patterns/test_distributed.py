@@ -9,7 +9,7 @@ import pytest
 
 import keepstate
 from keepstate import Session
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import LeaseLostError
 from tests.engine.conftest import Turned
 

@@ -6,7 +6,7 @@ import asyncio
 from typing import Any
 
 from keepstate import Event, EventStream, Projection, Transaction
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from tests.sessions.patterns.agent import Agent, Message
 
 

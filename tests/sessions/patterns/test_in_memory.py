@@ -7,7 +7,7 @@ import sys
 import uuid
 
 from keepstate import Session
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from tests.sessions.patterns.agent import Agent
 
 

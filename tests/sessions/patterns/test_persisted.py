@@ -6,7 +6,7 @@ import asyncio
 
 import keepstate
 from keepstate import Session
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from tests.sessions.patterns.agent import Agent
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from keepstate import BoundedState, estimate_tokens
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from tests.sessions.patterns.agent import Agent, Message
 
 

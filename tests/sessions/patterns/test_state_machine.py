@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from keepstate import AgentStateMachine, StepResult
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 
 
 class TaskMachine(AgentStateMachine):

@@ -8,7 +8,7 @@ import pytest
 
 import keepstate
 from keepstate import Session, TieredStore
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from tests.engine.conftest import EVERYWHERE, url_of
 from tests.sessions.patterns.agent import Agent
 

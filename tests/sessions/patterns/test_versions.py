@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keepstate import Session, VersionedState
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 
 
 async def test_a_rollback_returns_what_was_saved_and_stops_at_the_first(ks: Keepstate) -> None:

@@ -75,35 +75,35 @@ class SlowFiles(Files):
 
 
 def opened(path: Path, files: Files | None = None, format: str | None = None) -> FileStore:
-    """Opens a blocking handle."""
+    """Open a blocking handle."""
     more = {} if files is None else {"files": files}
     return finish(FileStore(path, format=format, runner=ThreadRunner(), **more).open())  # type: ignore[arg-type]
 
 
 def put(store: FileStore, *writes: Write) -> int:
-    """Applies one batch and returns its revision."""
+    """Apply one batch and return its revision."""
     outcome = outcome_of(store, *writes)
     assert isinstance(outcome, Applied), outcome
     return outcome.revision
 
 
 def outcome_of(store: FileStore, *writes: Write) -> Outcome:
-    """Applies one batch."""
+    """Apply one batch."""
     return finish(store.apply([Batch(SPACE, list(writes))]))[0]
 
 
 def values(store: FileStore) -> list[bytes | None]:
-    """Reads A and B."""
+    """Read A and B."""
     return [None if entry is None else entry.value for entry in finish(store.read(SPACE, [A, B])).entries]
 
 
 def revision(store: FileStore) -> int:
-    """Reads the space's revision."""
+    """Read the space's revision."""
     return finish(store.read(SPACE, [])).revision
 
 
 def filled(path: Path, batches: int = 5, format: str | None = None) -> bytes:
-    """Makes a journal of so many revisions and returns its bytes."""
+    """Make a journal of so many revisions and return its bytes."""
     store = opened(path, format=format)
     for i in range(batches):
         put(store, Put(A, b"%d" % i), Put(B, b"value %d" % i))

@@ -11,10 +11,11 @@ import pytest
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import CompactedError, InvalidError, StoreUnavailableError
+from keepstate.opening import store_class
 from keepstate.stores.file import FileStore
 from keepstate.stores.file.json_form import Shown
 from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Durability, Put
-from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.stores.urls import StoreUrl
 from keepstate.testing.clocks import ManualClock
 from keepstate.values import codec
 from keepstate.values.key import Stamp, stored_key
@@ -249,7 +250,7 @@ def test_all_that_is_remembered_survives_a_rewrite(tmp_path: Path, format: str) 
 
 
 def everything(store: FileStore) -> object:
-    """Returns all that can be read of the space and of what was dropped."""
+    """Return all that can be read of the space and of what was dropped."""
     scans = [finish(store.scan(SPACE, section)).entries for section in (b"\x00", b"\x01", b"\x02")]
     changes = finish(store.changes(SPACE, 0))
     return scans, changes, finish(store.changes("dropped", 2)), finish(store.spaces(after="other"))

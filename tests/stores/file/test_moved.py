@@ -10,8 +10,8 @@ import pytest
 
 from keepstate._finish import finish
 from keepstate.stores.file.frames import Head
-from keepstate.stores.file.moved import Moved, head_from_frames, realigned
 from keepstate.stores.protocol import Put
+from keepstate.stores.recovery.shifted_frames import Moved, head_from_frames, realigned
 from tests.stores.file.disks import opened, put
 
 

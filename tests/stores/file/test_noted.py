@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from keepstate._finish import finish
 from keepstate.errors import CorruptError, StoreFullError
+from keepstate.stores.file import durable_mark
 from keepstate.stores.file import journal as journals
-from keepstate.stores.file import noted
 from keepstate.stores.file.io import Files
-from keepstate.stores.file.salvage import JournalRemains
 from keepstate.stores.protocol import Put
+from keepstate.stores.recovery.file import JournalRemains
 from tests.stores.file.disks import A, filled, opened, put, revision
 
 FORMATS = ["json", "msgpack"]
@@ -29,11 +29,11 @@ def lock_of(path: Path) -> Path:
 
 
 def after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(noted, "machine_start", lambda: b"another-start".ljust(36, b"-"))
+    monkeypatch.setattr(durable_mark, "machine_start", lambda: b"another-start".ljust(36, b"-"))
 
 
 def refused(path: Path, said: str = "was cut off") -> CorruptError:
-    """Opens what must not open, and look that nothing was touched."""
+    """Open what must not open, and look that nothing was touched."""
     before = path.read_bytes()
     with pytest.raises(CorruptError, match=f"{re.escape(str(path))} {said}") as caught:
         opened(path)
@@ -315,7 +315,7 @@ def test_a_note_that_cannot_be_written_stays_an_older_one(
     put(store, Put(A, b"noted"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(noted.Note, "_write", failing)
+        patched.setattr(durable_mark.Note, "_write", failing)
         assert put(store, Put(A, b"not noted")) == 2
     finish(store.close())
 
@@ -329,15 +329,15 @@ def test_a_journal_is_not_replaced_before_that_is_noted(
 ) -> None:
     path = tmp_path / "journal"
     journal = filled(path, format="json")
-    write = noted.Note._write
+    write = durable_mark.Note._write
 
-    def fail_to_announce(note: noted.Note, end: noted.End, following: noted.End) -> None:
+    def fail_to_announce(note: durable_mark.Note, end: durable_mark.End, following: durable_mark.End) -> None:
         if end != following:
             raise OSError(28, "No space left on device")
         write(note, end, following)
 
     with monkeypatch.context() as patched:
-        patched.setattr(noted.Note, "_write", fail_to_announce)
+        patched.setattr(durable_mark.Note, "_write", fail_to_announce)
         with pytest.raises(StoreFullError):
             opened(path, format="msgpack")
 

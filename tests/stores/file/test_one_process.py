@@ -131,7 +131,7 @@ def test_the_last_handle_lets_the_journal_go(tmp_path: Path) -> None:
 
 
 def complaint(path: Path) -> str:
-    """Lets another process open the journal, and returns its last words."""
+    """Let another process open the journal, and return its last words."""
     code = f"from tests.stores.file.disks import *; finish(opened(Path({str(path)!r})).close())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=False)
     return done.stderr.splitlines()[-1] if done.stderr else ""

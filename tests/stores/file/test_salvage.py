@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from keepstate._finish import finish
 from keepstate.errors import CorruptError
 from keepstate.stores.file.frames import Head
-from keepstate.stores.file.salvage import JournalRemains
 from keepstate.stores.protocol import Delete, Entry, Put
+from keepstate.stores.recovery.file import JournalRemains
 from tests.stores.file.disks import A, opened, put
 
 Version = tuple[bytes, int, bytes]

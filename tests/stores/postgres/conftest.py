@@ -18,7 +18,7 @@ Rows = psycopg.Connection[tuple[Any, ...]]
 
 
 def opened(url: str) -> PostgresStore:
-    """Returns an open blocking handle; who asks for it closes it."""
+    """Return an open blocking handle; who asks for it closes it."""
     return finish(PostgresStore.from_url(StoreUrl.parse(url), runner=ThreadRunner()).open())
 
 

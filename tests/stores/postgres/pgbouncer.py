@@ -78,7 +78,7 @@ class PgBouncer:
 
     @property
     def turns(self) -> int:
-        """Returns how many transactions it passed on."""
+        """Return how many transactions it passed on."""
         with psycopg.connect(self._console, autocommit=True) as console:
             rows = console.execute("SHOW TOTALS").fetchall()
         return sum(int(value) for name, value in rows if name == "total_xact_count")

@@ -23,7 +23,7 @@ ITEMS = st.lists(st.none() | st.binary(max_size=20), max_size=20)
 
 
 async def started(store: PostgresStore, count: int) -> list[asyncio.Task[Reading]]:
-    """Returns reads that were begun one after the other."""
+    """Return reads that were begun one after the other."""
     tasks: list[asyncio.Task[Reading]] = []
     for _ in range(count):
         tasks.append(asyncio.create_task(store.read("s", [KEY])))
@@ -32,7 +32,7 @@ async def started(store: PostgresStore, count: int) -> list[asyncio.Task[Reading
 
 
 async def cancelled_at(url: str, place: int) -> list[asyncio.Task[Reading]]:
-    """Returns three reads over one connection, one cancelled while the server kept the first waiting."""
+    """Return three reads over one connection, one cancelled while the server kept the first waiting."""
     store = PostgresStore.from_url(StoreUrl.parse(f"{url}?max_connections=1"), runner=TaskRunner())
     await store.open()
     await store.apply([Batch("s", [Put(KEY, b"1")])])
@@ -90,7 +90,7 @@ def test_answers_larger_than_the_socket_s_buffers_come_whole(store: PostgresStor
 
 
 async def opened_after_each_break(url: str, admin: Rows) -> list[int]:
-    """Returns what handles read that were opened after the server broke the connection of the one before."""
+    """Return what handles read that were opened after the server broke the connection of the one before."""
     revisions: list[int] = []
     stores: list[PostgresStore] = []
     for _ in range(3):

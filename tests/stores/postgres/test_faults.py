@@ -61,20 +61,20 @@ def own_server() -> Iterator[Postgres]:
 
 
 def impatient(url: str, *, retry_for_s: float = 0.0) -> PostgresStore:
-    """Returns an open handle that does not try again, or not for long."""
+    """Return an open handle that does not try again, or not for long."""
     place = StoreUrl.parse(url)
     store = PostgresStore(place, read_options(place), runner=ThreadRunner(), retry_for_s=retry_for_s)
     return finish(store.open())
 
 
 def with_default(url: str, setting: str) -> str:
-    """Returns a URL whose sessions begin with a setting, as if the server were set so."""
+    """Return a URL whose sessions begin with a setting, as if the server were set so."""
     return f"{url}?options={quote(f'-c {setting}')}"
 
 
 @pytest.fixture
 def appenders() -> Iterator[Callable[[str, int], list[subprocess.Popen[str]]]]:
-    """Starts three processes that append to one log so often, and returns them when each has begun."""
+    """Start three processes that append to one log so often, and return them when each has begun."""
     started: list[subprocess.Popen[str]] = []
 
     def start(url: str, times: int) -> list[subprocess.Popen[str]]:
@@ -110,7 +110,7 @@ def appended(store: PostgresStore) -> list[bytes]:
 
 
 def terminate_others(admin: Rows) -> int:
-    """Ends the sessions of all others in this database; returns how many there were."""
+    """End the sessions of all others in this database; returns how many there were."""
     ended = admin.execute(
         "SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity "
         "WHERE datname = current_database() AND pid <> pg_backend_pid()"

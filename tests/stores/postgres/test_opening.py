@@ -258,7 +258,7 @@ def test_the_first_host_that_answers_is_taken(postgres_url: str) -> None:
     finish(store.close())
 
 
-def test_a_twin_works_in_the_other_colour(store: PostgresStore) -> None:
+def test_a_twin_works_in_the_other_mode(store: PostgresStore) -> None:
     async def write() -> None:
         twin = await store.twin(TaskRunner()).open()
         await twin.apply([])

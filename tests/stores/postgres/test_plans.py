@@ -13,7 +13,7 @@ READS, ASKED = 100, 8
 
 
 def looked_at(admin: Rows) -> int:
-    """Returns how many rows the server has taken from its index of entries, once it has counted them."""
+    """Return how many rows the server has taken from its index of entries, once it has counted them."""
     query = "select idx_tup_read from pg_stat_user_indexes where indexrelname = 'entry_pkey'"
     deadline = time.monotonic() + 10
     while True:

@@ -60,7 +60,7 @@ def test_handles_behind_a_transaction_pooler_lose_no_increment(pooler: Pooler | 
         finish(store.close())
 
 
-def test_the_asynchronous_colour_works_behind_a_pooler_too(pooler: Pooler | PgBouncer) -> None:
+def test_the_asynchronous_mode_works_behind_a_pooler_too(pooler: Pooler | PgBouncer) -> None:
     async def run() -> list[int]:
         store = PostgresStore.from_url(StoreUrl.parse(pooler.url), runner=TaskRunner())
         await store.open()

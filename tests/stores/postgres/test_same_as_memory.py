@@ -88,7 +88,7 @@ def test_batches_of_one_call_are_judged_in_their_order(
 
 
 def begin(memory: MemoryStore, store: PostgresStore, admin: Rows) -> None:
-    """Gives both stores the same spaces, far in the future."""
+    """Give both stores the same spaces, far in the future."""
     batches = [Batch(space, [Put(b"\x01begin", b"")], token=b"begin") for space in SPACES]
     finish(memory.apply(batches))
     finish(store.apply(batches))
@@ -128,7 +128,7 @@ def random_batch(dice: random.Random, space: str, revision: int, *, lasting: boo
 
 
 def told(outcome: Outcome) -> tuple[object, ...]:
-    """Returns what an outcome says; last its time, which two clocks may tell differently."""
+    """Return what an outcome says; last its time, which two clocks may tell differently."""
     if isinstance(outcome, Exception):
         return (type(outcome),)
     if isinstance(outcome, Conflict):
@@ -137,7 +137,7 @@ def told(outcome: Outcome) -> tuple[object, ...]:
 
 
 def observed(store: StoreBase, space: str) -> object:
-    """Returns all that reading tells of a space, in pages of a few sizes."""
+    """Return all that reading tells of a space, in pages of a few sizes."""
     scans = [
         finish(store.scan(space, bytes([section]), limit=limit, reverse=reverse))
         for section in (0, 1, 2)

@@ -11,7 +11,7 @@ A, DOC = b"\x01a", b"\x02doc"
 
 class RedisStage(Stage):
     def make(self, url: str) -> RedisStore:
-        """Returns a handle that is not yet opened."""
+        """Return a handle that is not yet opened."""
         return RedisStore(StoreUrl.parse(url), runner=self.runner())
 
     async def open(self, url: str) -> RedisStore:

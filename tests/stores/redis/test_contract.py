@@ -43,7 +43,7 @@ class RedisContract(ConfirmsServersClock, NoticesLostFloors, Persists, SharedAcr
         await self._set(store, space, struct.calcsize(f">BQ{NONCE_BYTES}sQQQQQ"), b"another!")
 
     async def _set(self, store: StoreBase, space: str, at: int, field: bytes) -> None:
-        """Writes one field of a space's state."""
+        """Write one field of a space's state."""
         assert isinstance(store, RedisStore)
         where = store._place(space)
         found = await store._client.ask(where.slot, pack((b"HGET", where.keys[0], STATE_FIELD)), 1)

@@ -28,7 +28,7 @@ A, B = b"A" * 8, b"B" * 8
 
 
 def tag_of(key: bytes) -> bytes:
-    """Returns what a cluster hashes of a key: what stands between its first brace and the closing one."""
+    """Return what a cluster hashes of a key: what stands between its first brace and the closing one."""
     _, _, rest = key.partition(b"{")
     tag, closing, _ = rest.partition(b"}")
     return tag if closing and tag else key

@@ -42,7 +42,7 @@ print(count)
 
 class TestHints(RedisStage):
     async def heard_after_s(self, writer: RedisStore, space: str, wait: Callable[[], object]) -> float:
-        """Returns how long after a write of another handle a listener hears of it."""
+        """Return how long after a write of another handle a listener hears of it."""
         began_s = 0.0
 
         async def write() -> None:
@@ -61,7 +61,7 @@ class TestHints(RedisStage):
         return heard_s - began_s
 
     async def rest(self, seconds: float) -> None:
-        if self.colour_name == "async":
+        if self.mode_name == "async":
             await asyncio.sleep(seconds)
         else:
             time.sleep(seconds)
@@ -174,5 +174,5 @@ class TestHints(RedisStage):
 
 
 def subscribers(server: Redis) -> int:
-    """Returns how many connections hear hints of the server."""
+    """Return how many connections hear hints of the server."""
     return len(str(server.command("CLIENT", "LIST", "TYPE", "PUBSUB")).splitlines())

@@ -32,7 +32,7 @@ class TestNode(RedisStage):
 
         await store.close()
 
-        if self.colour_name == "async":
+        if self.mode_name == "async":
             await asyncio.sleep(0)  # the event loop closes sockets in its next round
         assert int(own_server.info()["connected_clients"]) == 1
 

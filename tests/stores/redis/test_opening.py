@@ -174,7 +174,7 @@ class TestOpening(RedisStage):
         await one.close()
         await two.close()
 
-    async def test_a_twin_of_another_colour_is_on_the_same_spaces(self, redis_url: str, space: str) -> None:
+    async def test_a_twin_of_another_mode_is_on_the_same_spaces(self, redis_url: str, space: str) -> None:
         store = await self.open(redis_url + "?prefix=other")
         await applied(store, space, Put(DOC, b"1"))
 
@@ -232,7 +232,7 @@ def test_without_its_driver_the_scheme_names_the_command_that_installs_it(packag
     program = f"""
 import sys
 sys.modules[{package!r}] = None
-from keepstate.stores.urls import store_class
+from keepstate.opening import store_class
 store_class("redis")
 """
 

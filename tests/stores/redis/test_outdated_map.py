@@ -23,7 +23,7 @@ def replicated(request: pytest.FixtureRequest) -> Iterator[RedisCluster]:
 
 @contextmanager
 def outdated_node(master: int) -> Iterator[int]:
-    """Yields the port of a node that takes the one at this port for the master of all slots."""
+    """Yield the port of a node that takes the one at this port for the master of all slots."""
     told = f"*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:{master}\r\n".encode()
 
     class Node(socketserver.StreamRequestHandler):

@@ -88,7 +88,7 @@ def random_batch(dice: random.Random, revision: int) -> Batch:
 
 
 def expire_one(dice: random.Random, *stores: StoreBase) -> None:
-    """Lets an entry expire that then is judged, written over, deleted or swept by what follows."""
+    """Let an entry expire that then is judged, written over, deleted or swept by what follows."""
     key = dice.choice(KEYS)
     for store in stores:
         (done,) = finish(store.apply([Batch("s", [Put(key, b"short", ttl_ms=1)])]))
@@ -119,7 +119,7 @@ def told(outcome: object) -> Any:
 
 
 def timeless(value: Any) -> Any:
-    """Returns plain data in which an expiry is only there or not, without present times and nonces.
+    """Return plain data in which an expiry is only there or not, without present times and nonces.
 
     The two stores have clocks and dice of their own.
     """

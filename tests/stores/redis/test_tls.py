@@ -77,7 +77,7 @@ class TlsFront:
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
 
     def start(self) -> int:
-        """Returns the port on which it listens."""
+        """Return the port on which it listens."""
         self._thread.start()
         serving = asyncio.start_server(self._carry, "127.0.0.1", 0, ssl=self._context)
         self._server = asyncio.run_coroutine_threadsafe(serving, self._loop).result(10)

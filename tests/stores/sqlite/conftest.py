@@ -24,7 +24,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def opened(path: Path) -> Iterator[Opens]:
-    """Opens blocking handles on the test's file, or another, and closes them in the end."""
+    """Open blocking handles on the test's file, or another, and close them in the end."""
     stores: list[SqliteStore] = []
 
     def open_one(at: Path = path, **options: Any) -> SqliteStore:

@@ -113,7 +113,7 @@ STEPS = st.one_of(
 
 
 def answer(store: StoreBase, step: Step) -> object:
-    """Returns what a step gives, errors as what a caller can tell of them."""
+    """Return what a step gives, errors as what a caller can tell of them."""
     try:
         given_back = finish(step(store))
     except (CompactedError, HistoryLostError) as error:

@@ -31,7 +31,7 @@ MARK = b"a value that is easy to find in a file"
 
 
 def put(store: StoreBase, *keys: bytes, value: bytes = b"", token: bytes | None = None) -> list[Outcome]:
-    """Applies one batch a key."""
+    """Apply one batch a key."""
     return finish(store.apply([Batch("s", [Put(key, value)], token=token) for key in keys]))
 
 
@@ -104,7 +104,7 @@ def test_a_limit_on_the_size_of_files_is_a_lack_of_room_that_can_be_mended(path:
 
 @contextmanager
 def limited(size_bytes: int) -> Iterator[None]:
-    """Lets this process write no file beyond a size."""
+    """Let this process write no file beyond a size."""
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, before[1]))
     try:
@@ -222,14 +222,14 @@ def test_a_file_put_in_its_place_is_noticed(path: Path, opened: Opens) -> None:
 
 
 def flip(path: Path, mark: bytes) -> None:
-    """Changes one byte of every place in the file where the mark stands."""
+    """Change one byte of every place in the file where the mark stands."""
     damaged = path.read_bytes()
     assert mark in damaged
     path.write_bytes(damaged.replace(mark, mark[:-1] + b"?"))
 
 
 def change(path: Path, table: str, column: str) -> None:
-    """Changes the rows that hold the mark, in pages whose checksums are right: as a stranger's hand would."""
+    """Change the rows that hold the mark, in pages whose checksums are right: as a stranger's hand would."""
     connection = apsw.Connection(str(path), vfs=pages.file_system())
     connection.execute(
         f"UPDATE {table} SET {column} = CAST(replace({column}, ?, ?) AS BLOB)", (MARK, MARK[:-1] + b"?")

@@ -11,9 +11,9 @@ from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Applied, Batch, Put
+from keepstate.stores.recovery.pagefile import PageFile
+from keepstate.stores.recovery.sqlite import DatabaseRemains
 from keepstate.stores.sqlite import SqliteStore
-from keepstate.stores.sqlite.pagefile import PageFile
-from keepstate.stores.sqlite.salvage import DatabaseRemains
 
 FRAME = 24 + 4096
 HEAD = 32
@@ -38,7 +38,7 @@ def crashed(folder: Path, count: int) -> Path:
 
 
 def damage(path: Path, first: int, count: int, filling: bytes) -> None:
-    """Overwrites frames of the log; the head too if `first` is 0."""
+    """Overwrite frames of the log; the head too if `first` is 0."""
     log = path.with_name("store.db-wal")
     data = bytearray(log.read_bytes())
     start = HEAD + first * FRAME if first else 0
@@ -49,7 +49,7 @@ def damage(path: Path, first: int, count: int, filling: bytes) -> None:
 
 
 def work(path: Path) -> int:
-    """Returns how many checksums of frames it takes to read a log."""
+    """Return how many checksums of frames it takes to read a log."""
     file = PageFile(str(path), name=str(path))
     file.close()
     return file.sums

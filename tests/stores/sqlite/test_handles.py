@@ -31,7 +31,7 @@ async def increment(store: StoreBase, times: int) -> None:
         times -= isinstance(outcome, Applied)
 
 
-def test_both_colours_share_a_file_and_lose_nothing(path: Path, opened: Opens) -> None:
+def test_both_modes_share_a_file_and_lose_nothing(path: Path, opened: Opens) -> None:
     blocking = opened(durability="normal")
     threads = [threading.Thread(target=lambda: finish(increment(blocking, 40))) for _ in range(2)]
 
@@ -53,7 +53,7 @@ def test_both_colours_share_a_file_and_lose_nothing(path: Path, opened: Opens) -
     assert int(entry.value) == entry.version == 160
 
 
-def test_a_commit_wakes_the_other_colour_at_once(path: Path, opened: Opens) -> None:
+def test_a_commit_wakes_the_other_mode_at_once(path: Path, opened: Opens) -> None:
     blocking = opened()
 
     async def hear() -> None:

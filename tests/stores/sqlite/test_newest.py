@@ -12,7 +12,7 @@ from keepstate._finish import finish
 from keepstate.errors import CorruptError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Applied, Batch, Put
-from keepstate.stores.sqlite import newest
+from keepstate.stores.sqlite import durable_mark
 from tests.stores.sqlite.conftest import Opens
 
 A = b"\x01a"
@@ -24,7 +24,7 @@ def put(store: StoreBase, space: str = "s", value: bytes = b"") -> None:
 
 
 def crashed(path: Path, name: str = "crashed") -> Path:
-    """Returns a copy of the files as a killed process would leave them."""
+    """Return a copy of the files as a killed process would leave them."""
     folder = path.with_name(name)
     folder.mkdir()
     for end in ("", "-wal", ".lock"):
@@ -85,7 +85,7 @@ def test_after_a_power_cut_normal_may_have_lost_what_was_noted(
     copy = crashed(path)
     cut(copy, -1)
 
-    monkeypatch.setattr(newest, "machine_start", lambda: b"after the cut".ljust(36, b"-"))
+    monkeypatch.setattr(durable_mark, "machine_start", lambda: b"after the cut".ljust(36, b"-"))
 
     assert finish(opened(copy, durability="normal").read("s", [])).revision == 1
 
@@ -99,7 +99,7 @@ def test_after_a_power_cut_full_still_has_what_was_noted(
     copy = crashed(path)
     cut(copy, -1)
 
-    monkeypatch.setattr(newest, "machine_start", lambda: b"after the cut".ljust(36, b"-"))
+    monkeypatch.setattr(durable_mark, "machine_start", lambda: b"after the cut".ljust(36, b"-"))
 
     with pytest.raises(CorruptError):
         opened(copy)

@@ -14,12 +14,13 @@ import pytest
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import CorruptError, InvalidError, StoreUnavailableError, UnsupportedError
-from keepstate.stores import places
+from keepstate.opening import store_class
+from keepstate.stores import local_files
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Batch, Durability, Put
 from keepstate.stores.sqlite import SqliteStore, pages, schema
 from keepstate.stores.sqlite.library import is_safe, library_version
-from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.stores.urls import StoreUrl
 from tests.stores.sqlite.conftest import Opens
 
 A = b"\x01a"
@@ -248,7 +249,7 @@ def test_8_processes_may_make_one_database_at_once(tmp_path: Path) -> None:
 def test_a_folder_s_file_system_is_that_of_the_nearest_mount(mounts: Path, folder: str, kind: str) -> None:
     mounts.write_text(MOUNTS)
 
-    assert places.kind_of(folder) == kind
+    assert local_files.kind_of(folder) == kind
 
 
 @linux
@@ -274,7 +275,7 @@ def test_a_machine_that_lists_no_mounts_is_trusted(mounts: Path, opened: Opens) 
 def mounts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The file in which the system lists what is mounted."""
     mounts = tmp_path / "mountinfo"
-    monkeypatch.setattr(places, "MOUNTS", str(mounts))
+    monkeypatch.setattr(local_files, "MOUNTS", str(mounts))
     return mounts
 
 

@@ -69,7 +69,7 @@ print(longest_s, flush=True)
 
 @contextmanager
 def started(script: str, *arguments: object) -> Generator[tuple[subprocess.Popen[str], IO[str], IO[str]]]:
-    """Starts a process and yields it with its standard input and output."""
+    """Start a process and yield it with its standard input and output."""
     command = [sys.executable, "-c", script, *map(str, arguments)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdin is not None
@@ -124,7 +124,7 @@ def test_no_increment_of_four_processes_waits_half_a_second(
 
 
 def race(path: Path, durability: str) -> list[float]:
-    """Lets four processes increment at once, and returns how long each one's longest transaction took."""
+    """Let four processes increment at once, and return how long each one's longest transaction took."""
     with ExitStack() as stack:
         writers = [stack.enter_context(started(INCREMENTS, path, durability)) for _ in range(4)]
         for _, _, said in writers:
@@ -139,7 +139,7 @@ def race(path: Path, durability: str) -> list[float]:
 
 
 def in_a_child(work: Callable[[], str]) -> str:
-    """Runs work in a forked process and returns what it says; an error's type where it raised one."""
+    """Run work in a forked process and return what it says; an error's type where it raised one."""
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:

@@ -16,9 +16,9 @@ from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import CorruptError, UnsupportedError
 from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Put, Write
+from keepstate.stores.recovery.cells import TABLE_LEAF
+from keepstate.stores.recovery.sqlite import DatabaseRemains, copied, integrity
 from keepstate.stores.sqlite import SqliteStore, pages
-from keepstate.stores.sqlite.cells import TABLE_LEAF
-from keepstate.stores.sqlite.salvage import DatabaseRemains, copied, integrity
 
 PAGE_BYTES = 4096
 MOST_ON_A_PAGE = 4
@@ -50,7 +50,7 @@ def apply(store: SqliteStore, space: str, *writes: Write) -> None:
 
 
 def fill(store: SqliteStore, numbers: Iterable[int]) -> None:
-    """Writes, writes over, and deletes; so that pages are freed and used again."""
+    """Write, writes over, and delete; so that pages are freed and used again."""
     for number in numbers:
         apply(store, "run", Put(key(number % 150), b"%05d" % number * 200))
         apply(store, "run", Put(b"\x01event %05d" % number, b"e" * 900))
@@ -107,7 +107,7 @@ def logged(tmp_path_factory: pytest.TempPathFactory) -> Whole:
 
 
 def connect_plainly(path: Path) -> apsw.Connection:
-    """Opens a database as keepstate does not: pages written by it have their checksums all the same."""
+    """Open a database as keepstate does not: pages written by it have their checksums all the same."""
     return apsw.Connection(str(path), vfs=pages.file_system())
 
 
@@ -233,12 +233,12 @@ def test_a_zeroed_page_that_is_in_use_is_named_and_costs_no_other_rows(tmp_path:
 
 
 def free_list(first: bytes) -> set[int]:
-    """Returns the page at which the list of free ones begins."""
+    """Return the page at which the list of free ones begins."""
     return {int.from_bytes(first[32:36], "big")}
 
 
 def fresh(folder: Path) -> Path:
-    """Returns a folder without an image of an earlier look."""
+    """Return a folder without an image of an earlier look."""
     (folder / "image.db").unlink(missing_ok=True)
     return folder
 

@@ -11,12 +11,13 @@ import pytest
 import keepstate
 from keepstate._finish import finish
 from keepstate._runner import TaskRunner, ThreadRunner
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.opening import source_of
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Check, Listening, Put, Store
 from keepstate.stores.wrappers.measured import MeasuredStore, Measurement
+from keepstate.sync import of
 
 KEY = b"\x01k"
 
@@ -96,7 +97,7 @@ def test_its_twin_is_measured_too(told: Told) -> None:
         store = await MeasuredStore(MemoryStore(runner=TaskRunner()), told.append).open()
         async with keepstate.open(store) as ks:
             await ks.space("s").documents.put("plan", 1)
-            found: int = await asyncio.to_thread(ks.sync.space("s").documents.get, "plan")
+            found: int = await asyncio.to_thread(of(ks).space("s").documents.get, "plan")
         await store.close()
         return found
 
@@ -104,6 +105,6 @@ def test_its_twin_is_measured_too(told: Told) -> None:
     assert [measurement.operation for measurement in told] == ["apply", "read"]
 
 
-def test_the_wrong_colour_is_refused_by_name(store: MeasuredStore) -> None:
+def test_the_wrong_mode_is_refused_by_name(store: MeasuredStore) -> None:
     with pytest.raises(InvalidError, match=r"hand it to keepstate\.sync\.open"):
         keepstate.open(store)

@@ -9,9 +9,9 @@ import pytest
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
-from keepstate.engine import layout
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
+from keepstate.engine.kernel import layout
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
 from keepstate.opening import source_of
 from keepstate.stores.memory import MemoryStore
 from keepstate.testing.chaos.promises import promises
@@ -25,7 +25,7 @@ SPACE = "chaos/0"
 def counts_of(
     work: Callable[[Space], Awaitable[None]], *notes: Note, without: bytes = b"?"
 ) -> dict[str, int]:
-    """Returns what is found after some work, with notes of it, and without the entries under a prefix."""
+    """Return what is found after some work, with notes of it, and without the entries under a prefix."""
     store = finish(MemoryStore(runner=ThreadRunner()).open())
 
     async def whole() -> End:

@@ -41,7 +41,7 @@ def end() -> None:
 def trial(
     folder: Path, seconds: float = 0.5, prepare: str | None = None, crash: Crash | None = None
 ) -> Report:
-    """Returns what a short run on SQLite came to; with `crash`, only one worker is killed."""
+    """Return what a short run on SQLite came to; with `crash`, only one worker is killed."""
     histories = folder / "histories"
     histories.mkdir()
     return run(
@@ -60,7 +60,7 @@ def trial(
     )
 
 
-def test_both_colours_are_killed_and_take_part(tmp_path: Path) -> None:
+def test_both_modes_are_killed_and_take_part(tmp_path: Path) -> None:
     report = trial(tmp_path, seconds=1.0)
 
     assert report.faults == []

@@ -30,7 +30,7 @@ def saved(name: str, data: bytes) -> list[Moment]:
 
 
 def possible(moments: Sequence[Moment], tries: int = 300) -> list[Image]:
-    """Returns images of a cut after all moments."""
+    """Return images of a cut after all moments."""
     return [image(moments, len(moments), "", random.Random(seed)) for seed in range(tries)]
 
 

@@ -87,7 +87,7 @@ def connected(proxy: Proxy) -> socket.socket:
 
 
 def said(client: socket.socket, request: bytes) -> bytes:
-    """Returns the answer to a request, as much of it as came; a line that was taken away answers nothing."""
+    """Return the answer to a request, as much of it as came; a line that was taken away answers nothing."""
     answer = b""
     try:
         client.sendall(request)

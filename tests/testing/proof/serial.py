@@ -44,7 +44,7 @@ class Serial:
     def apply(
         self, *writes: Write, checks: Sequence[Check] = (), at: int | None = None, unheard: bool = False
     ) -> Outcome:
-        """Applies a batch; its answer may get lost, and is then what a store would tell later."""
+        """Apply a batch; its answer may get lost, and is then what a store would tell later."""
         began_ns, ended_ns = self._span()
         [outcome] = finish(self.store.apply([Batch(SPACE, writes, checks, at)]))
         demands = [Demand(check.key, check.version, check.created) for check in checks]
@@ -59,14 +59,14 @@ class Serial:
         return outcome
 
     def read(self, *keys: bytes) -> Look:
-        """Reads entries by key."""
+        """Read entries by key."""
         span = self._span()
         reading = finish(self.store.read(SPACE, keys))
         found = {key: saw(entry) if entry else None for key, entry in zip(keys, reading.entries, strict=True)}
         return self._looked(Look(SPACE, *span, reading.revision, reading.now_ms, found))
 
     def scan(self, prefix: bytes) -> Look:
-        """Reads all entries under a prefix."""
+        """Read all entries under a prefix."""
         span = self._span()
         page = finish(self.store.scan(SPACE, prefix))
         found = {entry.key: saw(entry) for entry in page.entries}
@@ -78,16 +78,16 @@ class Serial:
         return look
 
     def follow(self, after: int, limit: int) -> None:
-        """Reads a page of the log."""
+        """Read a page of the log."""
         changes = finish(self.store.changes(SPACE, after, limit=limit))
         self.history.pages.append(LogPage(SPACE, after, changes.upto, checksum_of_log(changes.items)))
 
     def sweep(self) -> None:
-        """Removes what has expired."""
+        """Remove what has expired."""
         finish(self.store.sweep())
 
     def act(self) -> None:
-        """Does something by chance."""
+        """Do something by chance."""
         dice = self.random
         chance = dice.random()
         if chance < 0.3:
@@ -125,18 +125,18 @@ class Serial:
         self.apply(*writes, checks=checks, at=at, unheard=dice.random() < 0.1)
 
     def revision(self) -> int:
-        """Returns how many batches there were."""
+        """Return how many batches there were."""
         return finish(self.store.read(SPACE, [])).revision
 
     def end(self) -> End:
-        """Returns the space as it is."""
+        """Return the space as it is."""
         return finish(read_end(self.store, SPACE))
 
     def close(self) -> None:
-        """Closes the store."""
+        """Close the store."""
         finish(self.store.close())
 
 
 def without_revision(end: End, revision: int) -> End:
-    """Returns the end with a revision's changes gone from the log."""
+    """Return the end with a revision's changes gone from the log."""
     return msgspec.structs.replace(end, log=[item for item in end.log if item.revision != revision])

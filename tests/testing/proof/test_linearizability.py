@@ -35,7 +35,7 @@ def test_an_order_is_found_where_there_is_one(some: list[Call]) -> None:
 
 
 def has_an_order(some: Sequence[Call]) -> bool:
-    """Tries every order of every choice of the unheard calls."""
+    """Try every order of every choice of the unheard calls."""
     heard, unheard = [call for call in some if call.heard], [call for call in some if not call.heard]
     return any(
         explains(order)
@@ -126,7 +126,7 @@ def test_what_the_witness_accepts_has_an_order(
 
 
 def told(seed: int, steps: int, spread_ns: int) -> Serial:
-    """Returns a history whose entries do not expire."""
+    """Return a history whose entries do not expire."""
     serial = Serial(seed=seed, spread_ns=spread_ns, expiring=False)
     for _ in range(steps):
         serial.act()
@@ -134,7 +134,7 @@ def told(seed: int, steps: int, spread_ns: int) -> Serial:
 
 
 def exchange_times(serial: Serial, first: int, second: int) -> None:
-    """Lets two operations have been in the other's time: it most often could not be so."""
+    """Let two operations have been in the other's time: it most often could not be so."""
     attempts = serial.history.attempts
     if attempts:
         one, other = attempts[first % len(attempts)], attempts[second % len(attempts)]

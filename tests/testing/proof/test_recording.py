@@ -9,7 +9,7 @@ import pytest
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, OutcomeUnknownError, StoreFullError, StoreUnavailableError
 from keepstate.opening import source_of
 from keepstate.stores.memory import MemoryStore

@@ -56,7 +56,7 @@ def test_a_read_of_another_value_is_never_accepted(seed: int, place: int) -> Non
 
 
 def falsified(serial: Serial) -> tuple[History, End]:
-    """Returns a history of four revisions to falsify: revision 1 to 4 write A and B, A, C, D."""
+    """Return a history of four revisions to falsify: revision 1 to 4 write A and B, A, C, D."""
     serial.apply(Put(A, b"1"), Put(B, b"1"))
     serial.apply(Put(A, b"2"), checks=[Check(A, version=1)])
     serial.read(A, B)
@@ -242,11 +242,13 @@ def test_the_history_that_is_falsified_is_right_as_it_was(serial: Serial) -> Non
     assert witness(*falsified(serial)).found == []
 
 
-@pytest.mark.parametrize(("kind", "plant"), PLANTED, ids=[plant.__name__ for _, plant in PLANTED])
-def test_what_was_planted_is_found(serial: Serial, kind: Kind, plant: Callable[[History, End], End]) -> None:
+@pytest.mark.parametrize(("kind", "plant"), PLANTED, ids=[to_merkle.__name__ for _, to_merkle in PLANTED])
+def test_what_was_planted_is_found(
+    serial: Serial, kind: Kind, to_merkle: Callable[[History, End], End]
+) -> None:
     history, end = falsified(serial)
 
-    found = witness(history, plant(history, end))
+    found = witness(history, to_merkle(history, end))
 
     assert kind in {finding.kind for finding in found.found}, str(found)
 
@@ -351,7 +353,7 @@ def test_a_million_operations_would_be_judged_in_a_minute() -> None:
 
 
 def made(operations: int) -> tuple[History, End]:
-    """Returns a long history: of five operations, two write two keys under a check, three read three."""
+    """Return a long history: of five operations, two write two keys under a check, three read three."""
     dice, keys = random.Random(1), [b"\x01%d" % number for number in range(40)]
     history, entries, log = History(SPACE, [], [], [], []), dict[bytes, Saw](), list[Change]()
     revision = 0

@@ -92,7 +92,7 @@ def test_an_orphan_of_a_server_is_collected(tmp_path: Path) -> None:
 
 
 def start(code: str) -> tuple[subprocess.Popen[str], Path, Sequence[Process]]:
-    """Runs code that prints a folder and pids, and returns the process and what it printed."""
+    """Run code that prints a folder and pids, and return the process and what it printed."""
     process = subprocess.Popen(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)},

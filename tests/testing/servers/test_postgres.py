@@ -192,7 +192,7 @@ def shown(connection: psycopg.Connection, name: str) -> str:
 
 
 def segments() -> set[str]:
-    """Returns the keys of the shared memory segments on this machine."""
+    """Return the keys of the shared memory segments on this machine."""
     table = Path("/proc/sysvipc/shm")
     if table.exists():
         return {line.split()[0] for line in table.read_text().splitlines()[1:]}

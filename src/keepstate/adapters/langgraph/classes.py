@@ -49,7 +49,7 @@ class Classes(Registry):
         self.allow(allow)
 
     def allow(self, more: Iterable[Allowed]) -> None:
-        """Lets objects of more classes come back.
+        """Let objects of more classes come back.
 
         Raises:
             InvalidError: One is neither a class nor a module and a name.
@@ -65,7 +65,7 @@ class Classes(Registry):
                     raise InvalidError(f"{one!r} allows nothing; give a class, or its module and name")
 
     def allowing(self, more: Collection[Allowed]) -> Classes:
-        """Returns these classes and more; what one of both has met, the other knows too."""
+        """Return these classes and more; what one of both has met, the other knows too."""
         other = Classes(is_quiet=self._is_quiet)
         other._met_by_name, other._met_by_class = self._met_by_name, self._met_by_class
         other._allowed = dict(self._allowed)
@@ -73,13 +73,13 @@ class Classes(Registry):
         return other
 
     def replaces(self, name: str, kind: type, shape: Shape) -> None:
-        """Takes this for what is stored under a name."""
+        """Take this for what is stored under a name."""
         self._by_name[name] = self._by_class[kind] = Registration(name, _VERSION, kind, shape)
 
     # ---- writing
 
     def of(self, kind: type) -> Registration | None:
-        """Returns how objects of a class are stored: what this process stores, it may read again."""
+        """Return how objects of a class are stored: what this process stores, it may read again."""
         return (
             self._by_class.get(kind) or CLASSES.of(kind) or self._met_by_class.get(kind) or self._meet(kind)
         )
@@ -107,7 +107,7 @@ class Classes(Registry):
     # ---- reading
 
     def named(self, name: str, version: int) -> Registration:
-        """Returns the class that objects stored under a name turn into.
+        """Return the class that objects stored under a name turn into.
 
         Raises:
             InvalidError: Nobody has allowed it.
@@ -128,11 +128,11 @@ class Classes(Registry):
         )
 
     def upcasted(self, fields: dict[str, Any], known: Registration, version: int) -> dict[str, Any]:
-        """Returns the fields of a stored version as those of the registered one."""
+        """Return the fields of a stored version as those of the registered one."""
         return CLASSES.upcasted(fields, known, version)
 
     def knows(self, name: str, version: int) -> bool:
-        """Returns whether objects stored under a name can be made here."""
+        """Return whether objects stored under a name can be made here."""
         known = self._by_name.keys() | self._met_by_name.keys() | self._allowed.keys()
         return name in known or CLASSES.knows(name, version)
 
@@ -144,22 +144,22 @@ class Classes(Registry):
         return made
 
     def made(self, kind: type, attributes: dict[str, Any]) -> Any:
-        """Returns the object of a known class that has these attributes."""
+        """Return the object of a known class that has these attributes."""
         return self._by_class[kind].build(attributes)
 
     @property
     def builders(self) -> Mapping[bytes, Callable[[Mapping[str, Any], Collection[str]], Any]]:
-        """Returns what makes messages of their attributes, by the names that they are stored under."""
+        """Return what makes messages of their attributes, by the names that they are stored under."""
         return BUILDERS()
 
     @property
     def messages(self) -> frozenset[type]:
-        """Returns the classes of messages whose objects are nothing but their attributes."""
+        """The classes of messages whose objects are nothing but their attributes."""
         return MESSAGES()
 
 
 def class_of(allowed: Allowed) -> type:
-    """Returns the class that is allowed, imported if it is named; nothing else is looked for or called.
+    """Return the class that is allowed, imported if it is named; nothing else is looked for or called.
 
     Raises:
         InvalidError: It is not there, or is no class.
@@ -185,7 +185,7 @@ def class_of(allowed: Allowed) -> type:
 
 
 def hashable(more: Iterable[Allowed]) -> frozenset[Allowed]:
-    """Returns what allows classes as a set; what allows nothing is refused later.
+    """Return what allows classes as a set; what allows nothing is refused later.
 
     Raises:
         InvalidError: It is no list.

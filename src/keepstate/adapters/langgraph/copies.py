@@ -26,7 +26,7 @@ _set: Final = object.__setattr__
 
 @contextmanager
 def uncollected() -> Generator[None]:
-    """Keeps Python from looking for garbage while objects are made that are none.
+    """Keep Python from looking for garbage while objects are made that are none.
 
     A thousand messages are 6,000 objects. Each 700 of them Python looks for cycles among the new ones, and
     after some rounds among all objects of the process: that took longer than to decode them.
@@ -53,7 +53,7 @@ class Copies:
         self._by_leaf: dict[bytes, list[Copy] | None] = {}
 
     def read(self, read: Read, leaves: Sequence[bytes]) -> list[Any]:
-        """Returns the items of a list, none of which anybody else has."""
+        """Return the items of a list, none of which anybody else has."""
         items: list[Any] = []
         for leaf in leaves:
             if leaf not in self._by_leaf:
@@ -66,7 +66,7 @@ class Copies:
 
 
 def _copies(items: Sequence[Any]) -> list[Copy] | None:
-    """Returns what copies each item; None if one of them is not known how to copy."""
+    """Return what copies each item; None if one of them is not known how to copy."""
     copies: list[Copy] = []
     for item in items:
         copy = _message(item) if type(item) in MESSAGES() else _plain(item)
@@ -99,7 +99,7 @@ def _message(one: BaseMessage) -> Copy | None:
 
 
 def _plain(value: Any) -> Copy | None:
-    """Returns what copies a value of texts, numbers, lists and dicts; None if anything else is in it."""
+    """Return what copies a value of texts, numbers, lists and dicts; None if anything else is in it."""
     kind = cast("Any", type(value))
     if kind in _FIXED:
         return lambda: value

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from keepstate.adapters.langgraph.keeping import Keeper
-from keepstate.adapters.langgraph.letting_go import is_lost, let_go
-from keepstate.adapters.langgraph.reading import Reading, Stored
+from keepstate.adapters.langgraph.deletion import is_lost, let_go
+from keepstate.adapters.langgraph.queries import Reading, Stored
 from keepstate.adapters.langgraph.records import THREADS, Names, short_names, thread_of
-from keepstate.engine import layout
-from keepstate.engine.keepstate import Keepstate
+from keepstate.adapters.langgraph.saver_state import Keeper
+from keepstate.engine.kernel import layout
+from keepstate.engine.space.keepstate import Keepstate
 
 _SOME: Final = 64
 
@@ -27,7 +27,7 @@ class Expiry:
         self._keeper, self._ttl_ms = keeper, ttl_ms
 
     def with_keeper(self, keeper: Keeper) -> Expiry:
-        """Returns the same for what decodes otherwise."""
+        """Return the same for what decodes otherwise."""
         return Expiry(keeper, self._ttl_ms)
 
     async def is_over(self, handle: Keepstate, thread: str) -> bool:
@@ -47,18 +47,18 @@ class Expiry:
         return is_there
 
     async def end(self, handle: Keepstate, thread: str) -> None:
-        """Removes a thread that is over, before it begins anew."""
+        """Remove a thread that is over, before it begins anew."""
         if await self.is_over(handle, thread):
             await let_go(self._keeper, handle, thread, self._of_old)
 
     def _of_old(self, found: Sequence[Stored], now_ms: int) -> set[Names]:
-        """Returns all checkpoints of a thread if the newest one is too old, and else none."""
+        """Return all checkpoints of a thread if the newest one is too old, and else none."""
         newest_ms = max((stored.record.created_ms for stored in found), default=now_ms)
         is_over = self._ttl_ms is not None and newest_ms < now_ms - self._ttl_ms
         return {stored.names for stored in found} if is_over else set()
 
     async def sweep(self, handle: Keepstate) -> int:
-        """Removes all threads that are over, and returns how many; and what came to threads too late."""
+        """Remove all threads that are over, and return how many; and what came to threads too late."""
         removed = 0
         for space in [space async for space in handle.spaces(THREADS)]:
             thread, is_begun = thread_of(space), await _is_begun(handle, space)
@@ -69,13 +69,13 @@ class Expiry:
 
 
 async def _is_begun(handle: Keepstate, space: str) -> bool:
-    """Returns whether a thread has a checkpoint."""
+    """Return whether a thread has a checkpoint."""
     store = await handle.opened()
     return bool((await store.scan(handle.stored_name(space), layout.CHECKPOINTS, limit=1)).entries)
 
 
 async def _is_rest(handle: Keepstate, space: str) -> bool:
-    """Returns whether something is left of a thread without checkpoints, and nothing that may get one."""
+    """Return whether something is left of a thread without checkpoints, and nothing that may get one."""
     store, name = await handle.opened(), handle.stored_name(space)
     page = await store.scan(name, layout.PENDING, limit=_SOME)
     found = await store.read(name, [layout.LETTING_GO])

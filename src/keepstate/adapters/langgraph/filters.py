@@ -19,7 +19,7 @@ _OPERATORS: Final = ("$eq", "$ne", *_ORDERS)
 
 
 def admit_filter(conditions: Mapping[str, Any] | None) -> None:
-    """Raises `InvalidError` for what is no mapping of text, and for an operator that there is none of."""
+    """Raise `InvalidError` for what is no mapping of text, and for an operator that there is none of."""
     if conditions is None:
         return
     if not _is_mapping(conditions):

@@ -12,7 +12,7 @@ _ROW: Final = list.__basicsize__ - 2 * _ADDRESS_BYTES
 
 
 def identities(objects: list[Any]) -> bytes:
-    """Returns the addresses of objects, which are their ids, as a list keeps them: in a row.
+    """Return the addresses of objects, which are their ids, as a list keeps them: in a row.
 
     They equal others if those are of the very same objects in the same order, and these still live. On
     CPython alone, and where `ARE_TOLD`.

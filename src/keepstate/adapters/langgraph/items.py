@@ -36,30 +36,30 @@ class ItemRecord(msgspec.Struct, frozen=True):
 
     @property
     def order(self) -> tuple[datetime, int]:
-        """Sorts items by when they were last put: by what the clock said, then by what was seen before."""
+        """Sort items by when they were last put: by what the clock said, then by what was seen before."""
         at = self.updated_at
         return at.replace(microsecond=at.microsecond // 1000 * 1000), self.after
 
     @property
     def ttl_ms(self) -> int | None:
-        """Returns how long it lives from now, if it does not for ever."""
+        """Return how long it lives from now, if it does not for ever."""
         return None if self.ttl_minutes is None else lifetime_ms(self.ttl_minutes)
 
     @classmethod
     def put(
         cls, value: dict[str, Any], at: datetime, after: int, ttl: float | None, old: Self | None
     ) -> Self:
-        """Returns an item as it is put, over an older one if there is one."""
+        """Return an item as it is put, over an older one if there is one."""
         if old is None:
             return cls(value, at, at, after, ttl)
         return cls(value, old.created_at, max(at, old.updated_at + _TICK), after, ttl)
 
     def as_document(self) -> dict[str, Any]:
-        """Returns what is stored."""
+        """Return what is stored."""
         return {name: getattr(self, name) for name in self.__struct_fields__}
 
     def item(self, name: str) -> Item:
-        """Returns what `get` gives."""
+        """Return what `get` gives."""
         namespace, key = place_of(name)
         return Item(
             value=self.value,
@@ -70,13 +70,13 @@ class ItemRecord(msgspec.Struct, frozen=True):
         )
 
     def found(self, name: str, score: float | None) -> SearchItem:
-        """Returns what `search` gives."""
+        """Return what `search` gives."""
         namespace, key = place_of(name)
         return SearchItem(namespace, key, self.value, self.created_at, self.updated_at, score)
 
 
 def read_item(name: str, document: Any) -> ItemRecord:
-    """Returns the item in a document.
+    """Return the item in a document.
 
     Raises:
         CorruptError: Something else wrote there.
@@ -88,12 +88,12 @@ def read_item(name: str, document: Any) -> ItemRecord:
 
 
 def at_ms(now_ms: int) -> datetime:
-    """Returns the store's time as items tell it."""
+    """Return the store's time as items tell it."""
     return datetime.fromtimestamp(now_ms / 1000, UTC)
 
 
 def lifetime_ms(minutes: object) -> int:
-    """Returns a time to live as stores take it.
+    """Return a time to live as stores take it.
 
     Raises:
         InvalidError: It is not positive, over a hundred years, or no number.

@@ -12,8 +12,8 @@ from typing import Final
 
 from langgraph.store.base import InvalidNamespaceError, ListNamespacesOp, MatchCondition
 
-from keepstate.engine import layout
-from keepstate.engine.glob import escaped
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.glob import escaped
 from keepstate.errors import InvalidError
 
 ITEM_BYTES: Final = 500
@@ -29,7 +29,7 @@ Namespace = tuple[str, ...]
 
 
 def name_of(namespace: Iterable[str], key: str) -> str:
-    """Returns the name of an item's document.
+    """Return the name of an item's document.
 
     Raises:
         InvalidNamespaceError: There is no label.
@@ -52,25 +52,25 @@ def name_of(namespace: Iterable[str], key: str) -> str:
 
 
 def behind(namespace: Namespace) -> str | None:
-    """Returns what stands behind the names of a namespace's items; None if long names are in no order."""
+    """Return what stands behind the names of a namespace's items; None if long names are in no order."""
     name = ".".join(namespace) + _BEHIND_ITEMS
     is_cut = layout.is_cut(layout.DOCUMENTS, layout.named_key(layout.DOCUMENTS, name))
     return None if is_cut else name
 
 
 def place_of(name: str) -> tuple[Namespace, str]:
-    """Returns the namespace and key of an item's name."""
+    """Return the namespace and key of an item's name."""
     labels, _, key = name.partition("..")
     return tuple(labels.split(".")), key
 
 
 def pattern_of(prefix: Iterable[str], *, before: str = "") -> str:
-    """Returns the pattern of names at and below a namespace; of all, for an empty one."""
+    """Return the pattern of names at and below a namespace; of all, for an empty one."""
     return escaped(before + "".join(f"{label}." for label in prefix)) + "*"
 
 
 def listed(namespaces: Iterable[Namespace], op: ListNamespacesOp) -> list[Namespace]:
-    """Returns what an operation asks for of all namespaces, in order."""
+    """Return what an operation asks for of all namespaces, in order."""
     found = {namespace for namespace in namespaces if all(_fits(namespace, each) for each in _asked(op))}
     if op.max_depth is not None:
         found = {namespace[: op.max_depth] for namespace in found}
@@ -78,7 +78,7 @@ def listed(namespaces: Iterable[Namespace], op: ListNamespacesOp) -> list[Namesp
 
 
 def common_prefix(op: ListNamespacesOp) -> Namespace:
-    """Returns the labels that every namespace asked for begins with."""
+    """Return the labels that every namespace asked for begins with."""
     plain: Namespace = ()
     for condition in _asked(op):
         if condition.match_type == "prefix":

@@ -51,7 +51,7 @@ class Named(msgspec.Struct, frozen=True):
 
     @property
     def config(self) -> RunnableConfig:
-        """Returns the config that asks for it."""
+        """The config that asks for it."""
         told = {"thread_id": self.thread, "checkpoint_ns": self.namespace, "checkpoint_id": self.id}
         return {"configurable": told}
 
@@ -87,11 +87,11 @@ class Official:
         self._blocked: list[str] = []  # what is said of each
 
     def named(self) -> list[Named]:
-        """Returns the names of all checkpoints: by thread and namespace, the oldest first."""
+        """Return the names of all checkpoints: by thread and namespace, the oldest first."""
         return [Named(*_values(row)) for row in self._connection.execute(_CHECKPOINTS).fetchall()]
 
     def read(self, name: Named) -> CheckpointTuple:
-        """Returns a checkpoint.
+        """Return a checkpoint.
 
         Raises:
             NotFoundError: It is there no more.
@@ -107,7 +107,7 @@ class Official:
         return found
 
     def writes(self, name: Named) -> list[TaskWrites]:
-        """Returns what tasks have written on a checkpoint; raises as `read`."""
+        """Return what tasks have written on a checkpoint; raises as `read`."""
         found: dict[tuple[str, str], TaskWrites] = {}
         with self._reading(name):
             place = name.thread, name.namespace, name.id
@@ -119,7 +119,7 @@ class Official:
 
     @contextmanager
     def _reading(self, name: Named) -> Generator[None]:
-        """Tells of which checkpoint it is that cannot be read."""
+        """Tell of which checkpoint it is that cannot be read."""
         self._blocked.clear()
         token = _READS.set(self)
         try:
@@ -133,7 +133,7 @@ class Official:
         self._refuse_blocked(name)
 
     def hear(self, event: Any) -> None:
-        """Notes what the serializer has left out of what is read here."""
+        """Note what the serializer has left out of what is read here."""
         if event.get("kind") in _BLOCKED and _READS.get() is self:
             self._blocked.append(_blocked(str(event["module"]), str(event["name"]), event.get("method")))
 
@@ -147,7 +147,7 @@ class Official:
 
 
 def _blocked(module: str, name: str, method: str | None) -> str:
-    """Returns what to say of what stored bytes name, and nobody has allowed; it is not imported for that."""
+    """Return what to say of what stored bytes name, and nobody has allowed; it is not imported for that."""
     told = f"{module}:{name}"
     if method is not None:
         return f"wants {method} of {told!r} called, which nothing allows; look who has written that"
@@ -169,7 +169,7 @@ def _values(row: Any) -> Sequence[Any]:
 
 @contextmanager
 def opened(url: str, allow: Iterable[Allowed] = ()) -> Generator[Official]:
-    """Yields the database that a URL names, opened to be read.
+    """Yield the database that a URL names, opened to be read.
 
     Args:
         url: `sqlite:///old.db` or `postgresql://…`.
@@ -211,7 +211,7 @@ def _named(allowed: Allowed) -> tuple[str, ...]:
 
 
 def refuse_official(path: str, cause: Exception) -> None:
-    """Raises `InvalidError` if a file, which is no keepstate store, is what LangGraph keeps its state in."""
+    """Raise `InvalidError` if a file, which is no keepstate store, is what LangGraph keeps its state in."""
     try:
         with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True)) as connection:
             rows = connection.execute("select name from sqlite_master where type = 'table'").fetchall()

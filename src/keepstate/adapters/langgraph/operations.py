@@ -22,7 +22,7 @@ _MATCHES: Final = ("prefix", "suffix")
 
 
 def admitted(ops: Iterable[Op]) -> list[Op]:
-    """Returns operations with the values that they put, as these are now: what changes later is not stored.
+    """Return operations with the values that they put, as these are now: what changes later is not stored.
 
     Raises:
         InvalidError: One of them cannot work.
@@ -51,7 +51,7 @@ def _admitted(op: Op) -> Op:
 
 
 def admit_key(key: object) -> str:
-    """Returns the key of an item.
+    """Return the key of an item.
 
     Raises:
         InvalidError: It is no text.

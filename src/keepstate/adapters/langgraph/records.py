@@ -12,9 +12,9 @@ from typing import Annotated, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from keepstate.engine import layout
-from keepstate.engine.describing import describe
-from keepstate.engine.stored import damaged, opened, summed, unsummed
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.key_text import describe
+from keepstate.engine.kernel.stored import damaged, opened, summed, unsummed
 from keepstate.errors import CorruptError
 from keepstate.values.digest import DIGEST_SIZE
 from keepstate.values.key import pack, unpack
@@ -83,38 +83,38 @@ class Names(NamedTuple):
 
 
 def space_of(thread: str) -> str:
-    """Returns the name of a thread's space."""
+    """Return the name of a thread's space."""
     return THREADS + _short(thread, _SPACE_BYTES)
 
 
 def thread_of(space: str) -> str:
-    """Returns the thread of a space's name; of a cut one, how that begins."""
+    """Return the thread of a space's name; of a cut one, how that begins."""
     return space.removeprefix(THREADS)
 
 
 def line_prefix(part: bytes, line: str) -> bytes:
-    """Returns what the keys of a namespace begin with."""
+    """Return what the keys of a namespace begin with."""
     return part + pack(_short(line))
 
 
 @lru_cache(maxsize=_KEYS)
 def checkpoint_key(line: str, id: str) -> bytes:
-    """Returns the key of a checkpoint."""
+    """Return the key of a checkpoint."""
     return layout.CHECKPOINTS + pack(_short(line), _short(id))
 
 
 def pending_prefix(line: str, id: str) -> bytes:
-    """Returns what the keys of the writes on a checkpoint begin with."""
+    """Return what the keys of the writes on a checkpoint begin with."""
     return layout.PENDING + pack(_short(line), _short(id))
 
 
 def pending_key(line: str, id: str, task: str) -> bytes:
-    """Returns the key of a task's writes on a checkpoint."""
+    """Return the key of a task's writes on a checkpoint."""
     return layout.PENDING + pack(_short(line), _short(id), _short(task))
 
 
 def cut_names(names: Names) -> tuple[str, str, str] | None:
-    """Returns the names, if one of them is cut where it stands."""
+    """Return the names, if one of them is cut where it stands."""
     is_cut = _short(names.thread, _SPACE_BYTES) != names.thread or any(
         _short(name) != name for name in names[1:]
     )
@@ -122,12 +122,12 @@ def cut_names(names: Names) -> tuple[str, str, str] | None:
 
 
 def cut_task(task: str) -> str | None:
-    """Returns the id of a task, if it is cut in keys."""
+    """Return the id of a task, if it is cut in keys."""
     return None if _short(task) == task else task
 
 
 def names_of(thread: str, key: bytes, record: CheckpointRecord) -> Names:
-    """Returns the names of a stored checkpoint."""
+    """Return the names of a stored checkpoint."""
     if record.names is not None:
         return Names(*record.names)
     line, id = _texts(key, 2)
@@ -135,12 +135,12 @@ def names_of(thread: str, key: bytes, record: CheckpointRecord) -> Names:
 
 
 def task_of(key: bytes, record: PendingRecord) -> str:
-    """Returns the id of the task whose writes stand under a key."""
+    """Return the id of the task whose writes stand under a key."""
     return _texts(key, 3)[2] if record.task is None else record.task
 
 
 def short_names(key: bytes) -> tuple[str, str]:
-    """Returns namespace and id as they stand in the key of a checkpoint, or of writes on one."""
+    """Return namespace and id as they stand in the key of a checkpoint, or of writes on one."""
     segments = unpack(key[1:])
     line, id = segments[1], segments[2]
     if not isinstance(line, str) or not isinstance(id, str):
@@ -171,12 +171,12 @@ def _short(name: str, most: int = _NAME_BYTES) -> str:
 
 
 def packed(record: CheckpointRecord | PendingRecord) -> bytes:
-    """Returns a record as it is stored."""
+    """Return a record as it is stored."""
     return summed(msgspec.msgpack.encode(record))
 
 
 def read(stored: bytes, kind: type[T], key: bytes) -> T:
-    """Returns the record that is stored under a key.
+    """Return the record that is stored under a key.
 
     Raises:
         CorruptError: Nobody wrote it.

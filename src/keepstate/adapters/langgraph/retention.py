@@ -14,12 +14,12 @@ from typing import Any, Final
 import msgspec
 
 from keepstate._runner import Lock
-from keepstate.adapters.langgraph.keeping import Keeper
-from keepstate.adapters.langgraph.letting_go import delete, let_go, to_go
-from keepstate.adapters.langgraph.reading import Reading, Stored, threads
+from keepstate.adapters.langgraph.deletion import delete, let_go, to_go
+from keepstate.adapters.langgraph.queries import Reading, Stored, threads
 from keepstate.adapters.langgraph.records import CheckpointRecord, Names, line_prefix, read
-from keepstate.engine import layout
-from keepstate.engine.keepstate import Keepstate
+from keepstate.adapters.langgraph.saver_state import Keeper
+from keepstate.engine.kernel import layout
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, KeepstateError
 from keepstate.values import limits
 
@@ -52,7 +52,7 @@ class Strategy(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, strategy: str, keep_last: int | None, max_age_s: float | None) -> Strategy:
-        """Returns what is asked for.
+        """Return what is asked for.
 
         Raises:
             InvalidError: It says nothing that can be done.
@@ -67,7 +67,7 @@ class Strategy(msgspec.Struct, frozen=True):
         return cls(strategy == "delete", last, milliseconds("max_age_s", max_age_s))
 
     def chosen(self, found: Sequence[Stored], now_ms: int) -> set[Names]:
-        """Returns which checkpoints are let go of: what neither number nor age keeps.
+        """Return which checkpoints are let go of: what neither number nor age keeps.
 
         The namespace of a task's subgraph goes with the checkpoint of the root that the task began at.
         """
@@ -95,7 +95,7 @@ class Strategy(msgspec.Struct, frozen=True):
         return self.is_old(stored.record, now_ms) or (self.last is not None and place >= self.last)
 
     def is_old(self, record: CheckpointRecord, now_ms: int) -> bool:
-        """Returns whether a checkpoint is too old to be kept."""
+        """Return whether a checkpoint is too old to be kept."""
         return self.max_age_ms is not None and now_ms - record.created_ms > self.max_age_ms
 
 
@@ -107,7 +107,7 @@ class Pace:
         self._lock = Lock()
 
     def count(self, thread: str) -> int | None:
-        """Returns how many checkpoints it has still to wait for after one more; None for an unknown one."""
+        """Return how many checkpoints it has still to wait for after one more; None for an unknown one."""
         with self._lock:
             left = self._left.get(thread)
             if left is not None:
@@ -115,7 +115,7 @@ class Pace:
             return left if left is None else left - 1
 
     def wait(self, thread: str, count: int) -> None:
-        """Lets it wait for so many; forgets who has waited the longest if there are too many."""
+        """Let it wait for so many; forgets who has waited the longest if there are too many."""
         with self._lock:
             self._left.pop(thread, None)
             self._left[thread] = count
@@ -144,11 +144,11 @@ class Retention:
         self._pace = pace or Pace()
 
     def with_keeper(self, keeper: Keeper) -> Retention:
-        """Returns the same for what decodes otherwise."""
+        """Return the same for what decodes otherwise."""
         return Retention(keeper, *self._given, self._pace)
 
     async def after_put(self, handle: Keepstate, thread: str) -> None:
-        """Lets go of what need not be kept, once in a few checkpoints.
+        """Let go of what need not be kept, once in a few checkpoints.
 
         The checkpoint is stored: what goes wrong here is logged, and tried again later.
         """
@@ -161,14 +161,14 @@ class Retention:
         try:
             if await self._is_due(self._strategy, handle, thread, is_first=left is None):
                 done = await let_go(self._keeper, handle, thread, self._strategy.chosen)
-                standing = self._keeper.standings.get(thread, _ROOT)
+                standing = self._keeper.summaries.get(thread, _ROOT)
                 size = standing.size_bytes // _BYTES_A_PUT if standing else 0
                 self._pace.wait(thread, max(_SOME, done.left // _PART, size))
         except KeepstateError as error:
             _LOG.warning("old checkpoints of thread %r stay until later: %s", thread, error)
 
     async def _is_due(self, how: Strategy, handle: Keepstate, thread: str, *, is_first: bool) -> bool:
-        """Returns whether there may be something to let go of, by the oldest checkpoint and the latest."""
+        """Return whether there may be something to let go of, by the oldest checkpoint and the latest."""
         reading = Reading(self._keeper, handle, thread)
         unit = await reading.unit()
         found = await unit.store.read(unit.space, [layout.LETTING_GO])
@@ -184,7 +184,7 @@ class Retention:
     async def prune(
         self, handle: Keepstate, thread_ids: Sequence[str], how: Strategy, *, dry_run: bool = False
     ) -> int:
-        """Lets go of checkpoints of threads, and returns how many; or only says how many there are."""
+        """Let go of checkpoints of threads, and return how many; or only says how many there are."""
         gone = 0
         for thread in thread_ids:
             if how.is_all:
@@ -199,7 +199,7 @@ class Retention:
         return gone
 
     async def delete_runs(self, handle: Keepstate, run_ids: Collection[str]) -> None:
-        """Deletes the checkpoints of runs, in all threads."""
+        """Delete the checkpoints of runs, in all threads."""
         runs = set(run_ids)
         if not runs:
             return
@@ -214,7 +214,7 @@ class Retention:
 
 
 def milliseconds(what: str, seconds: float | None) -> int | None:
-    """Returns a length of time, None for none.
+    """Return a length of time, None for none.
 
     Raises:
         InvalidError: It is none, or longer than any.

@@ -21,8 +21,9 @@ from langgraph.checkpoint.base import (
 )
 from langgraph.checkpoint.serde.base import SerializerProtocol
 
-from keepstate.adapters.langgraph import copying, letting_go, putting, reading
-from keepstate.adapters.langgraph.admitting import (
+from keepstate.adapters.langgraph import deletion, queries, thread_copy
+from keepstate.adapters.langgraph import put as putting
+from keepstate.adapters.langgraph.arguments import (
     Place,
     admit_checkpoint,
     admit_serde,
@@ -34,18 +35,18 @@ from keepstate.adapters.langgraph.admitting import (
     refuse,
     thread_named,
 )
+from keepstate.adapters.langgraph.channel_diff import lacking, snapshots_in, take
 from keepstate.adapters.langgraph.classes import Allowed, Classes, hashable
+from keepstate.adapters.langgraph.contexts import OnStore
 from keepstate.adapters.langgraph.expiry import Expiry
-from keepstate.adapters.langgraph.going_back import Past, going_back
-from keepstate.adapters.langgraph.homes import Homes
-from keepstate.adapters.langgraph.keeping import Keeper
-from keepstate.adapters.langgraph.opened import OnStore
+from keepstate.adapters.langgraph.loop_handles import Homes
+from keepstate.adapters.langgraph.past_configs import Past, going_back
 from keepstate.adapters.langgraph.records import Names, PendingRecord
 from keepstate.adapters.langgraph.retention import Retention, Strategy, milliseconds
+from keepstate.adapters.langgraph.saver_state import Keeper
 from keepstate.adapters.langgraph.serde import Values
-from keepstate.adapters.langgraph.taking import lacking, snapshots_in, take
-from keepstate.engine.admission import admit_flag
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.kernel.arguments import admit_flag
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.opening import DEFAULT_URL
 from keepstate.stores.protocol import Store
@@ -116,27 +117,27 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
     # ---- opening and closing
 
     def close(self) -> None:
-        """Lets go of the store as far as it is used without `await`; twice is once."""
+        """Let go of the store as far as it is used without `await`; twice is once."""
         self._homes.close()
 
     async def aclose(self) -> None:
-        """Lets go of the store, in this event loop and without one; twice is once."""
+        """Let go of the store, in this event loop and without one; twice is once."""
         await self._homes.aclose()
 
     async def aleave(self) -> None:
-        """Lets go of what was opened for this event loop; other loops, and use without one, go on."""
+        """Let go of what was opened for this event loop; other loops, and use without one, go on."""
         await self._homes.leave()
 
     # ---- versions and classes
 
     def get_next_version(self, current: Any, channel: None = None) -> Any:
-        """Returns the version after one; those that other savers have given go on in their form."""
+        """Return the version after one; those that other savers have given go on in their form."""
         if isinstance(current, str):
             return f"{int(current.split('.')[0]) + 1:032}.{0:017.14f}"
         return 1 if current is None else int(current) + 1
 
     def with_allowlist(self, extra_allowlist: Collection[tuple[str, ...]]) -> Self:
-        """Returns the same saver for more classes; graphs call it where LangGraph is to be strict."""
+        """Return the same saver for more classes; graphs call it where LangGraph is to be strict."""
         asked = cast("frozenset[tuple[str, ...]]", hashable(extra_allowlist))
         if asked not in self._clones:
             self._clones[asked] = self._allowing(asked)
@@ -162,7 +163,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Stores a checkpoint and returns the config that names it.
+        """Store a checkpoint and return the config that names it.
 
         Raises:
             ConflictError: The thread has gone on since its run began, and this saver is to raise then.
@@ -170,7 +171,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         """
         new = self._putting(config, checkpoint, metadata)
         self._homes.finish(lambda handle: self._put(handle, new))
-        return reading.config_of(new.names)
+        return queries.config_of(new.names)
 
     async def aput(
         self,
@@ -179,10 +180,10 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         metadata: CheckpointMetadata,
         new_versions: ChannelVersions,
     ) -> RunnableConfig:
-        """Stores a checkpoint; as `put`."""
+        """Store a checkpoint; as `put`."""
         new = self._putting(config, checkpoint, metadata)
         await self._homes.wait(lambda handle: self._put(handle, new))
-        return reading.config_of(new.names)
+        return queries.config_of(new.names)
 
     async def _put(self, handle: Keepstate, new: putting.Putting) -> None:
         if new.parent is None and new.names.line == "":
@@ -193,12 +194,12 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
     def _putting(
         self, config: RunnableConfig, checkpoint: Checkpoint, metadata: CheckpointMetadata
     ) -> putting.Putting:
-        """Returns the checkpoint as it is now: what becomes of its values later changes nothing."""
+        """Return the checkpoint as it is now: what becomes of its values later changes nothing."""
         values = self._keeper.values
         thread, line, parent = place_in(config)
         names = Names(thread, line, admit_checkpoint(checkpoint, metadata))
         channels = checkpoint["channel_values"]
-        standing = self._keeper.standings.get(thread, line)
+        standing = self._keeper.summaries.get(thread, line)
         told = get_serializable_checkpoint_metadata(config, metadata)
         fields = {key: value for key, value in checkpoint.items() if key not in ("channel_values", "id")}
         is_strict = self._on_conflict == "raise"
@@ -233,7 +234,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Stores what a task has written on a checkpoint."""
+        """Store what a task has written on a checkpoint."""
         names, record = self._writes(config, writes, task_id, task_path)
         self._homes.finish(lambda handle: putting.put_writes(self._keeper, handle, names, task_id, record))
 
@@ -244,7 +245,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         task_id: str,
         task_path: str = "",
     ) -> None:
-        """Stores what a task has written on a checkpoint."""
+        """Store what a task has written on a checkpoint."""
         names, record = self._writes(config, writes, task_id, task_path)
         await self._homes.wait(
             lambda handle: putting.put_writes(self._keeper, handle, names, task_id, record)
@@ -269,11 +270,11 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
     # ---- reading
 
     def get_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Returns the checkpoint that a config names, or the latest of its thread; None if there is none."""
+        """Return the checkpoint that a config names, or the latest of its thread; None if there is none."""
         return self._homes.finish(lambda handle: self._get(handle, config))
 
     async def aget_tuple(self, config: RunnableConfig) -> CheckpointTuple | None:
-        """Returns the checkpoint that a config names, or the latest of its thread; None if there is none."""
+        """Return the checkpoint that a config names, or the latest of its thread; None if there is none."""
         return await self._homes.wait(lambda handle: self._get(handle, config))
 
     async def _get(self, handle: Keepstate, config: RunnableConfig) -> CheckpointTuple | None:
@@ -283,9 +284,9 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         is_strict = line == "" and self._on_conflict == "raise"
         latest = None
         if id is not None and is_strict:
-            latest = await reading.Reading(self._keeper, handle, thread).latest(line)
+            latest = await queries.Reading(self._keeper, handle, thread).latest(line)
         told = config if id is not None else None
-        found = await reading.get(self._keeper, handle, thread, line, id, told)
+        found = await queries.get(self._keeper, handle, thread, line, id, told)
         if found is None or not is_strict:
             return found
         return going_back(found, is_past=latest is not None and latest.names.id != id)
@@ -298,7 +299,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> Iterator[CheckpointTuple]:
-        """Yields checkpoints, the latest first; see `alist`."""
+        """Yield checkpoints, the latest first; see `alist`."""
         wanted = admit_wanted(config, filter, before, limit)
         return self._homes.finish_each(lambda handle: self._list(handle, wanted))
 
@@ -310,7 +311,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         before: RunnableConfig | None = None,
         limit: int | None = None,
     ) -> AsyncIterator[CheckpointTuple]:
-        """Yields checkpoints, the latest first.
+        """Yield checkpoints, the latest first.
 
         Args:
             config: Whose: of a thread, of one namespace if it names one. None for those of all threads, which
@@ -323,10 +324,10 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         async for one in self._homes.wait_each(lambda handle: self._list(handle, wanted)):
             yield one
 
-    async def _list(self, handle: Keepstate, wanted: reading.Wanted) -> AsyncIterator[CheckpointTuple]:
+    async def _list(self, handle: Keepstate, wanted: queries.Wanted) -> AsyncIterator[CheckpointTuple]:
         if wanted.thread is not None and await self._expiry.is_over(handle, wanted.thread):
             return
-        async for one in reading.listed(self._keeper, handle, wanted):
+        async for one in queries.listed(self._keeper, handle, wanted):
             thread, _, _ = place_in(one.config)
             if wanted.thread is None and await self._expiry.is_over(handle, thread):
                 continue
@@ -335,14 +336,14 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
     def get_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Returns what was written to channels before a checkpoint, back to the nearest value of each."""
+        """Return what was written to channels before a checkpoint, back to the nearest value of each."""
         place, names = place_in(config), channels_named(channels)
         return self._homes.finish(lambda handle: self._delta_history(handle, place, names))
 
     async def aget_delta_channel_history(
         self, *, config: RunnableConfig, channels: Sequence[str]
     ) -> Mapping[str, DeltaChannelHistory]:
-        """Returns what was written to channels before a checkpoint, back to the nearest value of each."""
+        """Return what was written to channels before a checkpoint, back to the nearest value of each."""
         place, names = place_in(config), channels_named(channels)
         return await self._homes.wait(lambda handle: self._delta_history(handle, place, names))
 
@@ -351,36 +352,36 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
     ) -> Mapping[str, DeltaChannelHistory]:
         if await self._expiry.is_over(handle, place[0]):
             return {channel: {"writes": []} for channel in channels}
-        return await reading.delta_history(self._keeper, handle, *place, channels)
+        return await queries.delta_history(self._keeper, handle, *place, channels)
 
     def threads(self) -> Iterator[str]:
-        """Yields the ids of threads that have checkpoints."""
+        """Yield the ids of threads that have checkpoints."""
         return self._homes.finish_each(self._threads)
 
     async def athreads(self) -> AsyncIterator[str]:
-        """Yields the ids of threads that have checkpoints."""
+        """Yield the ids of threads that have checkpoints."""
         async for thread in self._homes.wait_each(self._threads):
             yield thread
 
     async def _threads(self, handle: Keepstate) -> AsyncIterator[str]:
-        async for thread in reading.threads(handle):
+        async for thread in queries.threads(handle):
             if not await self._expiry.is_over(handle, thread):
                 yield thread
 
     # ---- copying and letting go
 
     def delete_thread(self, thread_id: str) -> None:
-        """Deletes all that is stored of a thread; an absent one stays absent."""
+        """Delete all that is stored of a thread; an absent one stays absent."""
         thread = thread_named(thread_id)
-        self._homes.finish(lambda handle: letting_go.delete(self._keeper, handle, thread))
+        self._homes.finish(lambda handle: deletion.delete(self._keeper, handle, thread))
 
     async def adelete_thread(self, thread_id: str) -> None:
-        """Deletes all that is stored of a thread; an absent one stays absent."""
+        """Delete all that is stored of a thread; an absent one stays absent."""
         thread = thread_named(thread_id)
-        await self._homes.wait(lambda handle: letting_go.delete(self._keeper, handle, thread))
+        await self._homes.wait(lambda handle: deletion.delete(self._keeper, handle, thread))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Deletes the checkpoints of some runs and what was written on them; looks at all threads.
+        """Delete the checkpoints of some runs and what was written on them; looks at all threads.
 
         What a delta channel of another run's checkpoint is made of stays.
         """
@@ -388,12 +389,12 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         self._homes.finish(lambda handle: self._retention.delete_runs(handle, runs))
 
     async def adelete_for_runs(self, run_ids: Sequence[str]) -> None:
-        """Deletes the checkpoints of some runs and what was written on them; looks at all threads."""
+        """Delete the checkpoints of some runs and what was written on them; looks at all threads."""
         runs = named_all("run_ids", run_ids)
         await self._homes.wait(lambda handle: self._retention.delete_runs(handle, runs))
 
     def copy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copies all that is stored of a thread to another one.
+        """Copy all that is stored of a thread to another one.
 
         Raises:
             AlreadyExistsError: The other has a history already.
@@ -403,7 +404,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         self._homes.finish(lambda handle: self._copy(handle, source, target))
 
     async def acopy_thread(self, source_thread_id: str, target_thread_id: str) -> None:
-        """Copies all that is stored of a thread to another one."""
+        """Copy all that is stored of a thread to another one."""
         source = thread_named(source_thread_id, "source_thread_id")
         target = thread_named(target_thread_id, "target_thread_id")
         await self._homes.wait(lambda handle: self._copy(handle, source, target))
@@ -411,7 +412,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
     async def _copy(self, handle: Keepstate, source: str, target: str) -> None:
         if source == target or not await self._expiry.is_over(handle, source):
             await self._expiry.end(handle, target)
-            await copying.copy(self._keeper, handle, source, target)
+            await thread_copy.copy(self._keeper, handle, source, target)
 
     def prune(  # type: ignore[override]  # it also says how many
         self,
@@ -422,7 +423,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         max_age_s: float | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Lets go of old checkpoints of threads, and returns how many.
+        """Let go of old checkpoints of threads, and return how many.
 
         The latest of each namespace stays, and what its delta channels are made of.
 
@@ -447,7 +448,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         max_age_s: float | None = None,
         dry_run: bool = False,
     ) -> int:
-        """Lets go of old checkpoints of threads, and returns how many; as `prune`."""
+        """Let go of old checkpoints of threads, and return how many; as `prune`."""
         threads, how = named_all("thread_ids", thread_ids), Strategy.of(strategy, keep_last, max_age_s)
         admit_flag("dry_run", dry_run)
         return await self._homes.wait(
@@ -455,9 +456,9 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
         )
 
     def sweep(self) -> int:
-        """Removes threads that have outlived their time to live, and returns how many."""
+        """Remove threads that have outlived their time to live, and return how many."""
         return self._homes.finish(self._expiry.sweep)
 
     async def asweep(self) -> int:
-        """Removes threads that have outlived their time to live, and returns how many."""
+        """Remove threads that have outlived their time to live, and return how many."""
         return await self._homes.wait(self._expiry.sweep)

@@ -23,9 +23,9 @@ from keepstate.errors import CorruptError, InvalidError
 from keepstate.values import merkle
 from keepstate.values.codec import Codec
 from keepstate.values.contents import closed, replanted
-from keepstate.values.merkle import Planted
+from keepstate.values.decode import ObjectReader, Reader
+from keepstate.values.merkle import MerkleValue
 from keepstate.values.nodes import LIST_STYLE, item
-from keepstate.values.reading import ObjectReader, Reader
 from keepstate.values.refs import TAG, Fetching
 from keepstate.values.types import LEAF_READERS, OBJECT
 
@@ -79,13 +79,13 @@ class Values:
         self.messages = classes.messages
 
     def allowing(self, more: Collection[tuple[str, ...]], serde: SerializerProtocol | None) -> Values:
-        """Returns the same for more classes."""
+        """Return the same for more classes."""
         return Values(self.classes.allowing(more), serde)
 
     # ---- whole values
 
     def dump(self, value: Any) -> bytes:
-        """Returns the bytes to store of a value that is kept as one.
+        """Return the bytes to store of a value that is kept as one.
 
         Raises:
             InvalidError: It would not come back; its path is named.
@@ -93,7 +93,7 @@ class Values:
         return packed(self.codec.canonical(value if self.serde is None else self._seal(value)))
 
     def load(self, stored: bytes, place: str) -> Any:
-        """Returns the value.
+        """Return the value.
 
         Raises:
             InvalidError: An object of a class that nobody allowed is in it.
@@ -102,13 +102,13 @@ class Values:
         return self.opened(self.codec.assemble(unpacked(stored, place), {}))
 
     def called(self, channel: str) -> str:
-        """Returns what a channel is called in the state: nothing readable, if a serializer encrypts."""
+        """Return what a channel is called in the state: nothing readable, if a serializer encrypts."""
         return sha256(channel.encode()).hexdigest()[:16] if self.is_encrypted else channel
 
     # ---- what tells a value
 
     def told(self, value: Any) -> bytes:
-        """Returns an encoding that no two values share; with a serializer, all that it says of the value.
+        """Return an encoding that no two values share; with a serializer, all that it says of the value.
 
         What `EncryptedSerializer` encrypts is told before: it says something else each time.
 
@@ -121,33 +121,33 @@ class Values:
         return self.codec.canonical([kind, bytes(data)])
 
     def told_message(self, message: Any) -> bytes:
-        """Returns what tells a message: its attributes; a serializer may say more."""
+        """Return what tells a message: its attributes; a serializer may say more."""
         return self.codec.canonical(message.__dict__) if self.serde is None else self.told(message)
 
     def said(self, told: bytes) -> Serialized:
-        """Returns what a serializer has said, of what tells the value."""
+        """Return what a serializer has said, of what tells the value."""
         return Serialized(*msgspec.msgpack.decode(told, type=tuple[str, bytes]))
 
     # ---- values in parts
 
-    def planted(self, told: bytes) -> Planted:
-        """Returns the Merkle form of a value, of what tells it."""
-        return replanted(told) if self.serde is None else self.plant(self.said(told))
+    def planted(self, told: bytes) -> MerkleValue:
+        """Return the Merkle form of a value, of what tells it."""
+        return replanted(told) if self.serde is None else self.to_merkle(self.said(told))
 
-    def plant(self, value: Any) -> Planted:
-        """Returns the Merkle form of a value that stands by itself, or in a list."""
+    def to_merkle(self, value: Any) -> MerkleValue:
+        """Return the Merkle form of a value that stands by itself, or in a list."""
         if self.serde is None:
-            return self.codec.plant(value)
-        return Planted(self.codec.canonical(self._seal(value)), {})
+            return self.codec.to_merkle(value)
+        return MerkleValue(self.codec.canonical(self._seal(value)), {})
 
-    def plant_whole(self, items: list[Any]) -> Planted:
-        """Returns the Merkle form of a channel's list by its items, each for itself."""
+    def plant_whole(self, items: list[Any]) -> MerkleValue:
+        """Return the Merkle form of a channel's list by its items, each for itself."""
         if self.serde is None:
-            return self.plant(items)
-        return _at_hand(closed(LIST_STYLE, [item(self.plant(one).encoding) for one in items]))
+            return self.to_merkle(items)
+        return _at_hand(closed(LIST_STYLE, [item(self.to_merkle(one).encoding) for one in items]))
 
     def assemble(self, encoding: bytes, objects: Mapping[bytes, bytes], copies: Copies | None = None) -> Any:
-        """Returns a channel's value; copies of what was decoded before, if that is told."""
+        """Return a channel's value; copies of what was decoded before, if that is told."""
         read_leaves = None if copies is None or self.serde is not None else copies.read
         value = merkle.assemble(encoding, objects, self._reader, read_leaves)
         if self.serde is not None and kind_of(value) is list:
@@ -155,7 +155,7 @@ class Values:
         return self.opened(value)
 
     def _reader(self, resolve: Callable[[bytes], Any]) -> Callable[[bytes], Any]:
-        """Returns what decodes, messages in the fewest steps: there are thousands of them in a state."""
+        """Return what decodes, messages in the fewest steps: there are thousands of them in a state."""
         leaves = {**LEAF_READERS, TAG: resolve}
         others = ObjectReader(self.classes, _FORMS, leaves=leaves)
 
@@ -169,7 +169,7 @@ class Values:
         return reader.read
 
     def opened(self, value: Any) -> Any:
-        """Returns what a serializer has given; if that encrypts, nothing else passes.
+        """Return what a serializer has given; if that encrypts, nothing else passes.
 
         Raises:
             CorruptError: The value was not encrypted.
@@ -206,12 +206,12 @@ def _only_encrypts(kind: type[EncryptedSerializer]) -> bool:
 
 
 def _object(data: bytes) -> bytes:
-    """Returns the encoding of an object whose parts these are."""
+    """Return the encoding of an object whose parts these are."""
     return ormsgpack.packb(ormsgpack.Ext(OBJECT, data))
 
 
 def kind_of(value: object) -> Any:
-    """Returns the class of a value."""
+    """Return the class of a value."""
     return type(value)
 
 
@@ -219,11 +219,11 @@ def _parts_of(value: Serialized) -> dict[str, Any]:
     return {"type": value.type, "data": bytes(value.data)}
 
 
-def _at_hand(work: Fetching[Planted]) -> Planted:
-    """Returns the result of work that has all it needs."""
+def _at_hand(work: Fetching[MerkleValue]) -> MerkleValue:
+    """Return the result of work that has all it needs."""
     try:
         next(work)
     except StopIteration as end:
-        made: Planted = end.value
+        made: MerkleValue = end.value
         return made
     raise AssertionError("nothing of a new list is stored yet")

@@ -66,7 +66,7 @@ class MessageShape:
         }
 
     def fields(self, value: BaseMessage) -> dict[str, Any]:
-        """Returns what is not as in every new message."""
+        """Return what is not as in every new message."""
         empty, held = self._empty, value.__dict__
         fields = {
             name: held[name]
@@ -77,11 +77,11 @@ class MessageShape:
         return {**fields, **value.__pydantic_extra__} if value.__pydantic_extra__ else fields
 
     def unset(self, value: BaseMessage) -> list[str]:
-        """Returns nothing: which attributes somebody set is no part of a message."""
+        """Return nothing: which attributes somebody set is no part of a message."""
         return []
 
     def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> BaseMessage:
-        """Returns the message."""
+        """Return the message."""
         made = self._kind.__new__(self._kind)
         held = self._blank.copy()
         held.update(fields)
@@ -105,15 +105,15 @@ class PlainShape:
         self._take, self._make = take, make
 
     def fields(self, value: Any) -> dict[str, Any]:
-        """Returns the fields."""
+        """Return the fields."""
         return self._take(value)
 
     def unset(self, value: Any) -> list[str]:
-        """Returns nothing."""
+        """Return nothing."""
         return []
 
     def build(self, fields: Mapping[str, Any], unset: Collection[str]) -> Any:
-        """Returns the object."""
+        """Return the object."""
         return self._make(fields)
 
 
@@ -122,7 +122,7 @@ class _Plain:
 
 
 def _slots(kind: Any, *names: str) -> PlainShape:
-    """Returns the shape of what is nothing but some attributes; those that it lacks are left out."""
+    """Return the shape of what is nothing but some attributes; those that it lacks are left out."""
 
     def take(value: Any) -> dict[str, Any]:
         return {name: getattr(value, name) for name in names if hasattr(value, name)}
@@ -139,13 +139,13 @@ def _slots(kind: Any, *names: str) -> PlainShape:
 
 @cache
 def MESSAGES() -> frozenset[type]:  # noqa: N802 - a value, made when it is first asked for
-    """Returns the classes of messages."""
+    """Return the classes of messages."""
     return frozenset(getattr(messages, name) for name in _MESSAGES if hasattr(messages, name))
 
 
 @cache
 def framework() -> tuple[Registration, ...]:
-    """Returns how objects of the frameworks' own classes, and those of the standard library, are stored."""
+    """Return how objects of the frameworks' own classes, and those of the standard library, are stored."""
     shapes: dict[str, tuple[type, Shape]] = {
         f"langchain.{kind.__name__}": (kind, MessageShape(kind)) for kind in MESSAGES()
     }
@@ -179,7 +179,7 @@ def framework() -> tuple[Registration, ...]:
 
 @cache
 def BUILDERS() -> dict[bytes, _Build]:  # noqa: N802 - a value, made when it is first asked for
-    """Returns what makes messages of their attributes, by the names that they are stored under."""
+    """Return what makes messages of their attributes, by the names that they are stored under."""
     return {known.name.encode(): known.shape.build for known in framework() if known.kind in MESSAGES()}
 
 
@@ -224,7 +224,7 @@ def _address(kind: Any) -> PlainShape:
 
 
 def shape_of_class(kind: Any) -> Shape | None:
-    """Returns how objects of a class of the application are taken apart and made again; or None."""
+    """Return how objects of a class of the application are taken apart and made again; or None."""
     try:
         shape = shape_of(kind)
         return None if isinstance(shape, ExceptionShape) else shape  # LangGraph keeps the text of errors
@@ -238,7 +238,7 @@ def _stand_ins() -> dict[str, Registration]:
 
 
 def stand_in_of(kind: Any) -> Registration | None:
-    """Returns how LangGraph's own serializer would store objects of a class that has no shape; or None.
+    """Return how LangGraph's own serializer would store objects of a class that has no shape; or None.
 
     An error becomes its text, and what was derived from a builtin class becomes one of that.
     """

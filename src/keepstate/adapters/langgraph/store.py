@@ -23,16 +23,16 @@ from langgraph.store.base import (
 
 from keepstate._finish import finish
 from keepstate._runner import Signal, Work
-from keepstate.adapters.langgraph.homes import Homes
+from keepstate.adapters.langgraph.contexts import Done, OnStore
+from keepstate.adapters.langgraph.item_calls import Keyed
+from keepstate.adapters.langgraph.item_store import Kept, Shelf
 from keepstate.adapters.langgraph.items import lifetime_ms
-from keepstate.adapters.langgraph.keyed import Keyed
-from keepstate.adapters.langgraph.opened import Done, OnStore
+from keepstate.adapters.langgraph.loop_handles import Homes
 from keepstate.adapters.langgraph.operations import admitted
-from keepstate.adapters.langgraph.shelf import Kept, Shelf
 from keepstate.adapters.langgraph.vectors import Index, Vectors
-from keepstate.engine.admission import admit_flag, admit_space
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.scope import SpaceScope
+from keepstate.engine.kernel.arguments import admit_flag, admit_space
+from keepstate.engine.kernel.executor import SpaceExecutor
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError, KeepstateError
 from keepstate.opening import DEFAULT_URL
 from keepstate.stores.protocol import Store
@@ -103,25 +103,25 @@ class KeepstateStore(OnStore, Keyed):
 
     @property
     def embeddings(self) -> Embeddings | None:
-        """Returns what makes vectors of texts, if there is an index."""
+        """Return what makes vectors of texts, if there is an index."""
         return None if self._vectors is None else self._vectors.embeddings
 
     # ---- opening and closing
 
     def close(self) -> None:
-        """Lets go of the store; twice is once. What was passed in open stays open."""
+        """Let go of the store; twice is once. What was passed in open stays open."""
         self.stop_ttl_sweeper()
         self._homes.close()
 
     async def aclose(self) -> None:
-        """Lets go of the store in asynchronous use."""
+        """Let go of the store in asynchronous use."""
         self.stop_ttl_sweeper()
         await self._homes.aclose()
 
     # ---- operations
 
     def batch(self, ops: Iterable[Op]) -> list[Result]:
-        """Returns what each operation comes to, in their order; see `BaseStore` for the single calls.
+        """Return what each operation comes to, in their order; see `BaseStore` for the single calls.
 
         Raises:
             InvalidError: An operation cannot work as given; none of them was done.
@@ -135,7 +135,7 @@ class KeepstateStore(OnStore, Keyed):
         return self._homes.finish(lambda handle: plan.perform(self._shelf(handle), made))
 
     async def abatch(self, ops: Iterable[Op]) -> list[Result]:
-        """Returns the same in asynchronous use."""
+        """Return the same in asynchronous use."""
         plan = _Plan(ops, self._vectors)
         made: Sequence[Sequence[float]] = ()
         if self._vectors is not None:
@@ -146,25 +146,25 @@ class KeepstateStore(OnStore, Keyed):
             return await self._homes.wait(lambda handle: plan.perform(self._shelf(handle), made))
 
     def _turns(self) -> asyncio.Semaphore:
-        """Returns what lets so many of this event loop through at once: others wait, and no timeout runs."""
+        """Return what lets so many of this event loop through at once: others wait, and no timeout runs."""
         return self._turns_by_loop.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(_AT_ONCE))
 
     def _shelf(self, handle: Keepstate) -> Shelf:
         space = handle.space(self._space)
-        return Shelf(SpaceScope(handle, space.name, space.author, record=self._record))
+        return Shelf(SpaceExecutor(handle, space.name, space.author, record=self._record))
 
     # ---- times to live
 
     def sweep_ttl(self) -> int:
-        """Removes what has expired anywhere in the store, and returns how many entries that were."""
+        """Remove what has expired anywhere in the store, and return how many entries that were."""
         return self._homes.finish(Keepstate.sweep)
 
     async def asweep_ttl(self) -> int:
-        """Removes the same in asynchronous use."""
+        """Remove the same in asynchronous use."""
         return await self._homes.wait(Keepstate.sweep)
 
     def start_ttl_sweeper(self, sweep_interval_minutes: float | None = None) -> Done:
-        """Sweeps from time to time in a thread of its own, until it is stopped or the store closed.
+        """Sweep from time to time in a thread of its own, until it is stopped or the store closed.
 
         It only gives back room: what has expired is not given in any case. May be awaited.
 
@@ -189,7 +189,7 @@ class KeepstateStore(OnStore, Keyed):
         return Done()
 
     def stop_ttl_sweeper(self, timeout: float | None = None) -> bool:
-        """Ends what `start_ttl_sweeper` began, after the sweep that is under way; returns True.
+        """End what `start_ttl_sweeper` began, after the sweep that is under way; returns True.
 
         Args:
             timeout: Taken for LangGraph's sake; it never waits longer than 5 s.
@@ -219,7 +219,7 @@ class _Plan:
             self.queries = {op.query: () for op in self._ops if isinstance(op, SearchOp) and op.query}
 
     async def perform(self, shelf: Shelf, made: Sequence[Sequence[float]]) -> list[Result]:
-        """Reads first, then puts; returns the results in the order of the operations."""
+        """Read first, then put; returns the results in the order of the operations."""
         kept = self._kept(made)
         results: list[Result] = [None] * len(self._ops)
         gets = [(place, op) for place, op in enumerate(self._ops) if isinstance(op, GetOp)]

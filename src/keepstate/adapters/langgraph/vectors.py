@@ -89,7 +89,7 @@ class Vectors:
         self._fields = _tokenized(fields)
 
     def blocking(self) -> Embeddings:
-        """Returns what makes vectors of texts without `await`.
+        """Return what makes vectors of texts without `await`.
 
         Raises:
             InvalidError: It only works with it.
@@ -99,7 +99,7 @@ class Vectors:
         return self.embeddings
 
     def texts(self, op: PutOp) -> dict[str, str]:
-        """Returns the texts of an item that are to have a vector, by their paths."""
+        """Return the texts of an item that are to have a vector, by their paths."""
         if op.value is None or op.index is False:
             return {}
         found: dict[str, str] = {}
@@ -110,13 +110,13 @@ class Vectors:
         return found
 
     def stored(self, paths: Iterable[str], vectors: Iterable[Sequence[float]]) -> dict[str, bytes]:
-        """Returns vectors as they are kept, by their paths: 4 bytes a number."""
+        """Return vectors as they are kept, by their paths: 4 bytes a number."""
         return {path: self._admitted(vector).tobytes() for path, vector in zip(paths, vectors, strict=True)}
 
     def scores(
         self, query: Sequence[float], kept: Sequence[tuple[str, Mapping[str, bytes]]]
     ) -> dict[str, float]:
-        """Returns how near each item's nearest vector is, by its name; more is nearer.
+        """Return how near each item's nearest vector is, by its name; more is nearer.
 
         Raises:
             InvalidError: A vector has another length than the query's.

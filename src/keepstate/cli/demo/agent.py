@@ -7,14 +7,14 @@ from contextlib import suppress
 from keepstate.cli.demo import stage
 from keepstate.cli.demo.asking import ask
 from keepstate.cli.demo.survey import NOTHING, Totals, added, survey, tops
-from keepstate.engine.space import Space
-from keepstate.engine.transaction import Transaction
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import LeaseLostError
-from keepstate.managers.agents import AgentCheckpoint
-from keepstate.managers.recovery import AgentRecoveryManager
-from keepstate.managers.team_records import IDLE, TeamTask
-from keepstate.managers.tools import ToolStateManager
-from keepstate.managers.workflow_records import WorkflowStatus
+from keepstate.managers.agents.recovery import AgentRecoveryManager
+from keepstate.managers.agents.store import AgentCheckpoint
+from keepstate.managers.teams.records import IDLE, TeamTask
+from keepstate.managers.tools.manager import ToolStateManager
+from keepstate.managers.workflows.records import WorkflowStatus
 
 WAITING = "waiting"
 """What an agent's status is while the workflow is paused."""
@@ -28,11 +28,11 @@ class Agent:
         self._run, self._tools, self._managers = run, tools, stage.managers(run)
 
     def restore_from_checkpoint(self, state: Totals) -> None:
-        """Takes back what it had done."""
+        """Take back what it had done."""
         self.done = state
 
     async def work(self) -> None:
-        """Goes on where an agent of this name was stopped, and works until there is nothing to index."""
+        """Go on where an agent of this name was stopped, and works until there is nothing to index."""
         if await self._managers.agents.latest_checkpoint(self.id) is not None:
             recovery = AgentRecoveryManager(self._managers.agents)
             recovery.register(self)
@@ -58,7 +58,7 @@ class Agent:
                 return task
 
     async def _do(self, task: TeamTask) -> None:
-        """Indexes a module, unless somebody else has taken it over."""
+        """Index a module, unless somebody else has taken it over."""
         module, found = task.id, survey(task.id)
         for name in tops(found):
             await ask(self._tools, name, id=f"{module}, attempt {task.attempt}: {name}")

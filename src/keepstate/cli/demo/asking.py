@@ -13,8 +13,8 @@ from typing import Any
 from zlib import crc32
 
 from keepstate.cli.demo.stage import LEASE_S, TOOL
-from keepstate.managers.tool_records import ToolExecutionStatus
-from keepstate.managers.tools import ToolStateManager
+from keepstate.managers.tools.manager import ToolStateManager
+from keepstate.managers.tools.records import ToolExecutionStatus
 
 _FAILS_ONE_IN = 8
 _TAKES_S = 0.005
@@ -23,7 +23,7 @@ _failed = set[str]()
 
 
 async def ask(tools: ToolStateManager, name: str, *, id: str) -> str:
-    """Returns where a module comes from, however often the tool is away.
+    """Return where a module comes from, however often the tool is away.
 
     Args:
         tools: What keeps account of the tool.
@@ -46,14 +46,14 @@ async def ask(tools: ToolStateManager, name: str, *, id: str) -> str:
 
 
 async def _drop_overtaken(tools: ToolStateManager, id: str) -> None:
-    """Gives up an execution that was to be tried again, and whose answer somebody else has got meanwhile."""
+    """Give up an execution that was to be tried again, and whose answer somebody else has got meanwhile."""
     execution = await tools.get_execution(id)
     if execution is not None and execution.status is ToolExecutionStatus.FAILED:
         await tools.cancel_execution(id, "another got the answer")
 
 
 async def locate(parameters: dict[str, Any]) -> str:
-    """Returns where a module of this Python comes from."""
+    """Return where a module of this Python comes from."""
     name: str = parameters["module"]
     await asyncio.sleep(_TAKES_S)
     if name not in _failed and crc32(name.encode()) % _FAILS_ONE_IN == 0:

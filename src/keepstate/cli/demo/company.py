@@ -33,7 +33,7 @@ class Company:
         self._processes: dict[str, Process] = {}
 
     async def start(self, name: str) -> int:
-        """Starts a process, instead of the one of this name, and returns its number."""
+        """Start a process, instead of the one of this name, and return its number."""
         words = (sys.executable, "-m", "keepstate.cli.demo.worker", self._space, name)
         # A session of its own keeps Ctrl-C from it: it is ended below. The URL may hold a password.
         process = await asyncio.create_subprocess_exec(
@@ -55,15 +55,15 @@ class Company:
         return any(self.is_running(name) for name in self._processes)
 
     def halt(self, name: str) -> bool:
-        """Stops a process where it is, to be killed or to go on; says whether it was running."""
+        """Stop a process where it is, to be killed or to go on; says whether it was running."""
         return self._signal(name, signal.SIGSTOP)
 
     def go_on(self, name: str) -> None:
-        """Lets a halted process go on."""
+        """Let a halted process go on."""
         self._signal(name, signal.SIGCONT)
 
     async def kill(self, name: str) -> int:
-        """Kills a process, as a power cut would, and returns the number that it had."""
+        """Kill a process, as a power cut would, and return the number that it had."""
         process = self._processes[name]
         self._signal(name, signal.SIGKILL)
         await process.wait()
@@ -80,7 +80,7 @@ class Company:
         return False
 
     async def look_after(self) -> None:
-        """Raises what a process said when it failed."""
+        """Raise what a process said when it failed."""
         for name, process in self._processes.items():
             if process.returncode not in (None, exits.OK):
                 assert process.stdout is not None
@@ -88,7 +88,7 @@ class Company:
                 raise WorkerFailed(name, max(process.returncode or 0, exits.FAILED), told)
 
     async def end(self) -> None:
-        """Ends all that still run."""
+        """End all that still run."""
         for name, process in self._processes.items():
             self._signal(name, signal.SIGKILL)
             await process.wait()

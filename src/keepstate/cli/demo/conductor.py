@@ -12,12 +12,12 @@ from typing import Any
 from keepstate.cli.demo import stage
 from keepstate.cli.demo.asking import ask
 from keepstate.cli.demo.survey import NOTHING, Survey, Totals, modules, tops
-from keepstate.engine.space import Space
-from keepstate.engine.transaction import Transaction
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import NotFoundError, TransitionError
-from keepstate.managers.knowledge_records import IndexingStatus, SourceState, SyncStatus
-from keepstate.managers.tools import ToolStateManager
-from keepstate.managers.workflow_records import StepState
+from keepstate.managers.knowledge.records import IndexingStatus, SourceState, SyncStatus
+from keepstate.managers.tools.manager import ToolStateManager
+from keepstate.managers.workflows.records import StepState
 
 _BY_BATCH = 100
 
@@ -30,7 +30,7 @@ class Conductor:
         self._context: Mapping[str, Any] = {}
 
     async def work(self) -> None:
-        """Does what is left of the workflow."""
+        """Do what is left of the workflow."""
         workflows = self._managers.workflows
         with suppress(NotFoundError):  # nobody has come to a checkpoint yet
             checkpoint = await workflows.resume_from(stage.WORKFLOW)
@@ -66,7 +66,7 @@ class Conductor:
         await self._run.by(message=message).transact(record, attempts=stage.ATTEMPTS)
 
     async def _collect(self) -> dict[str, Any]:
-        """Gives the team a task for each module."""
+        """Give the team a task for each module."""
         names = modules(self._context["most"])
         for start in range(0, len(names), _BY_BATCH):
 
@@ -79,7 +79,7 @@ class Conductor:
         return {"tasks": len(names)}
 
     async def _index(self) -> dict[str, Any]:
-        """Waits until the team has indexed all."""
+        """Wait until the team has indexed all."""
         async with self._run.documents.watch("totals") as watch:
             while True:
                 totals: Totals = await self._run.documents.get("totals", NOTHING)
@@ -88,7 +88,7 @@ class Conductor:
                 await watch.take(1.0)
 
     async def _link(self) -> dict[str, Any]:
-        """Counts who imports whom, and asks the tool where each comes from: by now it knows."""
+        """Count who imports whom, and ask the tool where each comes from: by now it knows."""
         importers = Counter[str]()
         async for _, found in self._run.documents.items("module/*"):
             survey: Survey = found
@@ -99,7 +99,7 @@ class Conductor:
         return {"names": len(importers), **links}
 
     async def _report(self) -> dict[str, Any]:
-        """Says that the knowledge base is complete."""
+        """Say that the knowledge base is complete."""
 
         async def record(tx: Transaction) -> dict[str, Any]:
             bases = stage.managers(tx).bases

@@ -6,11 +6,11 @@ from keepstate.cli.demo import stage
 from keepstate.cli.demo.ending import commits_of
 from keepstate.cli.demo.outcome import Outcome
 from keepstate.cli.demo.survey import NOTHING, Totals, added, survey, together
-from keepstate.engine.space import Space
+from keepstate.engine.space.space import Space
 
 
 async def count(run: Space, outcome: Outcome) -> None:
-    """Takes into an outcome what stands in the space, and what should."""
+    """Take into an outcome what stands in the space, and what should."""
     managers = stage.managers(run)
     outcome.counted = await run.documents.get("totals", NOTHING)
     outcome.last_commit = await commits_of(run)

@@ -20,12 +20,12 @@ from keepstate.cli.demo.ending import Killing, commits_of
 from keepstate.cli.demo.outcome import Outcome
 from keepstate.cli.demo.survey import NOTHING, Totals
 from keepstate.cli.session import said
-from keepstate.engine.space import Space
-from keepstate.engine.transaction import Transaction
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import KeepstateError, TransitionError
-from keepstate.managers.knowledge_records import IndexingProgress, IndexingStatus
-from keepstate.managers.team_records import AgentCoordinationState, TeamState
-from keepstate.managers.workflow_records import WorkflowState
+from keepstate.managers.knowledge.records import IndexingProgress, IndexingStatus
+from keepstate.managers.teams.records import AgentCoordinationState, TeamState
+from keepstate.managers.workflows.records import WorkflowState
 
 _LOOK_EVERY_S = 0.1
 _AIM_EVERY_S = 0.02
@@ -53,12 +53,12 @@ class Director:
         self._acts = [(outcome.modules * number / parts, act) for number, act in enumerate(acts, 1)]
 
     def tell(self, text: str) -> None:
-        """Prints a line of what happens."""
+        """Print a line of what happens."""
         elapsed_s = perf_counter() - self._begun
         self._console.print(f"{elapsed_s:5.1f} s  {text}", markup=False)
 
     async def play(self) -> None:
-        """Lets the team work until all is done."""
+        """Let the team work until all is done."""
         await self._prepare()
         before = await self._run.revision()
         async with self._playing():
@@ -107,7 +107,7 @@ class Director:
     # ---- what is told
 
     async def _look(self) -> None:
-        """Takes in what has happened since the last look."""
+        """Take in what has happened since the last look."""
         await self._company.look_after()
         if perf_counter() > self._begun + _LONGEST_S:
             raise KeepstateError(
@@ -153,7 +153,7 @@ class Director:
     # ---- what is done to them; each returns whether it was done
 
     async def _kill_one(self) -> bool:
-        """Kills an agent that has done something, while it holds a task, and starts it again."""
+        """Kill an agent that has done something, while it holds a task, and start it again."""
         for name in self._outcome.agents:
             if name in self._held.values() or await self._managers.agents.latest_checkpoint(name) is None:
                 continue
@@ -175,7 +175,7 @@ class Director:
         return False
 
     async def _pause(self) -> bool:
-        """Pauses the workflow, kills who conducts it, and resumes it."""
+        """Pause the workflow, kills who conducts it, and resumes it."""
         workflows, outcome = self._managers.workflows, self._outcome
         try:
             await workflows.pause(stage.WORKFLOW)
@@ -200,7 +200,7 @@ class Director:
         return True
 
     async def _is_waiting(self) -> bool:
-        """Says whether each agent waits, or has nothing more to do."""
+        """Return whether each agent waits, or has nothing more to do."""
         team = await self._managers.teams.get_team(stage.TEAM, tasks=False)
         assert team is not None
         return all(

@@ -11,7 +11,7 @@ from rich.text import Text
 from keepstate.cli import history
 from keepstate.cli.session import Session, quoted, shown
 from keepstate.engine.history.paths import shown as path_shown
-from keepstate.engine.space import Space
+from keepstate.engine.space.space import Space
 from keepstate.errors import NotFoundError
 
 _EARLY = 37
@@ -33,7 +33,7 @@ class Killing:
 
 
 async def commits_of(run: Space) -> int:
-    """Returns how many commits a recorded space has."""
+    """Return how many commits a recorded space has."""
     try:
         return (await run.history.find()).number or 0
     except NotFoundError:
@@ -41,7 +41,7 @@ async def commits_of(run: Space) -> int:
 
 
 async def tell(run: Space, url: str, commits: int, killing: Killing | None) -> None:
-    """Shows the space's history, each step by its command.
+    """Show the space's history, each step by its command.
 
     Args:
         run: The space.
@@ -68,7 +68,7 @@ async def tell(run: Space, url: str, commits: int, killing: Killing | None) -> N
 
 
 async def _next_module(run: Space, behind: int) -> int:
-    """Returns the number of the first commit behind another that has a module in it."""
+    """Return the number of the first commit behind another that has a module in it."""
     number = behind + 1
     while not (await run.history.find(f"main#{number}")).message.startswith("index "):
         number += 1

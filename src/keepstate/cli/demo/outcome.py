@@ -54,7 +54,7 @@ class Outcome:
         return self.kills == self.wanted_kills
 
     def pairs(self) -> Iterator[tuple[str, int, int]]:
-        """Yields what was counted while agents worked, and what it has to be: from the sources once more."""
+        """Yield what was counted while agents worked, and what it has to be: from the sources once more."""
         found = cast("dict[str, int]", self.counted)
         for name, again in cast("dict[str, int]", self.recounted).items():
             yield name, found[name], again
@@ -75,7 +75,7 @@ class Outcome:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it as plain values."""
+        """Return it as plain values."""
         return {
             "modules": self.modules,
             "agents": list(self.agents),

@@ -15,9 +15,9 @@ from keepstate.cli.demo.director import Director
 from keepstate.cli.demo.ending import tell
 from keepstate.cli.demo.outcome import Outcome
 from keepstate.cli.demo.survey import modules
+from keepstate.cli.display import counted as counted_of
 from keepstate.cli.session import quoted, said, shown, write_json
-from keepstate.cli.showing import counted as counted_of
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.opening import open as open_store
 
@@ -37,7 +37,7 @@ class Play:
         self._most, self._as_json = most, as_json
 
     async def on(self, url: str, *, keep: bool) -> int:
-        """Returns the exit code of a run on a store; what it made stays if it is to, and the run ended."""
+        """Return the exit code of a run on a store; what it made stays if it is to, and the run ended."""
         async with open_store(url, author="demo") as ks:
             if not ks.store.capabilities.shared:
                 raise InvalidError(

@@ -10,14 +10,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
-from keepstate.engine.transaction import Transaction
-from keepstate.managers.agents import AgentStateStore
-from keepstate.managers.knowledge import KnowledgeStateManager
-from keepstate.managers.teams import OrchestrationStateManager
-from keepstate.managers.tools import ToolStateManager
-from keepstate.managers.workflows import WorkflowStateManager
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
+from keepstate.engine.space.transaction import Transaction
+from keepstate.managers.agents.store import AgentStateStore
+from keepstate.managers.knowledge.manager import KnowledgeStateManager
+from keepstate.managers.teams.manager import OrchestrationStateManager
+from keepstate.managers.tools.manager import ToolStateManager
+from keepstate.managers.workflows.manager import WorkflowStateManager
 
 TEAM: Final = "indexers"
 BASE: Final = "library"
@@ -36,7 +36,7 @@ _NAMES: Final = ("ada", "ben", "cleo", "dora", "emil", "fay", "gus", "hana")
 
 
 def agents(count: int) -> list[str]:
-    """Returns the names of so many agents."""
+    """Return the names of so many agents."""
     return [_NAMES[number] if number < len(_NAMES) else f"agent {number + 1}" for number in range(count)]
 
 
@@ -51,7 +51,7 @@ class Managers:
 
 
 def managers(place: Space | Transaction) -> Managers:
-    """Returns managers on a space, or on a transaction that all they do joins."""
+    """Return managers on a space, or on a transaction that all they do joins."""
     return Managers(
         OrchestrationStateManager(space=place, lease_s=LEASE_S),
         WorkflowStateManager(space=place, checkpoint_interval=1),
@@ -61,15 +61,15 @@ def managers(place: Space | Transaction) -> Managers:
 
 
 def shared(ks: Keepstate, name: str, author: str) -> Space:
-    """Returns the space that the team shares; every moment of it is recorded."""
+    """Return the space that the team shares; every moment of it is recorded."""
     return ks.space(name, author=author, record=True)
 
 
 def beside(name: str) -> str:
-    """Returns the name of the space in which the tool's executions and results are kept."""
+    """Return the name of the space in which the tool's executions and results are kept."""
     return f"{name}/tools"
 
 
 def tools(ks: Keepstate, name: str) -> ToolStateManager:
-    """Returns the manager of the tool, whose results are used again; close it."""
+    """Return the manager of the tool, whose results are used again; close it."""
     return ToolStateManager(space=ks.space(beside(name)), cache_results=True)

@@ -38,12 +38,12 @@ NOTHING: Totals = {"modules": 0, "functions": 0, "classes": 0, "lines": 0, "byte
 
 @cache
 def library() -> Path:
-    """Returns the folder of this Python's standard library."""
+    """Return the folder of this Python's standard library."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def modules(most: int | None = None) -> list[str]:
-    """Returns the library's modules, as paths in its folder; tests are left out."""
+    """Return the library's modules, as paths in its folder; tests are left out."""
     found: list[str] = []
     for folder, folders, files in os.walk(library()):
         folders[:] = [name for name in folders if name not in _LEFT_OUT]
@@ -53,7 +53,7 @@ def modules(most: int | None = None) -> list[str]:
 
 
 def survey(module: str) -> Survey:
-    """Returns what is in a module; one that cannot be parsed has lines only."""
+    """Return what is in a module; one that cannot be parsed has lines only."""
     source = (library() / module).read_bytes()
     functions = classes = 0
     imports: set[str] = set()
@@ -80,12 +80,12 @@ def survey(module: str) -> Survey:
 
 
 def tops(found: Survey) -> list[str]:
-    """Returns the packages that a module imports from: of `os.path` it is `os`."""
+    """Return the packages that a module imports from: of `os.path` it is `os`."""
     return sorted({name.partition(".")[0] for name in found["imports"]})
 
 
 def added(totals: Totals, found: Survey) -> Totals:
-    """Returns the counters with one more module in them."""
+    """Return the counters with one more module in them."""
     return {
         "modules": totals["modules"] + 1,
         "functions": totals["functions"] + found["functions"],
@@ -97,7 +97,7 @@ def added(totals: Totals, found: Survey) -> Totals:
 
 
 def together(*counted: Totals) -> Totals:
-    """Returns several counters as one."""
+    """Return several counters as one."""
     return {
         "modules": sum(totals["modules"] for totals in counted),
         "functions": sum(totals["functions"] for totals in counted),

@@ -11,12 +11,12 @@ from rich.text import Text
 from keepstate.cli.demo import stage
 from keepstate.cli.demo.outcome import Outcome
 from keepstate.cli.session import plain, shown
-from keepstate.engine.space import Space
-from keepstate.managers.tools import ToolStateManager
+from keepstate.engine.space.space import Space
+from keepstate.managers.tools.manager import ToolStateManager
 
 
 async def show_all(run: Space, tools: ToolStateManager, outcome: Outcome) -> None:
-    """Prints the view of each manager, under its name."""
+    """Print the view of each manager, under its name."""
     managers = stage.managers(run)
     await _team(managers, outcome)
     await _workflow(managers)
@@ -103,13 +103,13 @@ async def _base(managers: stage.Managers) -> None:
 
 
 def _brief(result: Mapping[str, Any] | None) -> str:
-    """Returns what a step came to, in a line."""
+    """Return what a step came to, in a line."""
     facts = (result or {}).items()
     return ", ".join(f"{value:,} {name}" for name, value in facts if isinstance(value, int))
 
 
 def _table(*heads: str) -> Table:
-    """Returns a table; the columns of heads with a `>` are numbers."""
+    """Return a table; the columns of heads with a `>` are numbers."""
     table = Table(box=None, pad_edge=False)
     for head in heads:
         table.add_column(head.removeprefix(">"), justify="right" if head.startswith(">") else "left")

@@ -18,7 +18,7 @@ from keepstate.opening import open as open_store
 
 
 async def work(url: str, space: str, name: str) -> None:
-    """Does what somebody of this name does."""
+    """Do what somebody of this name does."""
     async with open_store(url, author=name) as ks:
         run, tools = stage.shared(ks, space, name), stage.tools(ks, space)
         try:
@@ -28,7 +28,7 @@ async def work(url: str, space: str, name: str) -> None:
 
 
 def main() -> int:
-    """Returns the exit code of a worker."""
+    """Return the exit code of a worker."""
     try:
         asyncio.run(work(sys.stdin.read(), *sys.argv[1:3]))
     except KeepstateError as error:

@@ -5,5 +5,5 @@ that batch, which then checks that no garbage was collected meanwhile; and what 
 there already can be reached from a branch or tag which the same batch checks. So a collector that runs beside
 writers never takes what a commit needs.
 
-To add an operation: do its work through a `Ledger`, and call it from `History`.
+To add an operation: do its work through a `HistorySession`, and call it from `History`.
 """

@@ -5,28 +5,28 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from heapq import heappop, heappush
 
-from keepstate.engine.history.ahead import Ahead
-from keepstate.engine.history.ledger import Ledger
+from keepstate.engine.history.prefetch import CommitPrefetch
 from keepstate.engine.history.record import CommitRecord
+from keepstate.engine.history.session import HistorySession
 
 _OURS, _THEIRS, _BELOW = 1, 2, 4
 
 
-async def first_parents(ledger: Ledger, id: bytes) -> AsyncIterator[tuple[bytes, CommitRecord]]:
-    """Yields a commit, its first parent, the first parent of that, and so on."""
+async def first_parents(session: HistorySession, id: bytes) -> AsyncIterator[tuple[bytes, CommitRecord]]:
+    """Yield a commit, its first parent, the first parent of that, and so on."""
     while True:
-        yield id, await ledger.record(id)
-        parent = await ledger.first_parent(id)
+        yield id, await session.record(id)
+        parent = await session.first_parent(id)
         if parent is None:
             return
         id = parent
 
 
-async def depth(ledger: Ledger, id: bytes) -> int:
-    """Returns how many commits lead to one by first parents, itself included."""
+async def depth(session: HistorySession, id: bytes) -> int:
+    """Return how many commits lead to one by first parents, itself included."""
     count = 0
-    async for at, _ in first_parents(ledger, id):
-        count += 1 + await ledger.skipped(at)
+    async for at, _ in first_parents(session, id):
+        count += 1 + await session.skipped(at)
     return count
 
 
@@ -41,23 +41,23 @@ class Walk:
     def __init__(self, id: bytes, number: int | None) -> None:
         self._heap, self._seen = [(0, id)], {id}
         self._next, self._number = id, number
-        self._ahead = Ahead()
+        self._ahead = CommitPrefetch()
 
-    async def take(self, count: int, ledger: Ledger) -> list[tuple[bytes, CommitRecord, int | None]]:
-        """Returns the next commits, those on the line of first parents with their number; none at the end."""
+    async def take(self, count: int, session: HistorySession) -> list[tuple[bytes, CommitRecord, int | None]]:
+        """Return the next commits, those on the line of first parents with their number; none at the end."""
         # What was to come may have been pruned and collected since the last call.
-        ledger.read_loosely(self._next)
-        ledger.ahead = self._ahead
+        session.read_loosely(self._next)
+        session.ahead = self._ahead
         taken: list[tuple[bytes, CommitRecord, int | None]] = []
         while self._heap and len(taken) < count:
             _, id = heappop(self._heap)
-            record = await ledger.record(id)
-            first, skipped = await ledger.first_parent(id), await ledger.skipped(id)
+            record = await session.record(id)
+            first, skipped = await session.first_parent(id), await session.skipped(id)
             taken.append((id, record, self._number_of(id, first, skipped)))
-            for parent in await ledger.parents(id):
+            for parent in await session.parents(id):
                 if parent not in self._seen:
                     self._seen.add(parent)
-                    heappush(self._heap, (-(await ledger.record(parent)).generation, parent))
+                    heappush(self._heap, (-(await session.record(parent)).generation, parent))
         return taken
 
     def _number_of(self, id: bytes, first: bytes | None, skipped: int) -> int | None:
@@ -69,29 +69,29 @@ class Walk:
         return number
 
 
-async def is_ancestor(ledger: Ledger, id: bytes, head: bytes) -> bool:
+async def is_ancestor(session: HistorySession, id: bytes, head: bytes) -> bool:
     """Whether a commit is another one, or before it."""
-    generation = (await ledger.record(id)).generation
+    generation = (await session.record(id)).generation
     todo, seen = [head], {head}
     while todo:
         at = todo.pop()
         if at == id:
             return True
-        record = await ledger.record(at)
+        record = await session.record(at)
         if record.generation <= generation:
             continue
-        for parent in await ledger.parents(at):
+        for parent in await session.parents(at):
             if parent not in seen:
                 seen.add(parent)
                 todo.append(parent)
     return False
 
 
-async def merge_bases(ledger: Ledger, ours: bytes, theirs: bytes) -> list[bytes]:
-    """Returns the latest commits that both descend from: none of them is before another."""
+async def merge_bases(session: HistorySession, ours: bytes, theirs: bytes) -> list[bytes]:
+    """Return the latest commits that both descend from: none of them is before another."""
     marks = {ours: _OURS}
     marks[theirs] = marks.get(theirs, 0) | _THEIRS
-    heap = [(-(await ledger.record(id)).generation, id) for id in marks]
+    heap = [(-(await session.record(id)).generation, id) for id in marks]
     heap.sort()
     bases: list[bytes] = []
     # A commit is taken after all that descend from it, so that its marks are complete.
@@ -101,9 +101,9 @@ async def merge_bases(ledger: Ledger, ours: bytes, theirs: bytes) -> list[bytes]
         if mark == _OURS | _THEIRS:
             bases.append(id)
             mark |= _BELOW
-        for parent in await ledger.parents(id):
+        for parent in await session.parents(id):
             if parent not in marks:
-                heappush(heap, (-(await ledger.record(parent)).generation, parent))
+                heappush(heap, (-(await session.record(parent)).generation, parent))
                 marks[parent] = 0
             marks[parent] |= mark
     return sorted(bases)

@@ -13,8 +13,6 @@ from typing import Final
 
 import msgspec
 
-from keepstate.engine import layout
-from keepstate.engine.describing import brief
 from keepstate.engine.history.archive_file import (
     Stamp,
     add_to,
@@ -26,9 +24,11 @@ from keepstate.engine.history.archive_file import (
 from keepstate.engine.history.bundle import Bundle
 from keepstate.engine.history.grafts import Graft
 from keepstate.engine.history.record import CommitRecord, read_record
-from keepstate.engine.scope import Scope
-from keepstate.engine.stored import opened
-from keepstate.engine.unit import Unit
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.key_text import brief
+from keepstate.engine.kernel.stored import opened
+from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import AlreadyExistsError, CorruptError, PrunedError
 from keepstate.stores.protocol import ABSENT
 
@@ -53,15 +53,15 @@ class Archive:
     """Reads the archive of a space when something in it is asked for, once for each state of the file.
 
     Args:
-        scope: The space.
+        executor: The space.
     """
 
-    def __init__(self, scope: Scope) -> None:
-        self._scope = scope
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
         self._read: tuple[tuple[str, Stamp] | None, Bundle] = None, _NOTHING
 
     async def bundle(self, unit: Unit) -> Bundle:
-        """Returns what was archived; a bundle of nothing where there is no archive.
+        """Return what was archived; a bundle of nothing where there is no archive.
 
         Raises:
             PrunedError: The file is not here.
@@ -83,7 +83,7 @@ class Archive:
             stamp = stamp_of(path)
             read = self._read
             if read[0] != (path, stamp):
-                self._read = read = (path, stamp), await self._scope.runner.call(read_archive, path)
+                self._read = read = (path, stamp), await self._executor.runner.call(read_archive, path)
         except OSError as error:
             raise PrunedError(
                 f"what was asked for of {unit.name!r} was archived in {brief(path)}, which cannot be read "
@@ -92,7 +92,7 @@ class Archive:
         return stamp, read[1]
 
     async def path(self, unit: Unit) -> str | None:
-        """Returns where the archive is, None where there is none."""
+        """Return where the archive is, None where there is none."""
         entry = await unit.get(layout.ARCHIVE)
         if entry is None:
             return None
@@ -102,14 +102,14 @@ class Archive:
         return path
 
     async def commit(self, unit: Unit, id: bytes) -> CommitRecord | None:
-        """Returns a commit that was archived."""
+        """Return a commit that was archived."""
         encoding = (await self.bundle(unit)).commits.get(id)
         return None if encoding is None else read_record(encoding, id)
 
     async def graft(
         self, unit: Unit, id: bytes, parents: Sequence[bytes], graft: Graft | None
     ) -> Graft | None:
-        """Returns what stands in place of a commit's parents: nothing, where these are in the archive.
+        """Return what stands in place of a commit's parents: nothing, where these are in the archive.
 
         Args:
             unit: The unit.
@@ -129,14 +129,14 @@ class Archive:
         return graft
 
     async def object(self, unit: Unit, name: bytes) -> bytes | None:
-        """Returns an object that was archived."""
+        """Return an object that was archived."""
         found = (await self.bundle(unit)).objects.get(name)
         return None if found is None else found[1]
 
     # ---- moving
 
     async def before(self, unit: Unit, path: str, now: Bundle) -> Before:
-        """Returns what was archived until now, and is to be in the file too.
+        """Return what was archived until now, and is to be in the file too.
 
         Raises:
             AlreadyExistsError: A file is there that is of another history.
@@ -150,18 +150,18 @@ class Archive:
             return Before(bundle, version, None)
         # A move that was ended before the space named the file has left it.
         stamp = stamp_of(path)
-        other = await self._scope.runner.call(read_archive, path)
+        other = await self._executor.runner.call(read_archive, path)
         if other.commits.keys().isdisjoint((*now.commits, *bundle.commits)):
             raise AlreadyExistsError(f"{path} holds another history than {unit.name!r}; name another file")
         return Before(both(other, bundle), version, stamp)
 
     async def keep(self, path: str, now: Bundle, before: Before) -> Bundle:
-        """Writes what is there now and what was archived before; returns both once they are on the disk."""
-        return await self._scope.runner.call(add_to, path, both(now, before.bundle), before.stamp)
+        """Write what is there now and what was archived before; returns both once they are on the disk."""
+        return await self._executor.runner.call(add_to, path, both(now, before.bundle), before.stamp)
 
 
 async def put_path(unit: Unit, path: str, before: Before) -> bool:
-    """Lets a space name its archive, and says whether that has what was archived until now.
+    """Let a space name its archive, and return whether that has what was archived until now.
 
     It has not where somebody else has archived since: what that has let go of may be in another file.
     """

@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from keepstate._files import open_beside
-from keepstate.engine.admission import admit_path
 from keepstate.engine.history.bundle import Bundle, admit_target, bundle_of, is_bundle, write_bundle
 from keepstate.engine.history.record import read_record
+from keepstate.engine.kernel.arguments import admit_path
 from keepstate.errors import AlreadyExistsError, InvalidError, UnsupportedError
 
 _BEGIN_BYTES: Final = 64
@@ -28,7 +28,7 @@ Stamp: TypeAlias = tuple[int, int, int]
 
 
 def stamp_of(path: str) -> Stamp:
-    """Returns the stamp of a file.
+    """Return the stamp of a file.
 
     Raises:
         OSError: It is not here.
@@ -86,7 +86,7 @@ def read_archive(path: str) -> Bundle:
 
 
 def add_to(path: str, bundle: Bundle, joined: Stamp | None) -> Bundle:
-    """Writes a history and what the file has beside it, and returns both once they are on the disk.
+    """Write a history and what the file has beside it, and return both once they are on the disk.
 
     Args:
         path: The file.
@@ -115,7 +115,7 @@ def add_to(path: str, bundle: Bundle, joined: Stamp | None) -> Bundle:
 
 
 def both(one: Bundle, other: Bundle) -> Bundle:
-    """Returns all that two bundles of a history have, with the branches of the first.
+    """Return all that two bundles of a history have, with the branches of the first.
 
     A commit whose parents are in one of them has no graft: the other was without, or was made when that let
     go of them.
@@ -137,7 +137,7 @@ def _is_whole(id: bytes, commits: Mapping[bytes, bytes]) -> bool:
 
 @contextmanager
 def _alone(lock: Path) -> Generator[None]:
-    """Lets one at a time in; whoever is killed inside lets the next one in."""
+    """Let one at a time in; whoever is killed inside lets the next one in."""
     while True:
         try:
             descriptor = open_beside(str(lock), str(lock))

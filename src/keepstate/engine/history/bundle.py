@@ -34,7 +34,7 @@ from keepstate.engine.history.record import CommitRecord, id_of, read_record
 from keepstate.errors import CorruptError, InvalidError, UnsupportedError
 from keepstate.values import limits
 from keepstate.values.codec import PLAIN
-from keepstate.values.crowding import refuse_chosen_keys
+from keepstate.values.hash_flooding import refuse_chosen_keys
 from keepstate.values.merkle import reach
 from keepstate.values.refs import Kind, Ref, name_of
 
@@ -63,11 +63,11 @@ class Bundle(msgspec.Struct):
     objects: dict[bytes, tuple[Kind, bytes]] = msgspec.field(default_factory=dict[bytes, tuple[Kind, bytes]])
 
     def verify(self) -> None:
-        """Raises `CorruptError` unless it holds all that its branches and tags lead to."""
+        """Raise `CorruptError` unless it holds all that its branches and tags lead to."""
         self.led_to([head.commit for head in (*self.branches.values(), *self.tags.values())])
 
     def reached(self, commits: Iterable[bytes]) -> set[bytes]:
-        """Returns these commits and all before them."""
+        """Return these commits and all before them."""
         todo = [*commits]
         seen = set(todo)
         while todo:
@@ -77,7 +77,7 @@ class Bundle(msgspec.Struct):
         return seen
 
     def led_to(self, commits: Iterable[bytes], there: Collection[bytes] = ()) -> Bundle:
-        """Returns commits, all before them, and what these hold: without branches and tags.
+        """Return commits, all before them, and what these hold: without branches and tags.
 
         Args:
             commits: The commits.
@@ -135,7 +135,7 @@ def _serve(work: Any, bundle: Bundle, roots: dict[bytes, bytes]) -> None:
 
 
 def admit_target(path: str) -> Path:
-    """Returns where a file is to be.
+    """Return where a file is to be.
 
     Raises:
         InvalidError: Its folder does not exist, or what has its name is neither a file nor a link.
@@ -151,7 +151,7 @@ def admit_target(path: str) -> Path:
 
 
 def write_bundle(bundle: Bundle, path: str) -> None:
-    """Writes a file for its owner alone, whole or not at all.
+    """Write a file for its owner alone, whole or not at all.
 
     One that is there is replaced and keeps its permissions; of a link, the link itself is replaced.
 
@@ -193,7 +193,7 @@ def _lines(bundle: Bundle) -> Iterator[bytes]:
 
 
 def _packed(data: bytes) -> bytes:
-    """Returns the stored form, which keeps to the budget of what is read, whatever compression would save."""
+    """Return the stored form, which keeps to the budget of what is read, whatever compression would save."""
     small = packed(data)
     return small if len(data) <= limits.EXPANSION * len(small) else PLAIN + data
 
@@ -209,7 +209,7 @@ def is_bundle(begin: bytes) -> bool:
 
 
 def read_bundle(path: str) -> Bundle:
-    """Returns the history in a file, verified.
+    """Return the history in a file, verified.
 
     Raises:
         InvalidError: There is no such file, or it is no bundle.
@@ -224,7 +224,7 @@ def read_bundle(path: str) -> Bundle:
 
 
 def bundle_of(data: bytes, path: str) -> Bundle:
-    """Returns the history in the content of a file, verified; raises what `read_bundle` does."""
+    """Return the history in the content of a file, verified; raises what `read_bundle` does."""
     if is_bundle(data) and not data.startswith(_MAGIC):
         raise UnsupportedError(f"{path} is a bundle of a later format; read it with a newer keepstate")
     if not data.startswith(_MAGIC):
@@ -258,7 +258,7 @@ def _read(data: bytes) -> Bundle:
 
 
 def _take(bundle: Bundle, kind: str, first: Any, second: Any = None) -> int:
-    """Takes what a line holds, and returns how many bytes of commits and objects that is."""
+    """Take what a line holds, and return how many bytes of commits and objects that is."""
     match kind:
         case "B":
             bundle.branches[admit_ref_name("branch", first)] = msgspec.convert(second, Head)

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any, Final
 
-from keepstate.engine.documents import MISSING
+from keepstate.engine.documents.documents import MISSING
 from keepstate.engine.history.commits import Commit
-from keepstate.engine.history.loading import Loaded, State, missing
+from keepstate.engine.history.loaded_state import Loaded, State, missing
 from keepstate.engine.history.paths import shown, steps_of
-from keepstate.engine.scope import Scope
+from keepstate.engine.kernel.executor import Executor
 from keepstate.errors import InvalidError, NotFoundError
 
 _PLAIN: Final = frozenset({type(None), bool, int, float, str, bytes})
@@ -25,8 +25,8 @@ class Checkout(Loaded, Mapping[str, Any]):
         commit: The commit.
     """
 
-    def __init__(self, scope: Scope, state: State, commit: Commit) -> None:
-        super().__init__(scope, state)
+    def __init__(self, executor: Executor, state: State, commit: Commit) -> None:
+        super().__init__(executor, state)
         self.commit: Commit = commit
         self._unseen = set(state.values)
         """Keys whose value was made and given to nobody."""
@@ -34,10 +34,10 @@ class Checkout(Loaded, Mapping[str, Any]):
         """Values that only paths lead into; they are given to nobody."""
 
     def __repr__(self) -> str:
-        return f"<Checkout of {self.commit.id[:10]} in {self._scope.name!r}>"
+        return f"<Checkout of {self.commit.id[:10]} in {self._executor.name!r}>"
 
     def __getitem__(self, key: str | tuple[Any, ...]) -> Any:
-        """Returns a copy of the value of a key; with a tuple, of what that path leads to.
+        """Return a copy of the value of a key; with a tuple, of what that path leads to.
 
         To walk a long list take it once, or iterate over it: each `checkout["list"]` is another one.
 
@@ -75,31 +75,31 @@ class Checkout(Loaded, Mapping[str, Any]):
         return len(self._all())
 
     def __setitem__(self, key: str, value: object) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         raise self._read_only()
 
     def __delitem__(self, key: str) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         raise self._read_only()
 
     def update(self, *args: object, **kwargs: object) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         raise self._read_only()
 
     def setdefault(self, key: str, default: object = None) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         raise self._read_only()
 
     def pop(self, key: str, default: object = None) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         raise self._read_only()
 
     def popitem(self) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         raise self._read_only()
 
     def clear(self) -> None:
-        """Raises: a commit never changes."""
+        """Raise: a commit never changes."""
         raise self._read_only()
 
     def _read_only(self) -> InvalidError:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from keepstate.engine.history.paths import Steps, shown
 from keepstate.engine.history.record import CommitRecord
-from keepstate.engine.times import moment_of
+from keepstate.engine.kernel.times import moment_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Commit:
     classes: tuple[str, ...] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """Returns it as plain values, the time as ISO 8601."""
+        """Return it as plain values, the time as ISO 8601."""
         return {
             "id": self.id,
             "number": self.number,
@@ -72,8 +72,8 @@ class Difference:
 
     def __str__(self) -> str:
         sign = {"added": "+", "removed": "-"}.get(self.kind, "~")
-        order = " (order of keys)" if self.kind == "reordered" else ""
-        return f"{sign} {shown(self.path)}{order}"
+        request = " (order of keys)" if self.kind == "reordered" else ""
+        return f"{sign} {shown(self.path)}{request}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class Pruned:
 def commit_of(
     id: bytes, record: CommitRecord, number: int | None = None, branch: str | None = None
 ) -> Commit:
-    """Returns what is told of a stored commit."""
+    """Return what is told of a stored commit."""
     return Commit(
         id.hex(),
         number,

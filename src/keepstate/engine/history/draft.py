@@ -5,30 +5,30 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, MutableMapping, Sequence
 from typing import Any, Final
 
-from keepstate.engine.documents import MISSING
-from keepstate.engine.history.bringing import brought
-from keepstate.engine.history.commits import Commit, commit_of
-from keepstate.engine.history.committing import (
+from keepstate.engine.documents.documents import MISSING
+from keepstate.engine.history.commit_request import (
+    CommitRequest,
+    CommitResult,
     OnConflict,
-    Order,
-    Outcome,
     admit_order,
     commit_onto,
     commit_turn,
 )
-from keepstate.engine.history.ledger import Ledger
-from keepstate.engine.history.loading import Loaded, State, missing
-from keepstate.engine.history.merging import MergeRules
+from keepstate.engine.history.commits import Commit, commit_of
+from keepstate.engine.history.in_place import brought
+from keepstate.engine.history.loaded_state import Loaded, State, missing
+from keepstate.engine.history.merge import MergeRules
 from keepstate.engine.history.paths import CODEC
-from keepstate.engine.scope import Scope
-from keepstate.engine.turns import Turns
-from keepstate.engine.unit import Unit
+from keepstate.engine.history.session import HistorySession
+from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.fifo_lock import FifoLock
+from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import InvalidError
 from keepstate.values.codec import STATES, Codec, canonical
-from keepstate.values.comparing import compared
+from keepstate.values.comparison import compared
 from keepstate.values.contents import open_contents, replanted, whole
 from keepstate.values.diff import unlike_keys
-from keepstate.values.merkle import Planted, gather
+from keepstate.values.merkle import MerkleValue, gather
 from keepstate.values.patch import Edits, edited
 from keepstate.values.refs import Fetching, together
 
@@ -49,24 +49,24 @@ class Draft(Loaded, MutableMapping[str, Any]):
 
     base: Commit | None
 
-    def __init__(self, scope: Scope, state: State, branch: str, base: Commit | None) -> None:
-        super().__init__(scope, state)
+    def __init__(self, executor: Executor, state: State, branch: str, base: Commit | None) -> None:
+        super().__init__(executor, state)
         self.branch: str = branch
         self.base = base
         # What each loaded value was encoded as when it was loaded or committed.
         self._bases: dict[str, bytes] = {}
-        self._codec = scope.home.states
-        self._turns = Turns(scope.runner)
+        self._codec = executor.home.states
+        self._turns = FifoLock(executor.runner)
         self._keep(state.values)
 
     def __repr__(self) -> str:
         at = self.base.id[:10] if self.base else "nothing"
-        return f"<Draft of {self.branch!r} on {at} in {self._scope.name!r}>"
+        return f"<Draft of {self.branch!r} on {at} in {self._executor.name!r}>"
 
     # ---- a mapping
 
     def __getitem__(self, key: str) -> Any:
-        """Returns the value of a key, the same object each time.
+        """Return the value of a key, the same object each time.
 
         Raises:
             NotFoundError: There is none.
@@ -78,14 +78,14 @@ class Draft(Loaded, MutableMapping[str, Any]):
         return value
 
     def __setitem__(self, key: str, value: object) -> None:
-        """Sets a key; what it had before need not be loaded."""
+        """Set a key; what it had before need not be loaded."""
         if not isinstance(key, str):  # pyright: ignore[reportUnnecessaryIsInstance]
             raise InvalidError(f"{key!r} is no key of a state; give a str")
         self._state.gone.discard(key)
         self._state.values[key] = value
 
     def __delitem__(self, key: str) -> None:
-        """Removes a key.
+        """Remove a key.
 
         Raises:
             NotFoundError: There is none.
@@ -112,7 +112,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
         on_conflict: OnConflict = "raise",
         rules: MergeRules | None = None,
     ) -> Commit:
-        """Commits the state, and returns the commit that the branch is on now; the draft goes on from there.
+        """Commit the state, and return the commit that the branch is on now; the draft goes on from there.
 
         Each call makes a commit, also if nothing was changed: the moment was asked for. Calls at once take
         turns.
@@ -130,25 +130,25 @@ class Draft(Loaded, MutableMapping[str, Any]):
             MergeConflictError: Both sides changed the same, and no rule decides.
             InvalidError: A value would not come back equal; its path is named. Nothing was committed.
         """
-        order = admit_order(self._scope, self.branch, message, author, on_conflict, rules)
-        return await self._turns.run(lambda: self._commit(order))
+        request = admit_order(self._executor, self.branch, message, author, on_conflict, rules)
+        return await self._turns.run(lambda: self._commit(request))
 
-    async def _commit(self, order: Order) -> Commit:
+    async def _commit(self, request: CommitRequest) -> Commit:
         encodings = self._encodings()
         # Told before anything is waited for: what is changed meanwhile belongs to the next commit.
         edits, gone = self._edits(encodings), [canonical(key) for key in self._state.gone]
 
-        async def work(unit: Unit) -> tuple[Outcome, dict[str, Any]]:
-            ledger = await self._state.ledger(unit)
-            state = await ledger.serve(edited_state(self._state.root, edits, gone))
-            outcome = await commit_onto(ledger, order, self._state.id, state)
-            return outcome, await self._merged(ledger, outcome)
+        async def work(unit: Unit) -> tuple[CommitResult, dict[str, Any]]:
+            session = await self._state.session(unit)
+            state = await session.serve(edited_state(self._state.root, edits, gone))
+            outcome = await commit_onto(session, request, self._state.id, state)
+            return outcome, await self._merged(session, outcome)
 
-        if order.on_conflict == "merge":
-            (outcome, others), _ = await self._scope.in_turn(commit_turn(order.branch), work)
+        if request.on_conflict == "merge":
+            (outcome, others), _ = await self._executor.serialized(commit_turn(request.branch), work)
         else:
-            (outcome, others), _ = await self._scope.run(work, attempts=1)
-        self._scope.unless_applied(self._standing())
+            (outcome, others), _ = await self._executor.run(work, attempts=1)
+        self._executor.unless_applied(self._standing())
         self._go_on(outcome, encodings, others)
         self.base = commit_of(outcome.id, outcome.record, outcome.number, self.branch)
         return self.base
@@ -160,7 +160,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
         }
 
     def _edits(self, encodings: dict[str, bytes]) -> Edits:
-        """Returns what was changed, but for what was removed."""
+        """Return what was changed, but for what was removed."""
         edits = Edits()
         for key, encoding in encodings.items():
             step, before = canonical(key), self._bases.get(key)
@@ -173,25 +173,25 @@ class Draft(Loaded, MutableMapping[str, Any]):
             edits.order = [canonical(key) for key in self._state.values]
         return edits
 
-    async def _merged(self, ledger: Ledger, outcome: Outcome) -> dict[str, Any]:
-        """Returns what others changed of the keys that are loaded, `MISSING` for what they removed."""
+    async def _merged(self, session: HistorySession, outcome: CommitResult) -> dict[str, Any]:
+        """Return what others changed of the keys that are loaded, `MISSING` for what they removed."""
         if outcome.own_root == outcome.record.root:
             return {}
-        mine, now = await ledger.serve(
+        mine, now = await session.serve(
             together([open_contents(outcome.own_root), open_contents(outcome.record.root)])
         )
         others: dict[str, Any] = {}
-        for was, entry in await ledger.serve(unlike_keys(mine, now)):
+        for was, entry in await session.serve(unlike_keys(mine, now)):
             step = was.key if was is not None else entry.key if entry is not None else b""
             key = CODEC.assemble(step, {})
             others[key] = MISSING
             if entry is not None and (key in self._state.values or self._state.is_whole):
-                encodings = await ledger.serve(whole([entry]))
-                others[key] = self._codec.assemble(encodings[0], await ledger.serve(gather(encodings)))
+                encodings = await session.serve(whole([entry]))
+                others[key] = self._codec.assemble(encodings[0], await session.serve(gather(encodings)))
         return others
 
     def _standing(self) -> Callable[[], None]:
-        """Returns what lets the draft stand again where it stands now; its values are left as they are."""
+        """Return what lets the draft stand again where it stands now; its values are left as they are."""
         id, root, base, bases = self._state.id, self._state.root, self.base, self._bases
 
         def stand() -> None:
@@ -199,8 +199,8 @@ class Draft(Loaded, MutableMapping[str, Any]):
 
         return stand
 
-    def _go_on(self, outcome: Outcome, encodings: dict[str, bytes], others: dict[str, Any]) -> None:
-        """Stands on the new commit from now on."""
+    def _go_on(self, outcome: CommitResult, encodings: dict[str, bytes], others: dict[str, Any]) -> None:
+        """Stand on the new commit from now on."""
         state = self._state
         state.id, state.root = outcome.id, outcome.record.root
         self._bases = encodings
@@ -219,8 +219,8 @@ class Draft(Loaded, MutableMapping[str, Any]):
         self._bases |= {key: self._codec.canonical_long(value) for key, value in loaded.items()}
 
 
-def edited_state(root: bytes, edits: Edits, gone: Sequence[bytes]) -> Fetching[Planted]:
-    """Returns a state as changed, without those of some keys that it has."""
+def edited_state(root: bytes, edits: Edits, gone: Sequence[bytes]) -> Fetching[MerkleValue]:
+    """Return a state as changed, without those of some keys that it has."""
     contents = yield from open_contents(root)
     there = yield from together([contents.find(step) for step in gone])
     edits.removed = {step for step, entry in zip(gone, there, strict=True) if entry is not None}
@@ -228,7 +228,7 @@ def edited_state(root: bytes, edits: Edits, gone: Sequence[bytes]) -> Fetching[P
 
 
 def encoded(key: str, value: Any, codec: Codec = STATES, *, is_long: bool = False) -> bytes:
-    """Returns the encoding of a key's value; what cannot be stored is named by its whole path.
+    """Return the encoding of a key's value; what cannot be stored is named by its whole path.
 
     Args:
         key: The key.

@@ -11,10 +11,10 @@ from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
-from keepstate.engine import layout
-from keepstate.engine.describing import describe
-from keepstate.engine.stored import damaged, opened
-from keepstate.engine.unit import Unit
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.key_text import describe
+from keepstate.engine.kernel.stored import damaged, opened
+from keepstate.engine.kernel.unit import Unit
 
 _CHECKSUM_BYTES: Final = 8
 
@@ -37,18 +37,18 @@ Grafts: TypeAlias = dict[bytes, Graft]
 
 
 async def read_grafts(unit: Unit) -> Grafts:
-    """Returns all grafts by commit; the unit's batch applies only if they are still the same."""
+    """Return all grafts by commit; the unit's batch applies only if they are still the same."""
     entry = await unit.get(layout.GRAFTS)
     return {} if entry is None else decoded(await unit.value(entry))
 
 
 def put_grafts(unit: Unit, grafts: Grafts) -> None:
-    """Writes all grafts."""
+    """Write all grafts."""
     unit.put(layout.GRAFTS, encoded(grafts))
 
 
 def encoded(grafts: Grafts) -> bytes:
-    """Returns grafts as they are stored.
+    """Return grafts as they are stored.
 
     Their checksum stands behind them: a value that begins with one may begin like a value that is in parts.
     """
@@ -57,7 +57,7 @@ def encoded(grafts: Grafts) -> bytes:
 
 
 def decoded(stored: bytes) -> Grafts:
-    """Returns grafts as they are stored; nothing else would tell that one of them is another."""
+    """Return grafts as they are stored; nothing else would tell that one of them is another."""
     place = describe(layout.GRAFTS)
     told = stored[:-_CHECKSUM_BYTES]
     if stored[-_CHECKSUM_BYTES:] != _checksum(told):

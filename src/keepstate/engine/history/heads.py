@@ -8,11 +8,11 @@ from typing import Annotated, Final
 
 import msgspec
 
-from keepstate.engine import layout
-from keepstate.engine.admission import admit_text
-from keepstate.engine.describing import describe
-from keepstate.engine.stored import opened
-from keepstate.engine.unit import Unit
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.arguments import admit_text
+from keepstate.engine.kernel.key_text import describe
+from keepstate.engine.kernel.stored import opened
+from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values.digest import DIGEST_SIZE
 
@@ -30,7 +30,7 @@ class Head(msgspec.Struct, array_like=True, frozen=True):
 
 
 def admit_ref_name(what: str, name: object) -> str:
-    """Returns the name of a branch or tag.
+    """Return the name of a branch or tag.
 
     Raises:
         InvalidError: It cannot be told from what else may stand for a commit, or is too long.
@@ -52,13 +52,13 @@ def is_whole_id(text: str) -> bool:
 
 
 async def read_head(unit: Unit, part: bytes, name: str) -> Head | None:
-    """Returns where a branch or tag stands; the unit's batch applies only if it still does."""
+    """Return where a branch or tag stands; the unit's batch applies only if it still does."""
     entry = await unit.get(layout.named_key(part, name))
     return None if entry is None else head_of(entry.key, entry.value)
 
 
 def head_of(key: bytes, stored: bytes) -> Head:
-    """Returns where a branch or tag stands by what is stored under its key.
+    """Return where a branch or tag stands by what is stored under its key.
 
     Raises:
         CorruptError: Nobody wrote it.
@@ -70,12 +70,12 @@ def head_of(key: bytes, stored: bytes) -> Head:
 
 
 def put_head(unit: Unit, part: bytes, name: str, head: Head) -> None:
-    """Puts a branch or tag on a commit."""
+    """Put a branch or tag on a commit."""
     unit.put(layout.named_key(part, name), msgspec.msgpack.encode(head))
 
 
 async def heads(unit: Unit, part: bytes) -> AsyncIterator[tuple[str, Head]]:
-    """Yields all branches, or all tags, as they stand while they are read; nothing is checked.
+    """Yield all branches, or all tags, as they stand while they are read; nothing is checked.
 
     Those that the unit itself has written come first.
     """

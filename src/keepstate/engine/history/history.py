@@ -6,12 +6,18 @@ from collections.abc import AsyncIterator, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from keepstate.engine import layout
-from keepstate.engine.admission import admit_instance, admit_message
-from keepstate.engine.history import comparing, naming
+from keepstate.engine.history import difference, ref_names
 from keepstate.engine.history.ancestry import Walk, is_ancestor, merge_bases
-from keepstate.engine.history.blaming import blame
+from keepstate.engine.history.blame import blame
 from keepstate.engine.history.checkout import Checkout
+from keepstate.engine.history.commit_request import (
+    CommitRequest,
+    CommitResult,
+    OnConflict,
+    admit_order,
+    commit_onto,
+    join,
+)
 from keepstate.engine.history.commits import (
     Blame,
     Branch,
@@ -20,30 +26,24 @@ from keepstate.engine.history.commits import (
     Tag,
     commit_of,
 )
-from keepstate.engine.history.committing import (
-    OnConflict,
-    Order,
-    Outcome,
-    admit_order,
-    commit_onto,
-    join,
-)
 from keepstate.engine.history.draft import Draft
 from keepstate.engine.history.heads import MAIN, Head, admit_ref_name
-from keepstate.engine.history.ledger import Ledger
-from keepstate.engine.history.loading import Load, State, admit_load
-from keepstate.engine.history.merging import MergeRules, merged, reverted
+from keepstate.engine.history.loaded_state import Load, State, admit_load
+from keepstate.engine.history.maintenance import Upkeep
+from keepstate.engine.history.merge import MergeRules, merged, reverted
 from keepstate.engine.history.paths import Path, Steps, shown, steps_of
 from keepstate.engine.history.record import EMPTY_STATE
+from keepstate.engine.history.recording.rollback import put_back
 from keepstate.engine.history.revisions import Revision, find_commit, held
-from keepstate.engine.history.sharing import taken_out
-from keepstate.engine.history.upkeep import Upkeep
-from keepstate.engine.history.writing import Appending, planted
-from keepstate.engine.recording.returning import put_back
-from keepstate.engine.scope import Scope
+from keepstate.engine.history.session import HistorySession
+from keepstate.engine.history.state_encoding import Appending, planted
+from keepstate.engine.history.transfer import taken_out
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.arguments import admit_instance, admit_message
+from keepstate.engine.kernel.executor import Executor
 from keepstate.errors import InvalidError
 from keepstate.values import limits
-from keepstate.values.merkle import Planted
+from keepstate.values.merkle import MerkleValue
 
 T = TypeVar("T")
 
@@ -59,12 +59,12 @@ class History(Upkeep):
     beginning, `main~3`, `main#37`, a time or a `Commit` will do.
     """
 
-    def __init__(self, scope: Scope) -> None:
-        super().__init__(scope)
+    def __init__(self, executor: Executor) -> None:
+        super().__init__(executor)
         self._appending = Appending()
 
     def __repr__(self) -> str:
-        return f"<History of {self._scope.name!r}>"
+        return f"<History of {self._executor.name!r}>"
 
     # ---- committing
 
@@ -79,7 +79,7 @@ class History(Upkeep):
         on_conflict: OnConflict = "raise",
         rules: MergeRules | None = None,
     ) -> Commit:
-        """Commits a whole state to a branch, which is made if it is not there.
+        """Commit a whole state to a branch, which is made if it is not there.
 
         Without `expected_head` the state stands in place of whatever the branch has. To change a state that
         others change as well, `begin` a draft.
@@ -98,28 +98,30 @@ class History(Upkeep):
             MergeConflictError: Both sides changed the same, and no rule decides.
             InvalidError: A value would not come back equal; its path is named.
         """
-        order = admit_order(self._scope, branch, message, author, on_conflict, rules)
+        request = admit_order(self._executor, branch, message, author, on_conflict, rules)
         if on_conflict == "merge" and expected_head is None:
             raise InvalidError("merging needs `expected_head`, the commit that the state was made from")
         whole = _admitted(state)
 
-        async def work(ledger: Ledger) -> Outcome:
-            base = await self._base(ledger, order.branch, expected_head)
-            root = (await ledger.record(base)).root if base else EMPTY_STATE
-            return await commit_onto(ledger, order, base, await planted(ledger, root, whole))
+        async def work(session: HistorySession) -> CommitResult:
+            base = await self._base(session, request.branch, expected_head)
+            root = (await session.record(base)).root if base else EMPTY_STATE
+            return await commit_onto(session, request, base, await planted(session, root, whole))
 
-        return await self._moved(work, order, once=expected_head is not None and on_conflict == "raise")
+        return await self._moved(work, request, once=expected_head is not None and on_conflict == "raise")
 
-    async def _base(self, ledger: Ledger, branch: str, expected: str | Commit | None) -> bytes | None:
+    async def _base(
+        self, session: HistorySession, branch: str, expected: str | Commit | None
+    ) -> bytes | None:
         if expected is None:
-            head = await ledger.branch(branch)
+            head = await session.branch(branch)
             return head.commit if head else None
-        return (await find_commit(ledger, expected)).id if expected != "" else None
+        return (await find_commit(session, expected)).id if expected != "" else None
 
     async def append(
         self, path: Path, *items: object, branch: str = MAIN, message: str = "", author: str | None = None
     ) -> Commit:
-        """Commits items at the end of a list, whoever else appends; costs the same however long the list is.
+        """Commit items at the end of a list, whoever else appends; costs the same however long the list is.
 
         Args:
             path: Where the list is; a key that is not there becomes a list.
@@ -132,20 +134,20 @@ class History(Upkeep):
             InvalidError: There is no list at the path.
             NotFoundError: What should hold the list is not there.
         """
-        order = admit_order(self._scope, branch, message, author)
+        request = admit_order(self._executor, branch, message, author)
         steps = steps_of(path)
-        new = [_planted(self._scope, steps, place, item) for place, item in enumerate(items)]
+        new = [_planted(self._executor, steps, place, item) for place, item in enumerate(items)]
 
-        async def work(ledger: Ledger) -> Outcome:
-            base = await self._base(ledger, order.branch, None)
-            root = (await ledger.record(base)).root if base else EMPTY_STATE
-            state = await ledger.serve(self._appending.appended(root, steps, new))
-            return await commit_onto(ledger, order, base, state)
+        async def work(session: HistorySession) -> CommitResult:
+            base = await self._base(session, request.branch, None)
+            root = (await session.record(base)).root if base else EMPTY_STATE
+            state = await session.serve(self._appending.appended(root, steps, new))
+            return await commit_onto(session, request, base, state)
 
-        return await self._moved(work, order)
+        return await self._moved(work, request)
 
     async def begin(self, branch: str = MAIN, *, load: Load = True) -> Draft:
-        """Returns a draft of a branch's next state.
+        """Return a draft of a branch's next state.
 
         Args:
             branch: The branch; if it is not there, the draft is empty and its commit makes it.
@@ -153,24 +155,24 @@ class History(Upkeep):
         """
         name, load = admit_ref_name("branch", branch), admit_load(load)
 
-        async def work(ledger: Ledger) -> Draft:
-            head = await ledger.branch(name)
+        async def work(session: HistorySession) -> Draft:
+            head = await session.branch(name)
             if head is None:
-                state, base = State(self._scope, self._records, None, EMPTY_STATE), None
+                state, base = State(self._executor, self._records, None, EMPTY_STATE), None
                 state.is_whole = True
             else:
-                record = await ledger.record(head.commit)
-                state = State(self._scope, self._records, head.commit, record.root)
+                record = await session.record(head.commit)
+                state = State(self._executor, self._records, head.commit, record.root)
                 base = commit_of(head.commit, record, head.number, name)
-                await state.load(ledger, load)
-            return Draft(self._scope, state, name, base)
+                await state.load(session, load)
+            return Draft(self._executor, state, name, base)
 
         return await self._run(work)
 
     # ---- reading
 
     async def checkout(self, ref: Revision = MAIN, *, load: Load = True) -> Checkout:
-        """Returns the state of a commit.
+        """Return the state of a commit.
 
         Args:
             ref: The commit.
@@ -181,27 +183,32 @@ class History(Upkeep):
         """
         load = admit_load(load)
 
-        async def work(ledger: Ledger) -> Checkout:
-            found = await find_commit(ledger, ref)
+        async def work(session: HistorySession) -> Checkout:
+            found = await find_commit(session, ref)
             state = State(
-                self._scope, self._records, found.id, found.record.root, archive=self._archive, is_shared=True
+                self._executor,
+                self._records,
+                found.id,
+                found.record.root,
+                archive=self._archive,
+                is_shared=True,
             )
-            await state.load(ledger, load)
-            return Checkout(self._scope, state, found.told())
+            await state.load(session, load)
+            return Checkout(self._executor, state, found.told())
 
         return await self._look(work)
 
     async def find(self, ref: Revision = MAIN) -> Commit:
-        """Returns the commit that something stands for.
+        """Return the commit that something stands for.
 
         Raises:
             NotFoundError: There is no such commit.
             InvalidError: It stands for none, or for more than one.
         """
-        return (await self._look(lambda ledger: find_commit(ledger, ref))).told()
+        return (await self._look(lambda session: find_commit(session, ref))).told()
 
     async def log(self, ref: Revision = MAIN, *, limit: int | None = None) -> AsyncIterator[Commit]:
-        """Yields a commit and all before it, those of merged branches too; each before its parents.
+        """Yield a commit and all before it, those of merged branches too; each before its parents.
 
         Args:
             ref: The commit.
@@ -209,7 +216,7 @@ class History(Upkeep):
         """
         if limit is not None:
             limits.admit_count("limit", limit)
-        found = await self._look(lambda ledger: find_commit(ledger, ref))
+        found = await self._look(lambda session: find_commit(session, ref))
         walk = Walk(found.id, found.number if found.branch else None)
         while limit is None or limit > 0:
             count = _PAGE if limit is None else min(limit, _PAGE)
@@ -221,16 +228,16 @@ class History(Upkeep):
             limit = None if limit is None else limit - count
 
     async def diff(self, a: Revision, b: Revision) -> list[Difference]:
-        """Returns what leads from one commit's state to another's, reading only what differs."""
+        """Return what leads from one commit's state to another's, reading only what differs."""
 
-        async def work(ledger: Ledger) -> list[Difference]:
-            old, new = await find_commit(ledger, a), await find_commit(ledger, b)
-            return await comparing.differences(ledger, old.record.root, new.record.root)
+        async def work(session: HistorySession) -> list[Difference]:
+            old, new = await find_commit(session, a), await find_commit(session, b)
+            return await difference.differences(session, old.record.root, new.record.root)
 
         return await self._look(work)
 
     async def blame(self, path: Path, ref: Revision = MAIN) -> Blame:
-        """Returns the commit that gave what lies at a path its value; an item is followed through its list.
+        """Return the commit that gave what lies at a path its value; an item is followed through its list.
 
         Args:
             path: A key of the state, or a tuple of keys and places. A text that is not a key may be a path as
@@ -242,14 +249,14 @@ class History(Upkeep):
         """
         steps_of(path)  # a wrong one is refused before anything is read
 
-        async def work(ledger: Ledger) -> Blame:
-            found, is_exact = await blame(ledger, await find_commit(ledger, ref), path)
+        async def work(session: HistorySession) -> Blame:
+            found, is_exact = await blame(session, await find_commit(session, ref), path)
             return Blame(found.told(), is_exact)
 
         return await self._look(work)
 
     async def fork(self, to: History) -> int:
-        """Copies the whole history to that of another space, in any store, and returns its commits.
+        """Copy the whole history to that of another space, in any store, and return its commits.
 
         Outside a transaction one of more than 500 branches and tags takes several batches, `main` comes with
         the last, and a call that was interrupted is made again to go on.
@@ -258,7 +265,7 @@ class History(Upkeep):
             AlreadyExistsError: A branch or tag of the same name stands on another commit there.
         """
         admit_instance("to", to, History)
-        self._scope.refuse_inside("forking a history")
+        self._executor.refuse_inside("forking a history")
         bundle = await self._run(taken_out)
         return await to._bring_in(bundle)
 
@@ -273,7 +280,7 @@ class History(Upkeep):
         message: str = "",
         author: str | None = None,
     ) -> Commit:
-        """Commits to a branch what another commit has changed since both were one.
+        """Commit to a branch what another commit has changed since both were one.
 
         Args:
             source: The commit to merge.
@@ -288,29 +295,29 @@ class History(Upkeep):
         Raises:
             MergeConflictError: Both changed the same and no rule decides; nothing was committed.
         """
-        order = admit_order(
-            self._scope, into, admit_message(message) or f"merge {_shown(source)}", author, "merge", rules
+        request = admit_order(
+            self._executor, into, admit_message(message) or f"merge {_shown(source)}", author, "merge", rules
         )
 
-        async def work(ledger: Ledger) -> Outcome:
-            head = await ledger.there(order.branch)
-            other = await held(ledger, await find_commit(ledger, source))
-            record = await ledger.record(head.commit)
-            if await is_ancestor(ledger, other.id, head.commit):
-                return Outcome(head.commit, record, head.number, record.root)
-            made = await merged(ledger, head.commit, other.id, rules)
-            state = Planted(made.encoding, made.objects)
-            return await join(ledger, order, head, (other.id, other.record), state)
+        async def work(session: HistorySession) -> CommitResult:
+            head = await session.there(request.branch)
+            other = await held(session, await find_commit(session, source))
+            record = await session.record(head.commit)
+            if await is_ancestor(session, other.id, head.commit):
+                return CommitResult(head.commit, record, head.number, record.root)
+            made = await merged(session, head.commit, other.id, rules)
+            state = MerkleValue(made.encoding, made.objects)
+            return await join(session, request, head, (other.id, other.record), state)
 
-        return await self._moved(work, order)
+        return await self._moved(work, request)
 
     async def merge_base(self, a: Revision, b: Revision) -> Commit | None:
-        """Returns the latest commit that both descend from, one of them if there are several, or None."""
+        """Return the latest commit that both descend from, one of them if there are several, or None."""
 
-        async def work(ledger: Ledger) -> Commit | None:
-            one, other = await find_commit(ledger, a), await find_commit(ledger, b)
-            bases = await merge_bases(ledger, one.id, other.id)
-            return commit_of(bases[0], await ledger.record(bases[0])) if bases else None
+        async def work(session: HistorySession) -> Commit | None:
+            one, other = await find_commit(session, a), await find_commit(session, b)
+            bases = await merge_bases(session, one.id, other.id)
+            return commit_of(bases[0], await session.record(bases[0])) if bases else None
 
         return await self._run(work)
 
@@ -323,7 +330,7 @@ class History(Upkeep):
         message: str = "",
         author: str | None = None,
     ) -> Commit:
-        """Commits an earlier state to a branch again; nothing is erased.
+        """Commit an earlier state to a branch again; nothing is erased.
 
         On `main` of a recorded space the documents are put back as they were, in the batch of the commit; if
         all of them are so already, nothing is committed.
@@ -342,23 +349,27 @@ class History(Upkeep):
             raise InvalidError("a rollback needs either `to` or `steps`")
         if steps is not None:
             limits.admit_count("steps", steps)
-        order = admit_order(self._scope, branch, message, author)
-        target: Revision = f"{order.branch}~{steps}" if to is None else to
+        request = admit_order(self._executor, branch, message, author)
+        target: Revision = f"{request.branch}~{steps}" if to is None else to
 
-        async def work(ledger: Ledger) -> Outcome:
-            head = await ledger.there(order.branch)
-            found = await held(ledger, await find_commit(ledger, target))
-            text = order.message or f"roll back to {found.id.hex()[:10]}"
-            own = Order(order.branch, order.author, text, order.nonce, classes=found.record.classes)
-            roots = Planted(found.record.root, found.record.roots())
-            return await self._back(ledger, own, head, roots)
+        async def work(session: HistorySession) -> CommitResult:
+            head = await session.there(request.branch)
+            found = await held(session, await find_commit(session, target))
+            text = request.message or f"roll back to {found.id.hex()[:10]}"
+            own = CommitRequest(
+                request.branch, request.author, text, request.nonce, classes=found.record.classes
+            )
+            roots = MerkleValue(found.record.root, found.record.roots())
+            return await self._back(session, own, head, roots)
 
-        return await self._moved(work, order)
+        return await self._moved(work, request)
 
-    async def _back(self, ledger: Ledger, order: Order, head: Head, state: Planted) -> Outcome:
-        if order.branch == MAIN and await ledger.is_recorded():
-            return await put_back(self._scope, ledger, order, head, state)
-        return await commit_onto(ledger, order, head.commit, state)
+    async def _back(
+        self, session: HistorySession, request: CommitRequest, head: Head, state: MerkleValue
+    ) -> CommitResult:
+        if request.branch == MAIN and await session.is_recorded():
+            return await put_back(self._executor, session, request, head, state)
+        return await commit_onto(session, request, head.commit, state)
 
     async def revert(
         self,
@@ -369,7 +380,7 @@ class History(Upkeep):
         message: str = "",
         author: str | None = None,
     ) -> Commit:
-        """Commits to a branch the undoing of what one commit changed, and keeps what came after.
+        """Commit to a branch the undoing of what one commit changed, and keep what came after.
 
         On `main` of a recorded space it is undone in the documents, as by `rollback`.
 
@@ -377,22 +388,22 @@ class History(Upkeep):
             MergeConflictError: What it changed was changed again since, and no rule decides.
             NotFoundError: The commit is not one of the branch.
         """
-        order = admit_order(
-            self._scope, branch, admit_message(message) or f"revert {_shown(ref)}", author, "raise", rules
+        request = admit_order(
+            self._executor, branch, admit_message(message) or f"revert {_shown(ref)}", author, "raise", rules
         )
 
-        async def work(ledger: Ledger) -> Outcome:
-            head = await ledger.there(order.branch)
-            found = await find_commit(ledger, ref)
-            state = await reverted(ledger, head.commit, found.id, rules)
-            return await self._back(ledger, order, head, state)
+        async def work(session: HistorySession) -> CommitResult:
+            head = await session.there(request.branch)
+            found = await find_commit(session, ref)
+            state = await reverted(session, head.commit, found.id, rules)
+            return await self._back(session, request, head, state)
 
-        return await self._moved(work, order)
+        return await self._moved(work, request)
 
     # ---- branches and tags
 
     async def branch(self, name: str, at: Revision = MAIN) -> Branch:
-        """Makes a branch that begins at a commit.
+        """Make a branch that begins at a commit.
 
         Raises:
             AlreadyExistsError: There is one of this name.
@@ -400,19 +411,19 @@ class History(Upkeep):
         """
         admitted = admit_ref_name("name", name)
 
-        async def work(ledger: Ledger) -> Branch:
-            head = await naming.name_commit(ledger, layout.BRANCHES, admitted, at)
+        async def work(session: HistorySession) -> Branch:
+            head = await ref_names.name_commit(session, layout.BRANCHES, admitted, at)
             return Branch(admitted, head.commit.hex(), head.number)
 
         return await self._run(work)
 
     async def branches(self) -> AsyncIterator[Branch]:
-        """Yields all branches by name."""
-        for name, head in await self._run(lambda ledger: naming.named(ledger, layout.BRANCHES)):
+        """Yield all branches by name."""
+        for name, head in await self._run(lambda session: ref_names.named(session, layout.BRANCHES)):
             yield Branch(name, head.commit.hex(), head.number)
 
     async def delete_branch(self, name: str) -> bool:
-        """Removes a branch, and returns whether it existed; what no other leads to will be collected.
+        """Remove a branch, and return whether it existed; what no other leads to will be collected.
 
         Raises:
             InvalidError: It is `main` of a recorded space; `ks.drop` is what ends a record.
@@ -420,7 +431,7 @@ class History(Upkeep):
         return await self._forget(layout.BRANCHES, name)
 
     async def tag(self, name: str, at: Revision = MAIN) -> Tag:
-        """Gives a commit a name that stays on it.
+        """Give a commit a name that stays on it.
 
         Raises:
             AlreadyExistsError: There is one of this name.
@@ -428,38 +439,38 @@ class History(Upkeep):
         """
         admitted = admit_ref_name("name", name)
 
-        async def work(ledger: Ledger) -> Tag:
-            head = await naming.name_commit(ledger, layout.TAGS, admitted, at)
+        async def work(session: HistorySession) -> Tag:
+            head = await ref_names.name_commit(session, layout.TAGS, admitted, at)
             return Tag(admitted, head.commit.hex())
 
         return await self._run(work)
 
     async def tags(self) -> AsyncIterator[Tag]:
-        """Yields all tags by name."""
-        for name, head in await self._run(lambda ledger: naming.named(ledger, layout.TAGS)):
+        """Yield all tags by name."""
+        for name, head in await self._run(lambda session: ref_names.named(session, layout.TAGS)):
             yield Tag(name, head.commit.hex())
 
     async def delete_tag(self, name: str) -> bool:
-        """Removes a tag, and returns whether it existed."""
+        """Remove a tag, and return whether it existed."""
         return await self._forget(layout.TAGS, name)
 
     async def _forget(self, part: bytes, name: str) -> bool:
         key = layout.named_key(part, admit_ref_name("name", name))
 
-        async def work(ledger: Ledger) -> bool:
-            existed = await ledger.unit.get(key) is not None
+        async def work(session: HistorySession) -> bool:
+            existed = await session.unit.get(key) is not None
             if existed and part is layout.BRANCHES:
-                await ledger.refuse_recorded(name)
+                await session.refuse_recorded(name)
             if existed:
-                ledger.unit.delete(key)
+                session.unit.delete(key)
             return existed
 
         return await self._run(work)
 
 
-def _planted(scope: Scope, steps: Steps, place: int, item: object) -> Planted:
+def _planted(executor: Executor, steps: Steps, place: int, item: object) -> MerkleValue:
     try:
-        return scope.home.states.plant(item)
+        return executor.home.states.to_merkle(item)
     except InvalidError as error:
         raise InvalidError(
             f"item {place} of what is appended to {shown(steps)} cannot be stored: {error}", path=error.path

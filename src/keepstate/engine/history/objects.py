@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
 from keepstate._runner import reentrant_lock
-from keepstate.engine import layout
-from keepstate.engine.content_names import keyed_name
 from keepstate.engine.history.record import CommitRecord
-from keepstate.engine.stored import damaged
-from keepstate.engine.unit import Unit
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.content_names import keyed_name
+from keepstate.engine.kernel.stored import damaged
+from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, KeepstateError, PrunedError
 from keepstate.values import limits
 from keepstate.values.codec import COMPRESSED, PLAIN, body_of
 from keepstate.values.compression import compress
 from keepstate.values.merkle import admit_object
 from keepstate.values.refs import Fetching, Ref
-
-if TYPE_CHECKING:
-    from keepstate.engine.history.archive import Archive
 
 T = TypeVar("T")
 
@@ -38,7 +35,7 @@ class Objects(Protocol):
     """Where objects are kept."""
 
     async def get(self, refs: Collection[Ref]) -> Mapping[bytes, bytes]:
-        """Returns objects by name.
+        """Return objects by name.
 
         Raises:
             CorruptError: One is missing.
@@ -46,21 +43,29 @@ class Objects(Protocol):
         ...
 
     def put(self, name: bytes, encoding: bytes) -> None:
-        """Writes an object, also if it is there already: a collector may be about to take it."""
+        """Write an object, also if it is there already: a collector may be about to take it."""
+        ...
+
+
+class ArchivedObjects(Protocol):
+    """Objects that were moved out of the space; `engine.history.archive` reads them from a file."""
+
+    async def object(self, unit: Unit, name: bytes) -> bytes | None:
+        """Return the object of that name, or None if it was not archived."""
         ...
 
 
 class UnitObjects:
     """The objects of a space, as one unit of work reads and writes them."""
 
-    def __init__(self, unit: Unit, archive: Archive | None = None) -> None:
+    def __init__(self, unit: Unit, archive: ArchivedObjects | None = None) -> None:
         self._unit, self._archive = unit, archive
         self.loose: bytes | None = None
         """The commit that is read, if no branch or tag led to it."""
         self._key = key_maker(unit)
 
     async def get(self, refs: Collection[Ref]) -> Mapping[bytes, bytes]:
-        """Returns objects by name, each compared with it: not every store notices what its disk has changed.
+        """Return objects by name, each compared with it: not every store notices what its disk has changed.
 
         Raises:
             CorruptError: One is missing or damaged.
@@ -78,7 +83,7 @@ class UnitObjects:
         return found
 
     def put(self, name: bytes, encoding: bytes) -> None:
-        """Writes an object."""
+        """Write an object."""
         self._unit.put_object(self._key(name), packed(encoding))
 
     async def _archived(self, name: bytes) -> bytes:
@@ -99,7 +104,7 @@ class UnitObjects:
 
 
 def packed(encoding: bytes) -> bytes:
-    """Returns an object as it is stored: compressed from far fewer bytes on than other values.
+    """Return an object as it is stored: compressed from far fewer bytes on than other values.
 
     There are many of them, and most are text that is written once and seldom read.
     """
@@ -109,12 +114,12 @@ def packed(encoding: bytes) -> bytes:
 
 
 def packed_record(record: CommitRecord, encoding: bytes) -> bytes:
-    """Returns a commit as it is stored: compressed if there is a state in it, and not only names."""
+    """Return a commit as it is stored: compressed if there is a state in it, and not only names."""
     return packed(encoding) if len(record.root) > _STATE_BYTES else PLAIN + encoding
 
 
 def unpacked(stored: bytes, place: str) -> bytes:
-    """Returns the encoding in a stored object or commit; neither ever holds a pickle."""
+    """Return the encoding in a stored object or commit; neither ever holds a pickle."""
     try:
         return body_of(stored)
     except (CorruptError, InvalidError) as error:
@@ -122,13 +127,13 @@ def unpacked(stored: bytes, place: str) -> bytes:
 
 
 def key_maker(unit: Unit) -> Callable[[bytes], bytes]:
-    """Returns what makes an object's key of its name; an encrypted store hides the name."""
+    """Return what makes an object's key of its name; an encrypted store hides the name."""
     store, space = unit.store, unit.space
     return lambda name: layout.STATES + (keyed_name(store, space, name) or name)
 
 
 def _groups(refs: Collection[Ref]) -> Iterator[list[Ref]]:
-    """Yields refs in groups whose objects fit into one read."""
+    """Yield refs in groups whose objects fit into one read."""
     group: list[Ref] = []
     size = 0
     for ref in refs:
@@ -154,11 +159,11 @@ class Kept:
         self._shared, self._space = shared, space
 
     def get(self, name: bytes) -> bytes | None:
-        """Returns an object, if it is still kept."""
+        """Return an object, if it is still kept."""
         return self._shared.get((self._space, name))
 
     def add(self, objects: Mapping[bytes, bytes]) -> None:
-        """Keeps those that are small."""
+        """Keep those that are small."""
         for name, data in objects.items():
             if len(data) <= _KEPT_OBJECT_BYTES:
                 self._shared.add((self._space, name), data)
@@ -173,7 +178,7 @@ class SharedObjects:
         self._lock = reentrant_lock()
 
     def get(self, key: tuple[str, bytes]) -> bytes | None:
-        """Returns an object, if it is still here."""
+        """Return an object, if it is still here."""
         with self._lock:
             data = self._objects.pop(key, None)
             if data is not None:
@@ -181,7 +186,7 @@ class SharedObjects:
             return data
 
     def add(self, key: tuple[str, bytes], data: bytes) -> None:
-        """Takes an object in."""
+        """Take an object in."""
         with self._lock:
             if self._objects.pop(key, None) is None:
                 self._size_bytes += len(data) + _KEPT_OVERHEAD_BYTES
@@ -204,13 +209,13 @@ class Known:
         self._here: dict[bytes, bytes] = {}
 
     def add(self, objects: Mapping[bytes, bytes]) -> None:
-        """Takes objects that were made, or came along with a commit."""
+        """Take objects that were made, or came along with a commit."""
         self._here.update(objects)
         if self._kept is not None:
             self._kept.add(objects)
 
     async def serve(self, work: Fetching[T], *, keep: bool = True) -> T:
-        """Returns the work's result, giving it the objects that it asks for."""
+        """Return the work's result, giving it the objects that it asks for."""
         try:
             wanted = next(work)
             while True:

@@ -31,7 +31,7 @@ _ANY: Final = "*"
 
 
 def steps_of(path: Path) -> Steps:
-    """Returns a path's steps.
+    """Return a path's steps.
 
     Raises:
         InvalidError: It is none.
@@ -108,7 +108,7 @@ def _wrong(text: str, place: int) -> InvalidError:
 
 
 def shown(steps: Sequence[object]) -> str:
-    """Returns a path as people read it: `messages[3].meta`."""
+    """Return a path as people read it: `messages[3].meta`."""
     text = ""
     for step in steps:
         if isinstance(step, str) and step.isidentifier():
@@ -126,12 +126,12 @@ def _step_shown(step: object) -> str:
 
 
 def steps_shown(path: Sequence[Step]) -> Steps:
-    """Returns the steps of an encoded path, its keys decoded."""
+    """Return the steps of an encoded path, its keys decoded."""
     return tuple(CODEC.assemble(step, {}) if isinstance(step, bytes) else step for step in path)
 
 
 def find(encoding: bytes, steps: Steps) -> Fetching[tuple[tuple[Step, ...], bytes]]:
-    """Returns where a path leads, its keys encoded, and the encoding there.
+    """Return where a path leads, its keys encoded, and the encoding there.
 
     Raises:
         NotFoundError: It leads nowhere; says how far it goes.
@@ -177,7 +177,7 @@ def find_path(encoding: bytes, path: Path) -> Fetching[tuple[tuple[Step, ...], b
 
 
 def patterns(rules: Mapping[Any, Rule] | None) -> dict[Pattern, Rule]:
-    """Returns merge rules by encoded pattern.
+    """Return merge rules by encoded pattern.
 
     An int may be a place of a list or a dict's key; it is taken for either.
 
@@ -201,7 +201,7 @@ def _meant(step: object) -> Iterator[Step | None]:
 
 
 def decoded_or_none(encoding: bytes | None, objects: Mapping[bytes, bytes], states: Codec) -> Any:
-    """Returns the value of an encoding, None for nothing."""
+    """Return the value of an encoding, None for nothing."""
     if encoding is None:
         return None
     try:

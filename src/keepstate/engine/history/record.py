@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from keepstate.engine.stored import StoredMs, damaged, opened
+from keepstate.engine.kernel.stored import StoredMs, damaged, opened
 from keepstate.values.digest import DIGEST_SIZE, digest
 from keepstate.values.nodes import refs_in
 from keepstate.values.refs import Kind, name_of
@@ -54,22 +54,22 @@ class CommitRecord(msgspec.Struct, array_like=True, frozen=True):
     classes: list[str] = msgspec.field(default_factory=list[str])
 
     def roots(self) -> dict[bytes, bytes]:
-        """Returns the carried roots by name."""
+        """Return the carried roots by name."""
         return {name_of(Kind.LIST, root): root for root in self.carried}
 
     def encoding(self) -> bytes:
-        """Returns the canonical bytes."""
+        """Return the canonical bytes."""
         fields = msgspec.structs.astuple(self)
         return bytes((_FORMAT,)) + msgspec.msgpack.encode(fields if self.classes else fields[:-1])
 
 
 def id_of(encoding: bytes) -> bytes:
-    """Returns the name of a commit."""
+    """Return the name of a commit."""
     return digest("commit", _FORMAT, encoding)
 
 
 def read_record(encoding: bytes, id: bytes) -> CommitRecord:
-    """Returns the commit of this name.
+    """Return the commit of this name.
 
     Raises:
         CorruptError: The bytes are another's, or nobody wrote them.
@@ -83,7 +83,7 @@ def read_record(encoding: bytes, id: bytes) -> CommitRecord:
 
 
 def carried(root: bytes, objects: Mapping[bytes, bytes]) -> dict[bytes, bytes]:
-    """Returns the roots that a commit of such a state carries, by name, of those that are at hand."""
+    """Return the roots that a commit of such a state carries, by name, of those that are at hand."""
     found: dict[bytes, bytes] = {}
     size = 0
     for ref in refs_in(root):

@@ -18,13 +18,13 @@ from typing import Final, TypeAlias
 
 import msgspec
 
-from keepstate.engine import layout
 from keepstate.engine.history.ancestry import depth, first_parents, is_ancestor
 from keepstate.engine.history.commits import Branch, Commit, Tag, commit_of
 from keepstate.engine.history.heads import MAIN, heads, is_whole_id, read_head
-from keepstate.engine.history.ledger import Ledger
 from keepstate.engine.history.record import CommitRecord
-from keepstate.engine.times import milliseconds_of
+from keepstate.engine.history.session import HistorySession
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.times import milliseconds_of
 from keepstate.errors import InvalidError, NotFoundError, PrunedError
 from keepstate.values.digest import DIGEST_SIZE
 
@@ -53,19 +53,19 @@ class Found(msgspec.Struct, frozen=True):
     is_held: bool
 
     def told(self) -> Commit:
-        """Returns what is told of it."""
+        """Return what is told of it."""
         return commit_of(self.id, self.record, self.number if self.branch else None, self.branch)
 
 
-async def find_commit(ledger: Ledger, revision: object) -> Found:
-    """Returns the commit that a revision stands for.
+async def find_commit(session: HistorySession, revision: object) -> Found:
+    """Return the commit that a revision stands for.
 
     Raises:
         InvalidError: It is none, or fits more than one id.
         NotFoundError: There is no such commit.
     """
     if isinstance(revision, datetime):
-        return await _at_time(ledger, await _named(ledger, MAIN), revision)
+        return await _at_time(session, await _named(session, MAIN), revision)
     if isinstance(revision, Commit):
         revision = revision.id
     elif isinstance(revision, Branch | Tag):
@@ -76,18 +76,18 @@ async def find_commit(ledger: Ledger, revision: object) -> Found:
             f"{revision!r} stands for no commit; give a branch, a tag, an id, main~3 or main#37"
         )
     moment = None if form[4] is None else _time(form[4])
-    found = await _named(ledger, form[1])
+    found = await _named(session, form[1])
     if moment is not None:
-        return await _at_time(ledger, found, moment)
+        return await _at_time(session, found, moment)
     if form[3] is not None:
-        return await _numbered(ledger, found, int(form[3]), revision)
+        return await _numbered(session, found, int(form[3]), revision)
     if form[0] != form[1]:
-        return await _before(ledger, found, int(form[2] or 1), revision)
+        return await _before(session, found, int(form[2] or 1), revision)
     return found
 
 
-async def held(ledger: Ledger, found: Found) -> Found:
-    """Returns the commit, now that a branch or tag which leads to it was read.
+async def held(session: HistorySession, found: Found) -> Found:
+    """Return the commit, now that a branch or tag which leads to it was read.
 
     Raises:
         NotFoundError: None does: what nothing leads to may be collected any moment.
@@ -95,56 +95,56 @@ async def held(ledger: Ledger, found: Found) -> Found:
     if found.is_held:
         return found
     for part in (layout.BRANCHES, layout.TAGS):
-        async for name, head in heads(ledger.unit, part):
-            if await is_ancestor(ledger, found.id, head.commit):
-                if await read_head(ledger.unit, part, name) == head:
+        async for name, head in heads(session.unit, part):
+            if await is_ancestor(session, found.id, head.commit):
+                if await read_head(session.unit, part, name) == head:
                     return msgspec.structs.replace(found, is_held=True)
     raise NotFoundError(f"no branch or tag leads to commit {found.id.hex()}; name one that does")
 
 
-async def number_of(ledger: Ledger, found: Found) -> int:
-    """Returns how many commits lead to one by first parents."""
-    return found.number or await depth(ledger, found.id)
+async def number_of(session: HistorySession, found: Found) -> int:
+    """Return how many commits lead to one by first parents."""
+    return found.number or await depth(session, found.id)
 
 
-async def _named(ledger: Ledger, name: str) -> Found:
+async def _named(session: HistorySession, name: str) -> Found:
     if is_whole_id(name):
-        return await _by_id(ledger, name)
+        return await _by_id(session, name)
     for part, branch in ((layout.BRANCHES, name), (layout.TAGS, None)):
-        head = await read_head(ledger.unit, part, name)
+        head = await read_head(session.unit, part, name)
         if head is not None:
-            return Found(head.commit, await ledger.record(head.commit), head.number, branch, True)
+            return Found(head.commit, await session.record(head.commit), head.number, branch, True)
     if _ID.fullmatch(name):
-        return await _by_id(ledger, name)
+        return await _by_id(session, name)
     more = " (the beginning of an id has at least 4 digits)" if _SHORT_ID.fullmatch(name) else ""
-    if name == MAIN and not await ledger.is_recorded():
+    if name == MAIN and not await session.is_recorded():
         more = ": nothing is committed or recorded there yet; space(…, record=True) records what changes"
-    raise NotFoundError(f"there is no branch, tag or commit {name!r} in {ledger.unit.name!r}{more}")
+    raise NotFoundError(f"there is no branch, tag or commit {name!r} in {session.unit.name!r}{more}")
 
 
-async def _by_id(ledger: Ledger, text: str) -> Found:
-    ids = [bytes.fromhex(text)] if len(text) == 2 * DIGEST_SIZE else await _ids(ledger, text)
+async def _by_id(session: HistorySession, text: str) -> Found:
+    ids = [bytes.fromhex(text)] if len(text) == 2 * DIGEST_SIZE else await _ids(session, text)
     if len(ids) > 1:
         raise InvalidError(
-            f"more than one commit of {ledger.unit.space!r} begins with {text!r}; give more digits"
+            f"more than one commit of {session.unit.space!r} begins with {text!r}; give more digits"
         )
     for id in ids:
-        record = await ledger.stored_record(id) or await ledger.archived_record(id)
+        record = await session.stored_record(id) or await session.archived_record(id)
         if record is not None:
-            ledger.read_loosely(id)
-            return Found(id, await ledger.record(id), None, None, False)
-    await ledger.ask_for_archive()
-    raise NotFoundError(f"there is no branch, tag or commit {text!r} in {ledger.unit.space!r}")
+            session.read_loosely(id)
+            return Found(id, await session.record(id), None, None, False)
+    await session.ask_for_archive()
+    raise NotFoundError(f"there is no branch, tag or commit {text!r} in {session.unit.space!r}")
 
 
-async def _ids(ledger: Ledger, text: str) -> list[bytes]:
-    """Returns two ids at most that begin with some digits."""
+async def _ids(session: HistorySession, text: str) -> list[bytes]:
+    """Return two ids at most that begin with some digits."""
     prefix = layout.COMMITS + bytes.fromhex(text[: len(text) // 2 * 2])
-    keys = ledger.unit.written_objects(prefix)
-    keys += [layout.COMMITS + id for id in await ledger.archived_ids(prefix[len(layout.COMMITS) :])]
+    keys = session.unit.written_objects(prefix)
+    keys += [layout.COMMITS + id for id in await session.archived_ids(prefix[len(layout.COMMITS) :])]
     after: bytes | None = None
     while True:
-        page = await ledger.unit.store.scan(ledger.unit.space, prefix, after=after)
+        page = await session.unit.store.scan(session.unit.space, prefix, after=after)
         keys += [entry.key for entry in page.entries]
         ids = {key[len(layout.COMMITS) :] for key in keys}
         fitting = [id for id in ids if id.hex().startswith(text)]
@@ -153,49 +153,49 @@ async def _ids(ledger: Ledger, text: str) -> list[bytes]:
             return fitting[:2]
 
 
-async def _line(ledger: Ledger, found: Found) -> AsyncIterator[Found]:
-    """Yields a commit, its first parent, and so on."""
+async def _line(session: HistorySession, found: Found) -> AsyncIterator[Found]:
+    """Yield a commit, its first parent, and so on."""
     number = found.number
-    async for id, record in first_parents(ledger, found.id):
+    async for id, record in first_parents(session, found.id):
         yield Found(id, record, number, found.branch, found.is_held)
         if number is not None:
-            number -= 1 + await ledger.skipped(id)
+            number -= 1 + await session.skipped(id)
 
 
-async def _before(ledger: Ledger, found: Found, steps: int, revision: object) -> Found:
+async def _before(session: HistorySession, found: Found, steps: int, revision: object) -> Found:
     left = steps
-    async for before in _line(ledger, found):
+    async for before in _line(session, found):
         if left == 0:
             return before
         left -= 1
-    number = await number_of(ledger, found)
+    number = await number_of(session, found)
     if steps < number:
-        await ledger.ask_for_archive()
-        raise PrunedError(f"{revision!r} of {ledger.unit.name!r} was pruned")
+        await session.ask_for_archive()
+        raise PrunedError(f"{revision!r} of {session.unit.name!r} was pruned")
     raise NotFoundError(f"{revision!r} is outside of its line of {number} commits")
 
 
-async def _numbered(ledger: Ledger, found: Found, wanted: int, revision: object) -> Found:
-    number = await number_of(ledger, found)
+async def _numbered(session: HistorySession, found: Found, wanted: int, revision: object) -> Found:
+    number = await number_of(session, found)
     if not 0 < wanted <= number:
         raise NotFoundError(f"{revision!r} is outside of its line of {number} commits")
-    async for before in _line(ledger, msgspec.structs.replace(found, number=number)):
+    async for before in _line(session, msgspec.structs.replace(found, number=number)):
         if before.number is None or before.number <= wanted:
             found = before
             break
     if found.number != wanted:
-        await ledger.ask_for_archive()
-        raise PrunedError(f"{revision!r} of {ledger.unit.space!r} was pruned")
+        await session.ask_for_archive()
+        raise PrunedError(f"{revision!r} of {session.unit.space!r} was pruned")
     return found
 
 
-async def _at_time(ledger: Ledger, found: Found, moment: datetime) -> Found:
+async def _at_time(session: HistorySession, found: Found, moment: datetime) -> Found:
     if moment.tzinfo is None:
         raise InvalidError(f"{moment!r} says no time zone; give an aware datetime")
-    async for before in _line(ledger, found):
+    async for before in _line(session, found):
         if before.record.created_ms <= milliseconds_of(moment):
             return before
-    await ledger.ask_for_archive()
+    await session.ask_for_archive()
     raise NotFoundError(f"there was no commit yet at {moment.isoformat()}")
 
 

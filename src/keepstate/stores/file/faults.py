@@ -6,13 +6,13 @@ import errno
 from typing import Final
 
 from keepstate.errors import StorageError, StoreFullError, StoreUnavailableError
-from keepstate.stores.places import is_forbidden
+from keepstate.stores.local_files import is_forbidden
 
 _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def storage_error(error: OSError, path: str) -> StorageError:
-    """Returns what an error means to the caller, for whom nothing was written."""
+    """Return what an error means to the caller, for whom nothing was written."""
     reason = error.strerror or str(error)
     if error.errno in _FULL:
         return StoreFullError(

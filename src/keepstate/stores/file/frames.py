@@ -55,7 +55,7 @@ class Head(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, data: bytes, path: str) -> Head:
-        """Returns the head of a journal.
+        """Return the head of a journal.
 
         Raises:
             UnsupportedError: A later keepstate wrote it.
@@ -78,18 +78,18 @@ class Head(msgspec.Struct, frozen=True):
         return cls(form, bytes.fromhex(found[3].decode()))
 
     def frame(self, payload: bytes, at: int) -> bytes:
-        """Returns the payload as a frame for one place in the journal."""
+        """Return the payload as a frame for one place in the journal."""
         body = payload + b"\n"
         length = b"%08x" % len(body)
         head_crc = crc32(length, self._start(at))
         return b"frame %s %08x %08x\n" % (length, head_crc, crc32(body, head_crc)) + body
 
     def body(self, data: bytes, at: int) -> memoryview | None:
-        """Returns the body of the frame at this place, or None if no good frame stands there."""
+        """Return the body of the frame at this place, or None if no good frame stands there."""
         return self.body_under(data[at : at + FRAME_HEAD_BYTES], data, at)
 
     def body_under(self, frame_head: bytes, data: bytes, at: int) -> memoryview | None:
-        """Returns the body of the frame at this place as if it had this head."""
+        """Return the body of the frame at this place as if it had this head."""
         length = self._length(frame_head, at)
         start = at + FRAME_HEAD_BYTES
         if length is None or start + length > len(data):
@@ -98,7 +98,7 @@ class Head(msgspec.Struct, frozen=True):
         return body if crc32(body, self._head_crc(frame_head, at)) == int(frame_head[-9:-1], 16) else None
 
     def length(self, data: bytes, at: int) -> int | None:
-        """Returns how long the frame at this place says its body is, or None without a good frame head."""
+        """Return how long the frame at this place says its body is, or None without a good frame head."""
         return self._length(data[at : at + FRAME_HEAD_BYTES], at)
 
     def _length(self, frame_head: bytes, at: int) -> int | None:
@@ -115,12 +115,12 @@ class Head(msgspec.Struct, frozen=True):
 
 
 def crc_of(data: bytes, at: int = 0) -> bytes:
-    """Returns the checksum that the frame at this place is known by."""
+    """Return the checksum that the frame at this place is known by."""
     return data[at + FRAME_HEAD_BYTES - 9 : at + FRAME_HEAD_BYTES - 1]
 
 
 def frames(head: Head, data: bytes, path: str) -> Iterator[tuple[int, memoryview]]:
-    """Yields the payload of each frame with the place where the frame ends, up to a torn one.
+    """Yield the payload of each frame with the place where the frame ends, up to a torn one.
 
     Raises:
         CorruptError: Something in between was damaged.

@@ -16,11 +16,11 @@ class Files:
     """File calls, by descriptor and absolute path; each raises `OSError`."""
 
     def open(self, path: str, flags: int, mode: int = FILE_MODE) -> int:
-        """Opens a file that is not a link, and that no child process inherits."""
+        """Open a file that is not a link, and that no child process inherits."""
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
     def read(self, descriptor: int) -> bytes:
-        """Returns the whole file."""
+        """Return the whole file."""
         parts: list[bytes] = []
         at = 0
         while part := os.pread(descriptor, _READ_BYTES, at):
@@ -29,40 +29,40 @@ class Files:
         return b"".join(parts)
 
     def read_at(self, descriptor: int, at: int, size_bytes: int) -> bytes:
-        """Returns some bytes at a place, fewer at the end of the file."""
+        """Return some bytes at a place, fewer at the end of the file."""
         return os.pread(descriptor, size_bytes, at)
 
     def size_bytes(self, descriptor: int) -> int:
-        """Returns how long the file is."""
+        """Return how long the file is."""
         return os.fstat(descriptor).st_size
 
     def write(self, descriptor: int, data: memoryview, at: int) -> int:
-        """Writes at a place, and returns how much was taken."""
+        """Write at a place, and return how much was taken."""
         return os.pwrite(descriptor, data, at)
 
     def sync(self, descriptor: int) -> None:
-        """Returns when what was written survives a power cut."""
+        """Return when what was written survives a power cut."""
         if _FULL_SYNC is not None:  # macOS, whose fsync leaves it in the disk's cache
             fcntl.fcntl(descriptor, _FULL_SYNC)
         else:
             os.fdatasync(descriptor)
 
     def truncate(self, descriptor: int, size_bytes: int) -> None:
-        """Cuts the file off."""
+        """Cut the file off."""
         os.ftruncate(descriptor, size_bytes)
 
     def replace(self, path: str, by: str) -> None:
-        """Gives a file the place and the permissions of another, which may be missing."""
+        """Give a file the place and the permissions of another, which may be missing."""
         with suppress(FileNotFoundError):
             os.chmod(by, os.stat(path).st_mode & 0o7777)
         os.replace(by, path)
 
     def remove(self, path: str) -> None:
-        """Removes a file."""
+        """Remove a file."""
         os.unlink(path)
 
     def sync_folder(self, path: str) -> None:
-        """Returns when the names in a folder survive a power cut."""
+        """Return when the names in a folder survive a power cut."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -77,7 +77,7 @@ class Files:
             return False
 
     def close(self, descriptor: int) -> None:
-        """Closes a file."""
+        """Close a file."""
         os.close(descriptor)
 
 

@@ -39,7 +39,7 @@ class Revision(msgspec.Struct, array_like=True, frozen=True, tag="revision"):
 
     @classmethod
     def of(cls, space: str, record: Record) -> Revision:
-        """Returns a record as it stands in the journal."""
+        """Return a record as it stands in the journal."""
         return cls(
             space,
             record.revision,
@@ -52,7 +52,7 @@ class Revision(msgspec.Struct, array_like=True, frozen=True, tag="revision"):
         )
 
     def record(self) -> Record:
-        """Returns the record that it was made of."""
+        """Return the record that it was made of."""
         entries = [
             Entry(put.key, put.value, self.revision, put.created, put.expires_at_ms) for put in self.written
         ]
@@ -73,7 +73,7 @@ class Kept(msgspec.Struct, array_like=True, frozen=True, tag="kept"):
 
     @classmethod
     def of(cls, space: str, token: bytes, outcome: Outcome, until_ms: int) -> Kept:
-        """Returns an outcome as it stands in the journal."""
+        """Return an outcome as it stands in the journal."""
         if type(outcome) is Applied:
             return cls(space, token, until_ms, applied=(outcome.revision, outcome.now_ms))
         if type(outcome) is Conflict:
@@ -83,7 +83,7 @@ class Kept(msgspec.Struct, array_like=True, frozen=True, tag="kept"):
         return cls(space, token, until_ms, invalid=str(outcome))
 
     def outcome(self) -> Outcome:
-        """Returns the outcome that was kept."""
+        """Return the outcome that was kept."""
         if self.applied is not None:
             return Applied(*self.applied)
         if self.conflict is not None:
@@ -141,10 +141,10 @@ _decoder = msgspec.msgpack.Decoder(list[Item])
 
 
 def encode(items: Sequence[Item]) -> bytes:
-    """Returns a frame's payload."""
+    """Return a frame's payload."""
     return _encoder.encode(items)
 
 
 def decode(payload: memoryview) -> list[Item]:
-    """Returns what a frame's payload holds, or raises `msgspec.MsgspecError`."""
+    """Return what a frame's payload holds, or raise `msgspec.MsgspecError`."""
     return _decoder.decode(payload)

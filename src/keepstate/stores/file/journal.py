@@ -18,10 +18,10 @@ import msgspec
 from keepstate._clock import Clock
 from keepstate.errors import CorruptError, KeepstateError, OutcomeUnknownError, StorageError
 from keepstate.stores.file import items, json_form
+from keepstate.stores.file.durable_mark import NO_FRAME, End, Note, cut_off, removed, replaced
 from keepstate.stores.file.faults import storage_error
 from keepstate.stores.file.frames import Format, Head, crc_of, frames
 from keepstate.stores.file.io import Files
-from keepstate.stores.file.noted import NO_FRAME, End, Note, cut_off, removed, replaced
 from keepstate.values.compression import compress, decompress
 
 _SEED_BYTES: Final = 8
@@ -64,7 +64,7 @@ class Journal:
     # ---- opening and closing
 
     def open(self, replay: Callable[[items.Item], None], form: Format) -> None:
-        """Reads all that is there, cuts off what was torn, and makes the rest durable.
+        """Read all that is there, cuts off what was torn, and make the rest durable.
 
         Raises:
             CorruptError: The file is damaged or no journal, and was not touched; or it was removed.
@@ -94,7 +94,7 @@ class Journal:
         self.rewrite([], form)
 
     def reread(self, replay: Callable[[items.Item], None]) -> None:
-        """Reads all again after an interrupt: what stands whole on the disk is what was written.
+        """Read all again after an interrupt: what stands whole on the disk is what was written.
 
         Raises:
             CorruptError: The file was removed or replaced meanwhile, or is damaged.
@@ -111,7 +111,7 @@ class Journal:
         self._settle()
 
     def _settle(self) -> None:
-        """Makes the name durable, which may have been kept from a rewrite, and notes the end."""
+        """Make the name durable, which may have been kept from a rewrite, and note the end."""
         self._sync_folder()
         if self._end is not None:
             self._note.raise_to(self._end)
@@ -140,7 +140,7 @@ class Journal:
         self._files.sync(self._descriptor)
 
     def _promised(self, head: Head) -> End | None:
-        """Returns what was noted of this journal."""
+        """Return what was noted of this journal."""
         noted = self._note.read()
         promised = None if noted is None else noted.end_of(head.seed)
         if noted is not None and noted.is_exact and promised is None:
@@ -170,7 +170,7 @@ class Journal:
             ) from error
 
     def close(self) -> None:
-        """Lets go of the file; twice is once."""
+        """Let go of the file; twice is once."""
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             self._files.close(descriptor)
@@ -178,7 +178,7 @@ class Journal:
     # ---- writing
 
     def append(self, given: Iterable[items.Item]) -> None:
-        """Returns when the items are on the disk, as one frame.
+        """Return when the items are on the disk, as one frame.
 
         Raises:
             StoreFullError: There is no room; nothing was written.
@@ -229,7 +229,7 @@ class Journal:
             raise self._gone()
 
     def _refuse_cut_off(self, size_bytes: int) -> None:
-        """Raises `CorruptError` if another program has changed the length of the file.
+        """Raise `CorruptError` if another program has changed the length of the file.
 
         A write behind the end of a file that was cut off fills the gap with zeros, and the length is right
         again. So the last byte before it is read too: each frame, and the head, ends with a line feed.
@@ -263,11 +263,11 @@ class Journal:
         return growth > max(_LEAST_GROWTH_BYTES, 2 * self._snapshot_bytes)
 
     def put_off(self) -> None:
-        """Lets the journal grow as much again before it counts as grown."""
+        """Let the journal grow as much again before it counts as grown."""
         self._snapshot_bytes = self._size_bytes
 
     def rewrite(self, given: Iterable[items.Item], form: Format) -> None:
-        """Replaces the journal by a new one that starts with these items, at once and for good.
+        """Replace the journal by a new one that starts with these items, at once and for good.
 
         Raises:
             StorageError: It did not work; the journal is as it was.
@@ -295,7 +295,7 @@ class Journal:
         self._settle()
 
     def _make_next(self) -> int:
-        """Makes the file that is to take the journal's place: a new one, whatever has its name."""
+        """Make the file that is to take the journal's place: a new one, whatever has its name."""
         flags = os.O_RDWR | os.O_CREAT | os.O_EXCL
         try:
             return self._files.open(self._next_path, flags)
@@ -343,7 +343,7 @@ def decode_items(payload: memoryview, form: Format) -> list[items.Item]:
 
 
 def _chunks(given: Iterable[items.Item]) -> Iterator[list[items.Item]]:
-    """Yields items by so many as make a frame."""
+    """Yield items by so many as make a frame."""
     chunk: list[items.Item] = []
     size_bytes = 0
     for item in given:

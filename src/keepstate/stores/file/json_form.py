@@ -16,7 +16,7 @@ from keepstate.errors import CorruptError, KeepstateError
 from keepstate.stores.file import items
 from keepstate.stores.protocol import Leap
 from keepstate.values.codec import PLAIN
-from keepstate.values.crowding import refuse_chosen_keys
+from keepstate.values.hash_flooding import refuse_chosen_keys
 from keepstate.values.key import Segment, Stamp, stored_key, unpack
 
 _LARGEST_INT: Final = 2**63 - 1
@@ -31,7 +31,7 @@ class Shown(msgspec.Struct, omit_defaults=True, frozen=True):
 
     @classmethod
     def value(cls, data: bytes) -> Shown:
-        """Shows a value."""
+        """Show a value."""
         if data.startswith(PLAIN):
             try:
                 refuse_chosen_keys(data[len(PLAIN) :])
@@ -45,7 +45,7 @@ class Shown(msgspec.Struct, omit_defaults=True, frozen=True):
 
     @classmethod
     def key(cls, data: bytes) -> Shown:
-        """Shows a key."""
+        """Show a key."""
         try:
             segments = unpack(data[1:])
         except (KeepstateError, ValueError):
@@ -65,7 +65,7 @@ class Shown(msgspec.Struct, omit_defaults=True, frozen=True):
             return cls(base64=data)
 
     def data(self) -> bytes:
-        """Returns the bytes."""
+        """Return the bytes."""
         if self.json is not msgspec.UNSET:
             return PLAIN + msgspec.msgpack.encode(self.json)
         if self.path is not None:
@@ -145,12 +145,12 @@ _decoder = msgspec.json.Decoder(list[_Item])
 
 
 def encode(given: Sequence[items.Item]) -> bytes:
-    """Returns a frame's payload."""
+    """Return a frame's payload."""
     return _encoder.encode([_shown(item) for item in given])
 
 
 def decode(payload: memoryview) -> list[items.Item]:
-    """Returns what a frame's payload holds, or raises `msgspec.MsgspecError`."""
+    """Return what a frame's payload holds, or raise `msgspec.MsgspecError`."""
     return [_hidden(item) for item in _decoder.decode(payload)]
 
 

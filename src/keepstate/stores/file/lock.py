@@ -44,13 +44,13 @@ class ProcessLock:
         os.pwrite(self.descriptor, (b"%d" % os.getpid()).ljust(HOLDER_BYTES - 1) + b"\n", 0)
 
     def release(self) -> None:
-        """Lets another process in, also where a forked child still has a copy of the descriptor."""
+        """Let another process in, also where a forked child still has a copy of the descriptor."""
         if self.descriptor is not None:
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
             self.leave()
 
     def leave(self) -> None:
-        """Closes this process's descriptor and nothing else: what a forked child may do."""
+        """Close this process's descriptor and nothing else: what a forked child may do."""
         descriptor, self.descriptor = self.descriptor, None
         if descriptor is not None:
             os.close(descriptor)

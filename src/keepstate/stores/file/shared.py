@@ -17,15 +17,15 @@ from typing import TypeVar
 from keepstate._clock import Clock
 from keepstate.errors import ClockError, InvalidError, StorageError, StoreUnavailableError
 from keepstate.stores.base import SWEPT_BY_FLUSH
+from keepstate.stores.clock_leaps import SecondClock
+from keepstate.stores.file.durable_mark import Note
 from keepstate.stores.file.frames import Format
 from keepstate.stores.file.io import Files
 from keepstate.stores.file.items import Item, SnapshotEnd
 from keepstate.stores.file.journal import Journal
 from keepstate.stores.file.lock import ProcessLock
-from keepstate.stores.file.noted import Note
 from keepstate.stores.file.state import Draft, JournaledState
-from keepstate.stores.leaps import SecondClock
-from keepstate.stores.places import is_forbidden
+from keepstate.stores.local_files import is_forbidden
 from keepstate.stores.protocol import Batch, Outcome
 from keepstate.stores.space_table import SpaceTable
 
@@ -76,7 +76,7 @@ class SharedJournal:
             raise
 
     def check_form(self, form: Format | None) -> None:
-        """Raises `InvalidError` if another handle wants another format."""
+        """Raise `InvalidError` if another handle wants another format."""
         if form is not None and form != self._journal.format:
             raise InvalidError(
                 f"{self.path} is open in this process with format={self._journal.format}, and a journal has "
@@ -88,32 +88,32 @@ class SharedJournal:
             yield from state.snapshot(name)
 
     def close(self) -> None:
-        """Lets another process in."""
+        """Let another process in."""
         with self._writing:
             self._journal.close()
             self._process_lock.release()
 
     def leave_to_parent(self) -> None:
-        """Closes a forked child's copies of the descriptors; the parent's stay open and locked."""
+        """Close a forked child's copies of the descriptors; the parent's stay open and locked."""
         self._journal.close()
         self._process_lock.leave()
 
     # ---- hints
 
     def join(self, hear: Callable[[str], None]) -> None:
-        """Lets a handle hear of changes."""
+        """Let a handle hear of changes."""
         with self.lock:
             self._hearers = (*self._hearers, hear)
 
     def leave(self, hear: Callable[[str], None]) -> None:
-        """Lets it hear no more."""
+        """Let it hear no more."""
         with self.lock:
             self._hearers = tuple(hearer for hearer in self._hearers if hearer != hear)
 
     # ---- after an interrupt
 
     def settle(self) -> None:
-        """Makes memory what the journal is, if a write was interrupted; before `lock` is taken to read."""
+        """Make memory what the journal is, if a write was interrupted; before `lock` is taken to read."""
         if self._is_unsettled:
             with self._writing:
                 self._reread()
@@ -131,11 +131,11 @@ class SharedJournal:
     # ---- reading
 
     def seen(self, space: str) -> JournaledState:
-        """Returns the published space; asking for one does not make it. The caller holds `lock`."""
+        """Return the published space; asking for one does not make it. The caller holds `lock`."""
         return self.spaces.get(space) or JournaledState()
 
     def reading_ms(self, space: str, clock: Clock) -> int:
-        """Returns the time to read a space at. The caller holds `lock`.
+        """Return the time to read a space at. The caller holds `lock`.
 
         While a write is made durable it is the time at which that write was judged: otherwise a reader would
         see an entry expired, without the write that was still allowed to rely on it.
@@ -149,7 +149,7 @@ class SharedJournal:
         return now_ms if judged_ms is None or not self._writing.locked() else min(now_ms, judged_ms)
 
     def second_ms(self, clock: Clock) -> int:
-        """Returns the time of the file system."""
+        """Return the time of the file system."""
         return self._second_clock.read_ms(clock, clock.now_ms())
 
     def _confirm(self, space: str, clock: Clock, clock_ms: int) -> None:
@@ -158,7 +158,7 @@ class SharedJournal:
     # ---- writing
 
     def flush(self, batches: Sequence[Batch], clock: Clock) -> list[Outcome]:
-        """Applies batches as one frame, and returns when they are durable and published."""
+        """Apply batches as one frame, and return when they are durable and published."""
 
         def apply_all(drafts: dict[str, Draft], clock_ms: int) -> list[Outcome]:
             outcomes: list[Outcome] = []
@@ -177,7 +177,7 @@ class SharedJournal:
         return self._written(apply_all, clock)
 
     def sweep(self, prefix: str, limit: int, clock: Clock) -> int:
-        """Removes up to `limit` expired entries of spaces whose names start so, a revision a space."""
+        """Remove up to `limit` expired entries of spaces whose names start so, a revision a space."""
 
         def sweep_due(drafts: dict[str, Draft], clock_ms: int) -> int:
             removed = 0
@@ -192,7 +192,7 @@ class SharedJournal:
         return self._written(sweep_due, clock)
 
     def drop(self, space: str, clock: Clock) -> None:
-        """Empties a space, if there is one."""
+        """Empty a space, if there is one."""
 
         def drop_it(drafts: dict[str, Draft], clock_ms: int) -> None:
             if self.seen(space).exists:
@@ -202,7 +202,7 @@ class SharedJournal:
         self._written(drop_it, clock)
 
     def _written(self, work: Callable[[dict[str, Draft], int], T], clock: Clock) -> T:
-        """Returns what `work` returns, when what it drafted is durable and published."""
+        """Return what `work` returns, when what it drafted is durable and published."""
         drafts: dict[str, Draft] = {}
         with self._writing:
             self._reread()
@@ -250,7 +250,7 @@ class SharedJournal:
             self._compact()
 
     def _compact(self) -> None:
-        """Writes the present state anew; writers wait meanwhile, readers do not."""
+        """Write the present state anew; writers wait meanwhile, readers do not."""
         try:
             self._journal.rewrite(self._snapshot(), self._journal.format)
         except StorageError as error:
@@ -279,7 +279,7 @@ class _Registry:
         self._open: dict[str, SharedJournal] = {}
 
     def acquire(self, path: str, form: Format | None, files: Files, clock: Clock) -> SharedJournal:
-        """Returns the journal at a path, opened if nobody has it open; to be released."""
+        """Return the journal at a path, opened if nobody has it open; to be released."""
         path = os.path.realpath(path)
         with self._lock:
             shared = self._open.get(path)
@@ -292,7 +292,7 @@ class _Registry:
             return shared
 
     def release(self, shared: SharedJournal) -> None:
-        """Gives a journal back; the last one closes it."""
+        """Give a journal back; the last one closes it."""
         with self._lock:
             shared.users -= 1
             if shared.users == 0 and self._open.get(shared.path) is shared:
@@ -300,7 +300,7 @@ class _Registry:
                 shared.close()
 
     def leave_to_parent(self) -> None:
-        """Begins anew in a forked child, where nobody else runs."""
+        """Begin anew in a forked child, where nobody else runs."""
         for shared in self._open.values():
             shared.leave_to_parent()
         self._lock, self._open = threading.RLock(), {}

@@ -29,7 +29,7 @@ class JournaledState(SpaceState):
     # ---- from the journal
 
     def replay(self, item: Item) -> None:
-        """Applies what the journal holds of this space, in its order.
+        """Apply what the journal holds of this space, in its order.
 
         Raises:
             CorruptError: It does not follow from what came before.
@@ -77,7 +77,7 @@ class JournaledState(SpaceState):
     # ---- into the journal
 
     def snapshot(self, space: str) -> Iterator[Item]:
-        """Yields all that makes this state again."""
+        """Yield all that makes this state again."""
         floor_nonce = self._floor_mark.nonce
         yield SpaceHead(space, self.revision, self.floor, self.written_ms, floor_nonce, self.leap)
         chunk: list[tuple[bytes, bytes, int, int, int | None]] = []
@@ -133,14 +133,14 @@ class Draft(SpaceState):
         return not self.records and not self._retries
 
     def items(self, space: str) -> Iterable[Item]:
-        """Returns what the journal must hold before this is published."""
+        """Return what the journal must hold before this is published."""
         for record in self.records:
             yield Revision.of(space, record)
         for token, (outcome, until_ms) in self._retries.items():
             yield Kept.of(space, token, outcome, until_ms)
 
     def publish(self) -> JournaledState:
-        """Makes the records the present, and returns it."""
+        """Make the records the present, and return it."""
         for record in self.records:
             self._base.install(record)
         self._base._retries.update(self._retries)
@@ -148,14 +148,14 @@ class Draft(SpaceState):
         return self._base
 
     def take_back(self) -> None:
-        """Gives back what this took from the published state: the order in which entries expire."""
+        """Give back what this took from the published state: the order in which entries expire."""
         self._base._expiry = self._base._expiring()
 
     def _next_nonce(self) -> bytes:
         return self._clock.random_bytes(NONCE_BYTES)
 
     def install(self, record: Record) -> None:
-        """Drafts a record."""
+        """Draft a record."""
         for entry in record.entries:
             self.entries[entry.key] = entry
         for key in record.deleted:

@@ -27,7 +27,7 @@ from keepstate.stores.file import shared as registry
 from keepstate.stores.file.frames import Format
 from keepstate.stores.file.io import SYSTEM_FILES, Files
 from keepstate.stores.file.shared import SharedJournal
-from keepstate.stores.places import refuse_irregular, refuse_second_name
+from keepstate.stores.local_files import refuse_irregular, refuse_second_name
 from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Leap, Outcome, Page, Reading
 from keepstate.stores.urls import StoreUrl
 
@@ -85,7 +85,7 @@ class FileStore(StoreBase):
 
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> FileStore:
-        """Returns the store that the URL names."""
+        """Return the store that the URL names."""
         options = url.options_as(Options)
         if url.host or url.user is not None or not url.path:
             raise InvalidError(
@@ -95,7 +95,7 @@ class FileStore(StoreBase):
         return cls(url.path, format=options.format, unsafe_fs=options.unsafe_fs, runner=runner)
 
     def twin(self, runner: Runner) -> FileStore:
-        """Returns a store on the same journal for another colour, not yet opened."""
+        """Return a store on the same journal for another colour, not yet opened."""
         return FileStore(
             self._path,
             format=self._format,
@@ -231,14 +231,14 @@ class _Claim:
         self._taken = self._released = False
 
     def take(self, shared: SharedJournal) -> None:
-        """Takes part, unless that was given up meanwhile."""
+        """Take part, unless that was given up meanwhile."""
         with self._lock:
             self.shared, self._taken = shared, True
             if self._released:
                 registry.release(shared)
 
     def release(self) -> None:
-        """Gives the part back; twice is once."""
+        """Give the part back; twice is once."""
         with self._lock:
             if self._released:
                 return

@@ -71,15 +71,15 @@ class Client:
 
     @property
     def connections(self) -> int:
-        """Returns how many connections calls share now."""
+        """Return how many connections calls share now."""
         return self._pool.count
 
     def close(self) -> None:
-        """Hangs up."""
+        """Hang up."""
         self._pool.close()
 
     async def connect(self) -> Connection:
-        """Returns a connection outside the pool; who asks for it closes it."""
+        """Return a connection outside the pool; who asks for it closes it."""
         try:
             connection = await connect(self._parameters, timeout_s=self._timeout_s, runner=self._runner)
             if self._prepares:
@@ -94,12 +94,12 @@ class Client:
             raise self._refused(error) from error
 
     async def ask(self, name: str, *values: bytes | None) -> PGresult:
-        """Returns the answer to a query that changes nothing."""
+        """Return the answer to a query that changes nothing."""
         (answer,) = await self._converse(False, self._statement(name, values))
         return answer
 
     async def change(self, name: str, *values: bytes | None) -> PGresult:
-        """Runs one statement as a transaction, and returns its answer when it is durable.
+        """Run one statement as a transaction, and return its answer when it is durable.
 
         Raises:
             OutcomeUnknownError: The connection was lost; the transaction may have been committed.
@@ -108,7 +108,7 @@ class Client:
         return answer
 
     async def ask_on(self, connection: Connection, name: str, *values: bytes | None) -> PGresult:
-        """Returns the answer to a query, asked on a connection of the caller's own."""
+        """Return the answer to a query, asked on a connection of the caller's own."""
         try:
             (answer,) = await connection.converse(self._statement(name, values))
         except LostConnection as error:
@@ -127,7 +127,7 @@ class Client:
         return Statement(text, values, prepared_name, kept)
 
     async def _converse(self, may_write: bool, *statements: Statement, again: bool = True) -> list[PGresult]:
-        """Returns the answers; once more where the schema was missing, or a pooler took what was prepared."""
+        """Return the answers; once more where the schema was missing, or a pooler took what was prepared."""
         connection = self._pool.take_free() or await self._pool.take()
         try:
             return await connection.converse(*statements)
@@ -159,7 +159,7 @@ class Client:
     # ---- the schema
 
     async def prepare(self) -> Settings:
-        """Makes what is missing of the schema, and returns what the server says of itself."""
+        """Make what is missing of the schema, and return what the server says of itself."""
         connection = await self._pool.take()
         try:
             settings = await self._settings(connection)
@@ -189,7 +189,7 @@ class Client:
             )
 
     async def _create_missing(self, connection: Connection) -> None:
-        """Creates what is not there, in one transaction that other openers wait for."""
+        """Create what is not there, in one transaction that other openers wait for."""
         if not await self._missing(connection):
             return
         await connection.converse(self._begin)

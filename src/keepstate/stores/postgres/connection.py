@@ -95,11 +95,11 @@ class Connection(ABC):
         return self._link.backend_pid == backend_pid
 
     def keep_prepared(self) -> None:
-        """Prepares named statements from now on."""
+        """Prepare named statements from now on."""
         self._prepared = set()
 
     async def converse(self, *statements: Statement) -> list[PGresult]:
-        """Sends statements at once and returns their results in order.
+        """Send statements at once and return their results in order.
 
         Raises:
             RefusedStatement: The server refused one, and left out those after it.
@@ -144,7 +144,7 @@ class Connection(ABC):
         return [result for place, result in enumerate(results) if place not in made] if made else results
 
     def _send(self, statements: Sequence[Statement]) -> Sequence[int]:
-        """Queues statements, and returns at which places of the answers one was only prepared."""
+        """Queue statements, and return at which places of the answers one was only prepared."""
         link, prepared, made, sent = self._link, self._prepared, list[int](), 0
         for text, values, name, kept in statements:
             if prepared is None or not name:
@@ -199,7 +199,7 @@ class Connection(ABC):
         return self._link.status == _IS_BAD
 
     def close(self) -> None:
-        """Hangs up; twice is once."""
+        """Hang up; twice is once."""
         _hang_up(self._driver)
 
     def __del__(self) -> None:
@@ -208,7 +208,7 @@ class Connection(ABC):
 
     @abstractmethod
     def _wait(self, *, writing: bool = False) -> Awaitable[None]:
-        """Returns what ends when the server sent something, or takes more."""
+        """Return what ends when the server sent something, or take more."""
 
     def _timed_out(self) -> psycopg.Error:
         return psycopg.OperationalError(f"the server did not answer within {self._timeout_s:g} s (timeout_s)")
@@ -253,7 +253,7 @@ class LoopConnection(Connection):
         self._loop.add_reader(self._socket, _stir, myself)
 
     def stir(self) -> None:
-        """Hears that the socket has something to read, or takes more."""
+        """Hear that the socket has something to read, or take more."""
         if self._waiter is None:
             self.is_alive()  # nobody waits: a notice, or the end
         elif not self._waiter.done():
@@ -278,7 +278,7 @@ class LoopConnection(Connection):
                 self._loop.remove_writer(self._socket)
 
     def close(self) -> None:
-        """Hangs up; twice is once.
+        """Hang up; twice is once.
 
         Also where the server did: libpq has closed the socket then, and the loop still waits at its number,
         which the next connection gets.
@@ -311,14 +311,14 @@ def _line(error: psycopg.Error) -> str:
 
 
 async def connect(parameters: Mapping[str, str], *, timeout_s: float, runner: Runner) -> Connection:
-    """Returns a new connection in the runner's colour.
+    """Return a new connection in the runner's colour.
 
     Raises:
         LostConnection: None of the hosts took it.
     """
     conninfo = make_conninfo(**parameters)
     try:
-        if runner.colour == "blocking":
+        if runner.mode == "blocking":
             blocking = psycopg.Connection.connect(conninfo, autocommit=True, prepare_threshold=None)
             return BlockingConnection(blocking, timeout_s)
         waiting = await psycopg.AsyncConnection.connect(conninfo, autocommit=True, prepare_threshold=None)

@@ -50,7 +50,7 @@ def misses_prepared(error: RefusedStatement) -> bool:
 
 
 def of_refusal(error: RefusedStatement, *, url: str, schema: str) -> StorageError:
-    """Returns what to raise for a statement that the server refused and undid."""
+    """Return what to raise for a statement that the server refused and undid."""
     state, said = error.sqlstate, f"{error.message} ({error.sqlstate})"
     if state in _FULL:
         return StoreFullError(f"{url} has no room left: {said}; free some on the server", url=url)
@@ -81,13 +81,13 @@ def of_refusal(error: RefusedStatement, *, url: str, schema: str) -> StorageErro
 
 
 def of_loss(error: LostConnection, *, url: str, may_have_written: bool) -> StoreUnavailableError:
-    """Returns what to raise for an answer that did not come."""
+    """Return what to raise for an answer that did not come."""
     kind = OutcomeUnknownError if may_have_written else StoreUnavailableError
     return kind(f"{url} hung up before it answered: {error.message}", url=url)
 
 
 def of_no_connection(error: LostConnection, *, url: str) -> StoreUnavailableError | InvalidError:
-    """Returns what to raise where no host could be reached, or none let this user in."""
+    """Return what to raise where no host could be reached, or none let this user in."""
     said = _ADVICE.sub("", error.message)
     if _NO_LOGIN.search(said):
         return InvalidError(f"{url} refuses this user or database: {said}; mend them in the URL")

@@ -9,8 +9,8 @@ from typing import NamedTuple
 
 from keepstate.errors import ClockError, InvalidError, OutcomeUnknownError
 from keepstate.stores.admission import replaces_too_much
-from keepstate.stores.leaps import clock_error
-from keepstate.stores.marks import Marks
+from keepstate.stores.clock_leaps import clock_error
+from keepstate.stores.marks import HighWaterMarks
 from keepstate.stores.postgres.wire import (
     byteas,
     from_array,
@@ -38,8 +38,8 @@ class Flush(NamedTuple):
     batches: Sequence[Batch]
 
     @classmethod
-    def of(cls, batches: Sequence[Batch], marks: Marks) -> Flush:
-        """Groups batches by space, in the order of names, in which all clients lock them."""
+    def of(cls, batches: Sequence[Batch], marks: HighWaterMarks) -> Flush:
+        """Group batches by space, in the order of names, in which all clients lock them."""
         if len(batches) == 1:
             space = batches[0].space
             return cls((space,), (marks.of(space),), ((0,),), batches)
@@ -52,7 +52,7 @@ class Flush(NamedTuple):
         )
 
     def values(self, randomness: bytes, clock_ms: int, *, swept: int) -> list[bytes]:
-        """Returns the arguments of `apply_1`.
+        """Return the arguments of `apply_1`.
 
         Args:
             randomness: `NONCE_BYTES` for each space and each batch.
@@ -94,7 +94,7 @@ class Flush(NamedTuple):
         ]
 
     def lone_put(self, nonce: bytes, clock_ms: int) -> list[bytes | None] | None:
-        """Returns the arguments of `put_1`, or None if this is not one put that stands alone."""
+        """Return the arguments of `put_1`, or None if this is not one put that stands alone."""
         if len(self.batches) != 1:
             return None
         batch, mark = self.batches[0], self.marks[0]
@@ -124,8 +124,8 @@ class Flush(NamedTuple):
             int8(clock_ms),
         ]
 
-    def lone_outcome(self, answer: bytes, marks: Marks) -> Outcome | None:
-        """Returns what became of one put, or None if `put_1` left it to `apply_1`."""
+    def lone_outcome(self, answer: bytes, marks: HighWaterMarks) -> Outcome | None:
+        """Return what became of one put, or None if `put_1` left it to `apply_1`."""
         verdict, actual, at_ms, revision, nonce = _PUT.unpack(answer)
         if not verdict:
             return None
@@ -136,9 +136,9 @@ class Flush(NamedTuple):
         return Conflict(None if verdict == _MOVED else batch.checks[0].key, actual)
 
     def outcomes(
-        self, fields: Sequence[bytes | None], marks: Marks, url: str, clock_ms: int
+        self, fields: Sequence[bytes | None], marks: HighWaterMarks, url: str, clock_ms: int
     ) -> list[Outcome]:
-        """Returns what became of each batch, in the order in which they came, and remembers the marks."""
+        """Return what became of each batch, in the order in which they came, and remembers the marks."""
         verdicts, actuals, times = (from_int8s(field) for field in fields[:3])
         conflicts = from_array(fields[3])
         answers = iter(zip(verdicts, actuals, times, conflicts, strict=True))
@@ -163,7 +163,7 @@ class Flush(NamedTuple):
 
 
 def leap(space: str, at_ms: int, clock_ms: int, url: str) -> ClockError:
-    """Returns the error of a leap of the server's clock that this process does not confirm."""
+    """Return the error of a leap of the server's clock that this process does not confirm."""
     first, second = "the server", "the clock of this process"
     return clock_error(space, at_ms, clock_ms, first=first, second=second, url=url)
 
@@ -187,7 +187,7 @@ def _outcome(batch: Batch, verdict: int, actual: int, at_ms: int, conflict: byte
 
 
 def _ordered(writes: Sequence[Write]) -> list[tuple[Write, int]]:
-    """Returns writes with their places in the batch, deletes after puts: so the log tells them."""
+    """Return writes with their places in the batch, deletes after puts: so the log tells them."""
     indexed = [(write, index) for index, write in enumerate(writes)]
     if len(indexed) > 1 and any(type(write) is Delete for write in writes):
         indexed.sort(key=lambda item: type(item[0]) is Delete)
@@ -195,7 +195,7 @@ def _ordered(writes: Sequence[Write]) -> list[tuple[Write, int]]:
 
 
 def _soonest(writes: Sequence[Write]) -> int | None:
-    """Returns the shortest time to live among the writes."""
+    """Return the shortest time to live among the writes."""
     return min(
         (write.ttl_ms for write in writes if type(write) is Put and write.ttl_ms is not None), default=None
     )

@@ -38,7 +38,7 @@ class PostgresOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 
 def read_options(url: StoreUrl) -> PostgresOptions:
-    """Returns our own options, or raises `InvalidError` that lists the known ones."""
+    """Return our own options, or raise `InvalidError` that lists the known ones."""
     options = url.options_as(PostgresOptions, beside=PASSED_ON)
     if not _SCHEMA_NAME.fullmatch(options.schema) or options.schema.startswith("pg_"):
         raise InvalidError(
@@ -48,7 +48,7 @@ def read_options(url: StoreUrl) -> PostgresOptions:
 
 
 def connection_parameters(url: StoreUrl) -> dict[str, str]:
-    """Returns what libpq connects with; several hosts are tried in turn."""
+    """Return what libpq connects with; several hosts are tried in turn."""
     parameters = {**_DEFAULTS, **{name: value for name, value in url.options.items() if name in PASSED_ON}}
     if url.host:
         for name in ("host", "port"):

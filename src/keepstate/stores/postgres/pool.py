@@ -43,11 +43,11 @@ class Pool:
 
     @property
     def count(self) -> int:
-        """Returns how many connections there are."""
+        """Return how many connections there are."""
         return len(self._places)
 
     def take_free(self) -> Connection | None:
-        """Returns a connection that is free and not hung up, if there is one; `give_back` it."""
+        """Return a connection that is free and not hung up, if there is one; `give_back` it."""
         with self._lock:
             return self._pop_free()
 
@@ -60,7 +60,7 @@ class Pool:
         return None
 
     async def take(self) -> Connection:
-        """Returns a connection that has not been hung up, a new one if need be; `give_back` it."""
+        """Return a connection that has not been hung up, a new one if need be; `give_back` it."""
         while True:
             found = self._free_or_turn()
             if isinstance(found, Connection):
@@ -70,7 +70,7 @@ class Pool:
             await self._wait(found)
 
     def _free_or_turn(self) -> Connection | _Place | Signal:
-        """Returns a connection, or the place for a new one, or what tells that there is one."""
+        """Return a connection, or the place for a new one, or what tells that there is one."""
         with self._lock:
             if (connection := self._pop_free()) is not None:
                 return connection
@@ -116,7 +116,7 @@ class Pool:
             self._places.discard(connection.place)
 
     def give_back(self, connection: Connection) -> None:
-        """Takes a connection back, and forgets one that was closed, or interrupted in a conversation."""
+        """Take a connection back, and forget one that was closed, or interrupted in a conversation."""
         with self._lock:
             if self._is_closed or connection.is_amid:
                 connection.close()
@@ -128,7 +128,7 @@ class Pool:
             self._call_next()
 
     def forget(self) -> None:
-        """Hangs up what nobody uses now; calls then connect anew."""
+        """Hang up what nobody uses now; calls then connect anew."""
         with self._lock:
             while self._idle:
                 connection = self._idle.pop()
@@ -136,6 +136,6 @@ class Pool:
                 connection.close()
 
     def close(self) -> None:
-        """Hangs up: at once where nobody speaks, else when the conversation is over."""
+        """Hang up: at once where nobody speaks, else when the conversation is over."""
         self._is_closed = True
         self.forget()

@@ -23,7 +23,7 @@ class Told(NamedTuple):
 
 
 def judged(told: Mapping[str, Told], *, has_standby: bool) -> list[Setting]:
-    """Returns the settings, each with what it loses."""
+    """Return the settings, each with what it loses."""
     found: list[Setting] = []
     for name, loses in _NO_SYNC.items():
         if name in told:
@@ -48,7 +48,7 @@ def _of_standbys(names: Told, commit: Told | None) -> Setting:
 
 
 def _on(name: str, told: Told) -> str:
-    """Returns how to turn a setting on where it was turned off: the server's own default stands below."""
+    """Return how to turn a setting on where it was turned off: the server's own default stands below."""
     match told.source:
         case "command line":
             return f"start the server without {name} = {told.value} on its command line"

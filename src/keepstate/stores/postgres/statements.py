@@ -36,7 +36,7 @@ class Statements(NamedTuple):
 
 @cache
 def statements_of(schema: str) -> Statements:
-    """Returns the statements for a schema."""
+    """Return the statements for a schema."""
     texts = _read("queries.sql", schema)
     queries = {
         name: Query(

@@ -10,9 +10,9 @@ from keepstate._runner import Runner
 from keepstate.errors import HistoryLostError, StoreUnavailableError, UnsupportedError
 from keepstate.stores.admission import admit_changes
 from keepstate.stores.base import RETRY_FOR_S, SWEPT_BY_FLUSH, StoreBase
-from keepstate.stores.leaps import refuse_servers_leap
-from keepstate.stores.marks import Marks, applied_beside
-from keepstate.stores.postgres import reading
+from keepstate.stores.clock_leaps import refuse_servers_leap
+from keepstate.stores.marks import HighWaterMarks, applied_beside
+from keepstate.stores.postgres import queries
 from keepstate.stores.postgres.client import Client, Settings
 from keepstate.stores.postgres.flush import Flush, leap
 from keepstate.stores.postgres.options import PostgresOptions, connection_parameters, read_options
@@ -80,23 +80,23 @@ class PostgresStore(StoreBase):
         self._place, self._options = url, options
         self._client = self._made_client()
         self._watcher = Watcher(self._client, clock=clock)
-        self._marks = Marks()
+        self._marks = HighWaterMarks()
 
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> PostgresStore:
-        """Returns the store that the URL names."""
+        """Return the store that the URL names."""
         options = read_options(url)
         return cls(url, options, runner=runner, retry_for_s=options.retry_for_s)
 
     def twin(self, runner: Runner) -> PostgresStore:
-        """Returns a store on the same schema for another colour, not yet opened."""
+        """Return a store on the same schema for another colour, not yet opened."""
         return PostgresStore(
             self._place, self._options, runner=runner, clock=self._clock, retry_for_s=self._retry_for_s
         )
 
     @property
     def connections(self) -> int:
-        """Returns how many connections calls share now; a watch has one more."""
+        """Return how many connections calls share now; a watch has one more."""
         return self._client.connections
 
     # ---- opening and closing
@@ -145,7 +145,7 @@ class PostgresStore(StoreBase):
         return Capabilities(durability=durability, shared=True, fails_over=settings.may_fail_over)
 
     async def settings(self) -> list[Setting]:
-        """Returns the server's settings that decide what it keeps, as they are for this connection."""
+        """Return the server's settings that decide what it keeps, as they are for this connection."""
         self._check_open()
         answer = await self._client.ask("told")
         names, values, sources = (from_byteas(answer.get_value(0, place)) for place in range(3))
@@ -156,7 +156,7 @@ class PostgresStore(StoreBase):
         return judged(told, has_standby=answer.get_value(0, 3) == b"\x01")
 
     def losses(self, space: str) -> int:
-        """Returns how often this handle found that the space had lost history."""
+        """Return how often this handle found that the space had lost history."""
         return self._marks.losses(space)
 
     # ---- applying
@@ -227,7 +227,7 @@ class PostgresStore(StoreBase):
         if len(keys) <= 1:
             key = keys[0] if keys else _NO_KEY
             answer = await self._client.ask("get", space.encode(), key, revision)
-            found, state, stored_ms = reading.one_entry(key, answer.get_value(0, 0) or b"", at_ms)
+            found, state, stored_ms = queries.one_entry(key, answer.get_value(0, 0) or b"", at_ms)
             if mark is None or state[0] != mark.revision or state[2] != mark.nonce:
                 self._verify(space, mark, *state)
             if not keys:  # nothing is judged
@@ -239,20 +239,20 @@ class PostgresStore(StoreBase):
         )
         fields = self._verified(space, mark, await asked)
         self._refuse_leap(space, fields[4], fields[11])
-        return reading.entries(space, keys, fields)
+        return queries.entries(space, keys, fields)
 
     async def _scan(
         self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
     ) -> Page:
         mark = self._marks.of(space)
-        low, high = reading.scanned(prefix, after, reverse=reverse)
+        low, high = queries.scanned(prefix, after, reverse=reverse)
         answer = await self._client.ask(
             "scan", space.encode(), low, high, int8(reverse), int8(limit), int8(limits.PAGE_ROWS),
             int8(limits.PAGE_BYTES), int8(mark.revision if mark else 0), int8_or_null(at_ms),
         )  # fmt: skip
         fields = self._verified(space, mark, answer)
         self._refuse_leap(space, fields[10], fields[11])
-        return reading.page(fields)
+        return queries.page(fields)
 
     def _refuse_leap(self, space: str, now: bytes | None, stored: bytes | None) -> None:
         refuse_servers_leap(space, from_int8(now), from_int8(stored), self._clock, url=self.url)
@@ -265,14 +265,14 @@ class PostgresStore(StoreBase):
     async def _second_clock_ms(self, space: str) -> int:
         # No space has the name: its time is the server's clock.
         answer = await self._client.ask("get", b"", _NO_KEY, int8(0))
-        return reading.one_entry(_NO_KEY, answer.get_value(0, 0) or b"", None)[0].now_ms
+        return queries.one_entry(_NO_KEY, answer.get_value(0, 0) or b"", None)[0].now_ms
 
     def mark(self, space: str) -> Mark | None:
-        """Returns the highest mark that this handle has seen of the space."""
+        """Return the highest mark that this handle has seen of the space."""
         return self._marks.of(space)
 
     async def changes_under(self, space: str, mark: Mark, after: int, *, limit: int = 1024) -> Changes:
-        """Returns what changed after a revision, if the space has this mark."""
+        """Return what changed after a revision, if the space has this mark."""
         self._check_open()
         admit_changes(space, after, limit)
         return await self._repeated(self._changes, space, after, limit, mark)
@@ -284,17 +284,17 @@ class PostgresStore(StoreBase):
             int8(mark.revision if mark else 0),
         )  # fmt: skip
         # Under the mark of another handle nothing is told of the own one, which stays to be compared.
-        return reading.changes(space, after, self._verified(space, mark, answer, is_own=under is None))
+        return queries.changes(space, after, self._verified(space, mark, answer, is_own=under is None))
 
     def _verified(
         self, space: str, mark: Mark | None, answer: PGresult, *, is_own: bool = True
-    ) -> reading.Fields:
-        """Returns the fields of a record that begins with the space's state, if the mark still holds."""
+    ) -> queries.Fields:
+        """Return the fields of a record that begins with the space's state, if the mark still holds."""
         fields = from_record(answer.get_value(0, 0))
         state = from_int8(fields[0]), from_int8(fields[1]), fields[2], fields[3]
         if is_own:
             self._verify(space, mark, *state)
-        elif mark is not None and not reading.still_holds(mark, *state):
+        elif mark is not None and not queries.still_holds(mark, *state):
             raise self._lost(space, mark)
         return fields
 
@@ -307,7 +307,7 @@ class PostgresStore(StoreBase):
         nonce: bytes | None,
         marked: bytes | None,
     ) -> None:
-        if mark is not None and not reading.still_holds(mark, revision, floor, nonce, marked):
+        if mark is not None and not queries.still_holds(mark, revision, floor, nonce, marked):
             raise self._lost(space, mark)
         self._marks.saw(space, revision, nonce or b"")
 

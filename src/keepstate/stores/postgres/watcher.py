@@ -31,7 +31,7 @@ class Watcher:
         self._pause_s = _SHORTEST_S
 
     async def wait(self, spaces: Collection[str], timeout_s: float, *, nudge: Signal) -> Collection[str]:
-        """Returns spaces that changed, or were not watched before; none after `timeout_s` or a nudge."""
+        """Return spaces that changed, or were not watched before; none after `timeout_s` or a nudge."""
         until_s = self._clock.monotonic_s() + timeout_s
         while not (changed := await self._changed(spaces)):
             if self._clock.monotonic_s() >= until_s or await nudge.wait(self._pause_s):
@@ -55,7 +55,7 @@ class Watcher:
         return [space for space, revision in now.items() if before.get(space) != revision]
 
     def close(self) -> None:
-        """Hangs up."""
+        """Hang up."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None

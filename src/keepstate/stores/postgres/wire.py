@@ -28,12 +28,12 @@ int8 = _INT8.pack
 
 
 def int8_or_null(number: int | None) -> bytes | None:
-    """Returns a bigint, or null."""
+    """Return a bigint, or null."""
     return None if number is None else int8(number)
 
 
 def int8s(numbers: Sequence[int | None]) -> bytes:
-    """Returns a bigint[]."""
+    """Return a bigint[]."""
     if not numbers:
         return _NO_INT8S
     parts = [_HEAD.pack(1, None in numbers, _INT8_OID), _SIZES.pack(len(numbers), 1)]
@@ -42,7 +42,7 @@ def int8s(numbers: Sequence[int | None]) -> bytes:
 
 
 def byteas(items: Sequence[bytes | None]) -> bytes:
-    """Returns a bytea[]."""
+    """Return a bytea[]."""
     if not items:
         return _NO_BYTEAS
     parts = [_HEAD.pack(1, None in items, _BYTEA_OID), _SIZES.pack(len(items), 1)]
@@ -55,7 +55,7 @@ def byteas(items: Sequence[bytes | None]) -> bytes:
 
 
 def from_record(data: bytes | None) -> list[bytes | None]:
-    """Returns the fields of a record."""
+    """Return the fields of a record."""
     if data is None:
         return []
     (count,) = _SIZE.unpack_from(data)
@@ -73,12 +73,12 @@ def from_record(data: bytes | None) -> list[bytes | None]:
 
 
 def from_int8(data: bytes | None) -> int:
-    """Returns a bigint, 0 for null."""
+    """Return a bigint, 0 for null."""
     return 0 if data is None else int.from_bytes(data, "big", signed=True)
 
 
 def from_array(data: bytes | None) -> list[bytes | None]:
-    """Returns the elements of an array of one dimension; none for null."""
+    """Return the elements of an array of one dimension; none for null."""
     if data is None:
         return []
     dimensions, _, _ = _HEAD.unpack_from(data)
@@ -99,15 +99,15 @@ def from_array(data: bytes | None) -> list[bytes | None]:
 
 
 def from_byteas(data: bytes | None) -> list[bytes]:
-    """Returns the elements of a bytea[] without nulls."""
+    """Return the elements of a bytea[] without nulls."""
     return [item or b"" for item in from_array(data)]
 
 
 def from_int8s(data: bytes | None) -> list[int]:
-    """Returns the elements of a bigint[], 0 for null."""
+    """Return the elements of a bigint[], 0 for null."""
     return [from_int8(item) for item in from_array(data)]
 
 
 def from_expiries(data: bytes | None) -> list[int | None]:
-    """Returns the elements of a bigint[] in which null says something."""
+    """Return the elements of a bigint[] in which null says something."""
     return [None if item is None else from_int8(item) for item in from_array(data)]

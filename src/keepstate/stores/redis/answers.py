@@ -28,7 +28,7 @@ _MOVING = b"moving"
 
 
 def outcome(batch: Batch, told: list[Reply], url: str) -> Outcome:
-    """Returns what became of a batch, from what `apply.lua` told."""
+    """Return what became of a batch, from what `apply.lua` told."""
     kind, space = told[0], batch.space
     if kind == APPLIED:
         return Applied(cast("int", told[1]), cast("int", told[2]))
@@ -51,14 +51,14 @@ def outcome(batch: Batch, told: list[Reply], url: str) -> Outcome:
 
 
 def mark_of(told: list[Reply], nonce: bytes) -> tuple[int, bytes]:
-    """Returns the mark that an applied batch left; `nonce` is the batch's own."""
+    """Return the mark that an applied batch left; `nonce` is the batch's own."""
     if len(told) == 3:
         return cast("int", told[1]), nonce
     return cast("int", told[3]), cast("bytes", told[4])
 
 
 def unfit(space: str, told: list[Reply], url: str) -> StorageError | None:
-    """Returns what keeps a script from its work, if it told so."""
+    """Return what keeps a script from its work, if it told so."""
     kind, where = told[0], f"space {space!r} at {url}"
     if kind == _MOVING:
         return StoreUnavailableError(f"{where} is being moved to another node", url=url, space=space)
@@ -77,5 +77,5 @@ def unfit(space: str, told: list[Reply], url: str) -> StorageError | None:
 
 
 def unread(error: OutcomeUnknownError) -> StoreUnavailableError:
-    """Returns the error of a read without an answer: it changed nothing, so nothing about it is unknown."""
+    """Return the error of a read without an answer: it changed nothing, so nothing about it is unknown."""
     return StoreUnavailableError(str(error), url=error.url, space=error.space)

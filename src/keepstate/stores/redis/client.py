@@ -75,18 +75,18 @@ class Client:
         self._is_outdated = is_cluster
 
     async def close(self) -> None:
-        """Closes the connections."""
+        """Close the connections."""
         for node in list(self._nodes.values()):
             await node.close()
 
     # ---- who answers for what
 
     def node_of(self, slot: int) -> Node | None:
-        """Returns the node that answers for a slot, as far as is known now."""
+        """Return the node that answers for a slot, as far as is known now."""
         return None if self._is_outdated else self._slots[slot]
 
     async def masters(self) -> list[Node]:
-        """Returns the nodes that answer for slots.
+        """Return the nodes that answer for slots.
 
         Raises:
             StoreUnavailableError: No node of the cluster tells.
@@ -96,7 +96,7 @@ class Client:
         return list(dict.fromkeys(node for node in self._slots if node is not None))
 
     async def learn(self) -> None:
-        """Asks the nodes, one after the other, which of them answers for which slot."""
+        """Ask the nodes, one after the other, which of them answers for which slot."""
         failure: StorageError | None = None
         for address in dict.fromkeys([*self._nodes, *self._seeds]):
             try:
@@ -121,16 +121,16 @@ class Client:
         self._slots, self._is_outdated = slots, None in slots
 
     def outdate(self) -> None:
-        """Makes the next call learn anew who answers for what."""
+        """Make the next call learn anew who answers for what."""
         self._is_outdated = self.is_cluster
 
     def moved(self, slot: int, address: Address) -> None:
-        """Takes note that another node answers for a slot."""
+        """Take note that another node answers for a slot."""
         if self._slots:
             self._slots[slot] = self._node(address)
 
     def _suspect(self, node: Node) -> None:
-        """Asks the others first who answers for what: this one may be gone."""
+        """Ask the others first who answers for what: this one may be gone."""
         self.outdate()
         if self._nodes.pop(node.address, None) is not None:
             self._nodes[node.address] = node
@@ -151,7 +151,7 @@ class Client:
     # ---- running
 
     async def ask(self, slot: int, packet: bytes, count: int) -> list[Reply] | None:
-        """Returns the replies to packed commands that only read; None if only `run` knows the way."""
+        """Return the replies to packed commands that only read; None if only `run` knows the way."""
         node = self.node_of(slot)
         if node is None:
             return None
@@ -163,7 +163,7 @@ class Client:
         return None if any(type(reply) is Refusal for reply in replies) else replies
 
     async def run(self, units: Sequence[Unit]) -> list[Answer]:
-        """Runs units, each where its slot is, and answers in their order. They have no order among them."""
+        """Run units, each where its slot is, and answer in their order. They have no order among them."""
         if len(units) == 1 and len(units[0].commands) == 1:
             answer = await self._run_one(units[0])
             if answer is not None:
@@ -186,7 +186,7 @@ class Client:
                     by_node.setdefault(node, []).append(place)
             # In one order everywhere, so that two threads never wait for one another's connections.
             nodes = sorted(by_node, key=lambda node: node.address)
-            pause = _Pause() if len(nodes) > 1 and self._runner.colour == "blocking" else None
+            pause = _Pause() if len(nodes) > 1 and self._runner.mode == "blocking" else None
             work = [self._run_at(node, by_node[node], todo, asking, answers, pause) for node in nodes]
             if pause is not None:
                 _in_step(work)
@@ -203,7 +203,7 @@ class Client:
         return answers
 
     async def _run_one(self, unit: Unit) -> Answer | None:
-        """Runs a single command, what most calls are, the short way; None if it needs the long one."""
+        """Run a single command, what most calls are, the short way; None if it needs the long one."""
         node = self.node_of(unit.slot)
         if node is None:
             return None
@@ -224,7 +224,7 @@ class Client:
         answers: list[Answer],
         pause: Awaitable[None] | None,
     ) -> None:
-        """Runs units at one node, as many in a packet as fit; pauses after each sending and each reading."""
+        """Run units at one node, as many in a packet as fit; pauses after each sending and each reading."""
         at = 0
         while at < len(places):
             packed: list[bytes] = []
@@ -277,7 +277,7 @@ class Client:
         return True
 
     def _address_in(self, refusal: Refusal, slot: int) -> Address:
-        """Returns where a MOVED or ASK sends: `1234 10.0.0.7:6379`, or `1234 :6379` for the same host."""
+        """Return where a MOVED or ASK sends: `1234 10.0.0.7:6379`, or `1234 :6379` for the same host."""
         host, _, port = refusal.text.split()[-1].rpartition(":")
         teller = self._slots[slot]
         return Address(host or (teller.address.host if teller else self._seeds[0].host), int(port))
@@ -297,7 +297,7 @@ class _Pause:
 
 
 def _in_step(work: Sequence[Coroutine[Any, Any, None]]) -> None:
-    """Runs coroutines from pause to pause: each sends before any of them waits for its answers."""
+    """Run coroutines from pause to pause: each sends before any of them waits for its answers."""
     going = list(work)
     try:
         while going:
@@ -316,14 +316,14 @@ def _goes_on(one: Coroutine[Any, Any, None]) -> bool:
 
 
 def with_text(words: Words) -> Words:
-    """Returns the command that runs a script by its text, for a server that does not know it by its name."""
+    """Return the command that runs a script by its text, for a server that does not know it by its name."""
     if words[0] != b"EVALSHA":
         return words
     return (b"EVAL", scripts.text_of(words[1]), *words[2:])
 
 
 def _pack_unit(unit: Unit, *, asks: bool) -> tuple[bytes, int]:
-    """Returns a unit as it is sent, and how many replies it gets."""
+    """Return a unit as it is sent, and how many replies it gets."""
     packed = [pack(words) for words in unit.commands]
     if len(packed) > 1:
         packed = [_MULTI, *packed, _EXEC]
@@ -333,7 +333,7 @@ def _pack_unit(unit: Unit, *, asks: bool) -> tuple[bytes, int]:
 
 
 def _unit_replies(replies: list[Reply], unit: Unit) -> list[Reply]:
-    """Returns the replies to the unit's own commands.
+    """Return the replies to the unit's own commands.
 
     A refusal of any of them when it was queued is one of all: the server then runs none.
     """

@@ -46,7 +46,7 @@ class Place(NamedTuple):
 
     @property
     def registry_shard(self) -> int:
-        """Returns which of the registry's sorted sets lists the space."""
+        """Return which of the registry's sorted sets lists the space."""
         return self.slot * REGISTRY_SHARDS // SLOTS
 
 
@@ -69,7 +69,7 @@ class State(NamedTuple):
 
 
 def place(prefix: str, space: str) -> Place:
-    """Returns the place of a space.
+    """Return the place of a space.
 
     The braces make a cluster keep all keys of a space together. A closing one in the name would end the tag
     early, so it is written %7D, and % itself %25.
@@ -82,12 +82,12 @@ def place(prefix: str, space: str) -> Place:
 
 
 def registry_key(prefix: str, shard: int) -> bytes:
-    """Returns the key of one sorted set of spaces' names."""
+    """Return the key of one sorted set of spaces' names."""
     return f"{prefix}:spaces:{{{shard}}}".encode()
 
 
 def slot_of_tag(tag: bytes) -> int:
-    """Returns the slot of a cluster in which keys tagged `{tag}` are."""
+    """Return the slot of a cluster in which keys tagged `{tag}` are."""
     return crc_hqx(tag, 0) % SLOTS
 
 
@@ -95,14 +95,14 @@ def slot_of_tag(tag: bytes) -> int:
 
 
 def encode_mark(mark: Mark | None) -> bytes:
-    """Returns a mark as scripts take it; nothing for none."""
+    """Return a mark as scripts take it; nothing for none."""
     return b"" if mark is None else _MARK.pack(*mark)
 
 
 def encode_batch(
     batch: Batch, mark: Mark | None, nonces: bytes, clock_ms: int, *, sweeps: bool, is_cluster: bool
 ) -> list[bytes]:
-    """Returns the arguments of `apply.lua`.
+    """Return the arguments of `apply.lua`.
 
     Args:
         batch: What to apply.
@@ -141,7 +141,7 @@ def _encode_write(write: Write) -> tuple[bytes, bytes, bytes]:
 
 
 def entry_fields(keys: Sequence[bytes]) -> list[bytes]:
-    """Returns the fields that hold a space's state, and the head and value of each key."""
+    """Return the fields that hold a space's state, and the head and value of each key."""
     fields = [STATE_FIELD]
     for key in keys:
         fields += (_HEAD_FIELD + key, key)
@@ -149,12 +149,12 @@ def entry_fields(keys: Sequence[bytes]) -> list[bytes]:
 
 
 def record_field(revision: int) -> bytes:
-    """Returns the field of the log that holds the head of a revision's record."""
+    """Return the field of the log that holds the head of a revision's record."""
     return _RECORD_FIELD + _REVISION.pack(revision)
 
 
 def lex_range(prefix: bytes, after: bytes | None, *, reverse: bool = False) -> tuple[bytes, bytes]:
-    """Returns where a range of names begins and ends in scan direction, as ZRANGEBYLEX takes it."""
+    """Return where a range of names begins and end in scan direction, as ZRANGEBYLEX takes it."""
     above = successor(prefix)
     low, high = b"[" + prefix, b"+" if above is None else b"(" + above
     if reverse:
@@ -166,7 +166,7 @@ def lex_range(prefix: bytes, after: bytes | None, *, reverse: bool = False) -> t
 
 
 def decode_state(stored: bytes | None, space: str) -> State:
-    """Returns a space's state; a new one where there is none."""
+    """Return a space's state; a new one where there is none."""
     if stored is None:
         return State(0, b"", 0, 0, 0, b"")
     if stored[:1] != bytes((FORMAT,)) or len(stored) != _STATE.size:
@@ -195,7 +195,7 @@ def has_lost(state: State, mark: Mark, record: bytes | None) -> bool:
 
 
 def decode_entry(key: bytes, head: bytes | None, value: bytes | None, now_ms: int) -> Entry | None:
-    """Returns an entry, or None if it is absent or expired."""
+    """Return an entry, or None if it is absent or expired."""
     if head is None and value is None:
         return None
     if head is None or value is None or len(head) != _HEAD.size:
@@ -207,7 +207,7 @@ def decode_entry(key: bytes, head: bytes | None, value: bytes | None, now_ms: in
 
 
 def decode_changes(revision: int, body: bytes | None) -> Iterator[Change]:
-    """Yields the changes of a record.
+    """Yield the changes of a record.
 
     Raises:
         CorruptError: It ends within one, or is not there.

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection
 from contextlib import suppress
 from typing import cast
 
-from keepstate._runner import Colour
+from keepstate._runner import Mode
 from keepstate.errors import StorageError, StoreUnavailableError
 from keepstate.stores.redis.client import Client
 from keepstate.stores.redis.encoding import Place
@@ -31,12 +31,12 @@ class HintLines:
     Args:
         client: Knows the servers.
         place: Where a space is kept.
-        colour: Whose event loop to wait in.
+        mode: Whose event loop to wait in.
     """
 
-    def __init__(self, client: Client, place: Callable[[str], Place], colour: Colour) -> None:
+    def __init__(self, client: Client, place: Callable[[str], Place], mode: Mode) -> None:
         self._client, self._place = client, place
-        self._colour = colour
+        self._mode = mode
         self._loop: asyncio.AbstractEventLoop | None = None
         self._lines: dict[Node, _Line] = {}
         self._woken = asyncio.Event()
@@ -46,14 +46,14 @@ class HintLines:
         self._is_ended = False
 
     async def hear(self, wanted: Callable[[], Collection[str]], timeout_s: float) -> Collection[str]:
-        """Returns which of the wanted spaces may have changed, at the latest after `timeout_s`.
+        """Return which of the wanted spaces may have changed, at the latest after `timeout_s`.
 
         What is wanted may grow meanwhile: `want` makes it be asked again.
 
         Raises:
             StoreUnavailableError: A server is gone; the next call subscribes anew.
         """
-        if self._colour == "async":
+        if self._mode == "async":
             self._loop = asyncio.get_running_loop()
             return await self._hear(wanted, timeout_s)
         if self._loop is None:
@@ -61,7 +61,7 @@ class HintLines:
         return self._loop.run_until_complete(self._hear(wanted, timeout_s))
 
     def want(self, spaces: Collection[str]) -> None:
-        """Makes `hear` look again at what is wanted, if these are not; from any thread."""
+        """Make `hear` look again at what is wanted, if these are not; from any thread."""
         if not self._followed.issuperset(spaces):
             self._wake()
 
@@ -71,13 +71,13 @@ class HintLines:
                 self._loop.call_soon_threadsafe(self._woken.set)
 
     def end(self) -> None:
-        """Makes `hear` return at once, now and from now on."""
+        """Make `hear` return at once, now and from now on."""
         self._is_ended = True
         self._wake()
 
     async def close(self) -> None:
-        """Closes the connections."""
-        if self._colour == "async":
+        """Close the connections."""
+        if self._mode == "async":
             await self._drop_lines()
         elif self._loop is not None:
             self._loop.run_until_complete(self._drop_lines())
@@ -102,7 +102,7 @@ class HintLines:
         return []
 
     async def _follow(self, wanted: frozenset[str]) -> None:
-        """Subscribes to what is wanted, at the node where each space is now, and to nothing else."""
+        """Subscribe to what is wanted, at the node where each space is now, and to nothing else."""
         self._followed = wanted
         by_node: dict[Node, set[str]] = {node: set() for node in self._lines}
         for space in wanted:
@@ -125,7 +125,7 @@ class HintLines:
                 raise
 
     def _tell(self, space: str | None) -> None:
-        """Takes a hint, or None where a line has to be looked at."""
+        """Take a hint, or None where a line has to be looked at."""
         if space is not None:
             self._changed.add(space)
         self._woken.set()
@@ -149,7 +149,7 @@ class _Line:
         self._reading: asyncio.Task[None] | None = None
 
     async def follow(self, spaces: Collection[str]) -> None:
-        """Subscribes to these spaces and to no others."""
+        """Subscribe to these spaces and to no others."""
         if self._failure is not None:
             raise self._failure
         if self._reading is None:
@@ -167,7 +167,7 @@ class _Line:
             await self._wire.send(b"".join(packet))
 
     async def close(self) -> None:
-        """Ends the reading and disconnects."""
+        """End the reading and disconnects."""
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])

@@ -29,7 +29,7 @@ class Found(NamedTuple):
 
 
 async def inspect(node: Node, place: Place, *, url: str, is_cluster: bool, unsafe_policy: bool) -> Found:
-    """Returns what a server offers, or raises what makes it unfit.
+    """Return what a server offers, or raise what makes it unfit.
 
     Args:
         node: The server.
@@ -70,7 +70,7 @@ async def inspect(node: Node, place: Place, *, url: str, is_cluster: bool, unsaf
 
 
 def weakest(found: list[Found]) -> Found:
-    """Returns what all servers of a cluster offer."""
+    """Return what all servers of a cluster offer."""
     capabilities = [one.capabilities for one in found]
     return Found(
         Capabilities(
@@ -83,7 +83,7 @@ def weakest(found: list[Found]) -> Found:
 
 
 def _fields(info: Reply, where: str, *, unsafe_policy: bool) -> dict[str, str]:
-    """Returns the fields of INFO; none where the user may not ask and need not know."""
+    """Return the fields of INFO; none where the user may not ask and need not know."""
     if isinstance(info, Refusal):
         if unsafe_policy and info.code == "NOPERM":
             return {}
@@ -126,7 +126,7 @@ def _refuse_eviction(policy: str | None, where: str, *, unsafe_policy: bool) -> 
 
 
 def _durability(fields: dict[str, str], fsync: Reply) -> Durability:
-    """Returns what the append-only file gives.
+    """Return what the append-only file gives.
 
     Under `everysec` and `no` a reply waits for the write into the operating system's memory; only while the
     disk is so slow that a sync takes over a second, `everysec` holds writes back for up to two.

@@ -56,7 +56,7 @@ class Node:
     async def exchange(
         self, packet: bytes, count: int, *, sent: Awaitable[None] | None = None
     ) -> list[Reply]:
-        """Sends packed commands over a free connection and returns the replies, one for each.
+        """Send packed commands over a free connection and return the replies, one for each.
 
         In between it awaits `sent`.
 
@@ -81,7 +81,7 @@ class Node:
         return replies
 
     async def close(self) -> None:
-        """Closes the idle connections now, and one in use when its answer has come."""
+        """Close the idle connections now, and one in use when its answer has come."""
         self._is_closed = True
         await self._close_idle()
 
@@ -97,7 +97,7 @@ class Node:
         return [wire for wire, _ in idle]
 
     async def _discard(self, wire: Wire) -> None:
-        """Closes a connection that failed or was interrupted, and lets who waits first open another."""
+        """Close a connection that failed or was interrupted, and let who waits first open another."""
         with self._lock:
             self.breaks += 1
             self._wires.discard(wire)
@@ -113,7 +113,7 @@ class Node:
                 if self._idle:
                     wire, since_s = self._idle.pop()
                 elif len(self._wires) < self._max_connections:
-                    wire, since_s = open_wire(self._runner.colour, self.address, self._access), None
+                    wire, since_s = open_wire(self._runner.mode, self.address, self._access), None
                     self._wires.add(wire)
                 else:
                     wire, since_s = None, None
@@ -140,7 +140,7 @@ class Node:
         return wire
 
     async def _wait_for(self, request: _Request) -> Wire | None:
-        """Returns the connection that was handed over, or None where to look again is worth it."""
+        """Return the connection that was handed over, or None where to look again is worth it."""
         try:
             await request.signal.wait(_LOOK_AGAIN_S)
         except BaseException:
@@ -151,7 +151,7 @@ class Node:
         return request.wire
 
     def _withdraw(self, request: _Request) -> bool:
-        """Waits no longer, and returns whether that was before it was called."""
+        """Wait no longer, and return whether that was before it was called."""
         with self._lock:
             if request.is_called:
                 return False
@@ -168,7 +168,7 @@ class Node:
             request.signal.set()
 
     def _give(self, wire: Wire) -> None:
-        """Gives a connection back, or to who waits for it first."""
+        """Give a connection back, or to who waits for it first."""
         with self._lock:
             request = self._next_called(wire)
             if request is None:
@@ -177,7 +177,7 @@ class Node:
         request.signal.set()
 
     def _next_called(self, wire: Wire | None) -> _Request | None:
-        """Returns who waits first, with a connection or with the room for one; `_lock` is held."""
+        """Return who waits first, with a connection or with the room for one; `_lock` is held."""
         if not self._waiting:
             return None
         request = self._waiting.popleft()

@@ -42,7 +42,7 @@ class RedisOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def addresses(url: StoreUrl) -> list[Address]:
-    """Returns the servers that a URL names, or raises `InvalidError` that shows how it is written."""
+    """Return the servers that a URL names, or raise `InvalidError` that shows how it is written."""
     found: list[Address] = []
     for part in url.host.split(","):
         host, colon, port = part.rpartition(":")
@@ -58,7 +58,7 @@ def addresses(url: StoreUrl) -> list[Address]:
 
 
 def access(url: StoreUrl, options: RedisOptions) -> Access:
-    """Returns how to connect to the servers of a URL."""
+    """Return how to connect to the servers of a URL."""
     return Access(
         url=str(url),
         user=url.user or None,

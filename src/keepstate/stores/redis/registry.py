@@ -60,7 +60,7 @@ class Registry:
         return space in self._listed[shard] and self._keepers[shard] == self._keeper(shard)
 
     def doubt(self) -> None:
-        """Forgets what is listed: history was lost, and names may have been lost with it."""
+        """Forget what is listed: history was lost, and names may have been lost with it."""
         with self._lock:
             self._losses += 1
 
@@ -69,7 +69,7 @@ class Registry:
         return None if node is None else (node, node.breaks, self._losses)
 
     async def enlist(self, spaces: Iterable[str]) -> dict[str, StorageError]:
-        """Lists spaces, and returns for which it could not.
+        """List spaces, and return for which it could not.
 
         A server without room refuses to list; whoever writes meets that itself, and who only deletes must
         not.
@@ -110,7 +110,7 @@ class Registry:
         return Unit(self._slots[shard], [(b"ZADD", self._keys[shard], b"0", place.name)])
 
     async def page(self, prefix: str, after: str | None, limit: int) -> list[tuple[str, State]]:
-        """Returns the next names in order, those of dropped spaces too, each with its state."""
+        """Return the next names in order, those of dropped spaces too, each with its state."""
         start, end = lex_range(prefix.encode(), None if after is None else after.encode())
         count = b"%d" % min(limit, _PAGE_NAMES)
         asked = [

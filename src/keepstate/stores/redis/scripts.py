@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from keepstate.stores.base import SWEPT_BY_FLUSH
-from keepstate.stores.leaps import LEAP_MS
+from keepstate.stores.clock_leaps import LEAP_MS
 from keepstate.stores.space_state import RETRY_KEPT_MS
 from keepstate.values import limits
 from keepstate.values.key import OBJECTS, WITH_VALUES, stamp_suffix
@@ -53,13 +53,13 @@ class Script(NamedTuple):
     """How many of a space's keys it works on, the first ones."""
 
     def call(self, keys: tuple[bytes, ...], *arguments: bytes) -> tuple[bytes, ...]:
-        """Returns the command that runs it."""
+        """Return the command that runs it."""
         return (b"EVALSHA", self.sha, b"%d" % self.keys, *keys[: self.keys], *arguments)
 
 
 @cache
 def script(name: str) -> Script:
-    """Returns the script `scripts/{name}.lua`, ready to run."""
+    """Return the script `scripts/{name}.lua`, ready to run."""
     constants = "".join(f"local {constant} = {value}\n" for constant, value in _CONSTANTS.items())
     text = (constants + _joined("--> space\n" + (_FOLDER / f"{name}.lua").read_text())).encode()
     made = Script(text, sha1(text, usedforsecurity=False).hexdigest().encode(), _KEYS.get(name, _ALL_KEYS))
@@ -68,7 +68,7 @@ def script(name: str) -> Script:
 
 
 def _joined(text: str) -> str:
-    """Returns a script with the parts that it names in their places, and without comments."""
+    """Return a script with the parts that it names in their places, and without comments."""
     lines: list[str] = []
     for line in text.splitlines():
         code, _, said = line.partition("--")
@@ -80,5 +80,5 @@ def _joined(text: str) -> str:
 
 
 def text_of(sha: bytes) -> bytes:
-    """Returns the text of a script that was given out."""
+    """Return the text of a script that was given out."""
     return _texts[sha]

@@ -26,7 +26,7 @@ _FROM_INFO: Final = {"maxmemory-policy": "maxmemory_policy", "appendonly": "aof_
 
 
 async def settings_of(nodes: Sequence[Node], *, is_cluster: bool) -> list[Setting]:
-    """Returns the settings of each server; those that it does not tell have the value None."""
+    """Return the settings of each server; those that it does not tell have the value None."""
     found: list[Setting] = []
     for node in nodes:
         commands = [(b"CONFIG", b"GET", *(name.encode() for name in _ASKED)), (b"INFO",)]
@@ -45,7 +45,7 @@ async def settings_of(nodes: Sequence[Node], *, is_cluster: bool) -> list[Settin
 
 
 def _of_file(values: dict[str, str], where: str) -> list[Setting]:
-    """Returns what becomes of writes when the server, or its machine, ends."""
+    """Return what becomes of writes when the server, or its machine, ends."""
     appends, syncs, saves = (values.get(name) for name in ("appendonly", "appendfsync", "save"))
     loses = None
     if appends != "yes":
@@ -95,7 +95,7 @@ def _of_memory(values: dict[str, str], where: str) -> list[Setting]:
 def _of_replicas(
     values: dict[str, str], fields: dict[str, str], where: str, *, is_cluster: bool
 ) -> list[Setting]:
-    """Returns what becomes of writes when a replica takes over; nothing where there is none."""
+    """Return what becomes of writes when a replica takes over; nothing where there is none."""
     if fields.get("connected_slaves", "0") == "0":
         return []
     least, lag_s = values.get("min-replicas-to-write"), values.get("min-replicas-max-lag")
@@ -118,7 +118,7 @@ def _set(name: str, value: str) -> str:
 
 
 def _values(told: Reply, info: Reply) -> dict[str, str]:
-    """Returns the settings by name: those that CONFIG tells, or the few that INFO does."""
+    """Return the settings by name: those that CONFIG tells, or the few that INFO does."""
     if not isinstance(told, Refusal):
         words = [word.decode(errors="replace") for word in cast("list[bytes]", told)]
         return dict(zip(words[::2], words[1::2], strict=True))

@@ -25,9 +25,9 @@ from keepstate.errors import (
 )
 from keepstate.stores.admission import admit_changes, admit_reading, refuse_gone
 from keepstate.stores.base import StoreBase
+from keepstate.stores.clock_leaps import clock_error, refuse_servers_leap
 from keepstate.stores.hints import HintListener
-from keepstate.stores.leaps import clock_error, refuse_servers_leap
-from keepstate.stores.marks import Marks, applied_beside
+from keepstate.stores.marks import HighWaterMarks, applied_beside
 from keepstate.stores.protocol import (
     NONCE_BYTES,
     Batch,
@@ -94,7 +94,7 @@ class RedisStore(StoreBase):
     def __init__(self, url: StoreUrl, *, runner: Runner, clock: Clock = SYSTEM_CLOCK) -> None:
         options = url.options_as(RedisOptions)
         super().__init__(url=str(url), runner=runner, clock=clock, retry_for_s=options.retry_for_s)
-        self._url, self._options, self._marks = url, options, Marks()
+        self._url, self._options, self._marks = url, options, HighWaterMarks()
         self._place = lru_cache(maxsize=_PLACES)(partial(place, options.prefix))
         self._client = self._made_client()
         self._registry = Registry(self._client, options.prefix, self._place)
@@ -105,11 +105,11 @@ class RedisStore(StoreBase):
 
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> RedisStore:
-        """Returns the store that the URL names, not yet opened."""
+        """Return the store that the URL names, not yet opened."""
         return cls(url, runner=runner)
 
     def twin(self, runner: Runner) -> RedisStore:
-        """Returns a store on the same server for another colour, not yet opened."""
+        """Return a store on the same server for another colour, not yet opened."""
         return RedisStore(self._url, runner=runner, clock=self._clock)
 
     # ---- opening and closing
@@ -147,23 +147,23 @@ class RedisStore(StoreBase):
         return weakest.capabilities
 
     async def _give_up(self) -> None:
-        """Hangs up, and begins anew: it may be opened again."""
+        """Hang up, and begin anew: it may be opened again."""
         given_up, self._client = self._client, self._made_client()
         self._registry = Registry(self._client, self._options.prefix, self._place)
         await given_up.close()
 
     def _probed_at(self, node: Node) -> Place:
-        """Returns a place, of a name too long for a space, for which this node answers."""
+        """Return a place, of a name too long for a space, for which this node answers."""
         names = (f"{number:0{limits.SPACE_BYTES + 1}}" for number in count())
         return next(where for where in map(self._place, names) if self._client.node_of(where.slot) is node)
 
     async def settings(self) -> list[Setting]:
-        """Returns the settings of each server that decide what it keeps, as they are now."""
+        """Return the settings of each server that decide what it keeps, as they are now."""
         self._check_open()
         return await settings_of(await self._client.masters(), is_cluster=self._client.is_cluster)
 
     async def close(self) -> None:
-        """Ends the waiter, lets flushes end, and lets go of connections; twice is once."""
+        """End the waiter, lets flushes end, and let go of connections; twice is once."""
         if self._is_open and (lines := self._lines) is not None:
             self._runner.check(self)
             lines.end()
@@ -175,7 +175,7 @@ class RedisStore(StoreBase):
         await self._client.close()
 
     def losses(self, space: str) -> int:
-        """Returns how often this handle found that the space had lost history."""
+        """Return how often this handle found that the space had lost history."""
         return self._marks.losses(space)
 
     # ---- applying
@@ -211,7 +211,7 @@ class RedisStore(StoreBase):
         ]
 
     async def _apply_one(self, batch: Batch) -> Outcome | None:
-        """Applies the flush that most are: what the other way does, with less ado; None if it needs that."""
+        """Apply the flush that most are: what the other way does, with less ado; None if it needs that."""
         mark = self._marks.of(batch.space)
         if not self._registry.is_listed(batch.space) or self._marks.void((batch,), url=self.url):
             return None
@@ -283,7 +283,7 @@ class RedisStore(StoreBase):
     async def _read_small(
         self, space: str, where: Place, mark: Mark | None, keys: Sequence[bytes], at_ms: int | None
     ) -> Reading | None:
-        """Reads without a script, which takes the server half as long; None where the keys are on the move.
+        """Read without a script, which takes the server half as long; None where the keys are on the move.
 
         The time is read first: whatever changed after it tells a later one. So is the mark's record, which
         the log can lose in between only by what moves the floor.
@@ -336,11 +336,11 @@ class RedisStore(StoreBase):
         return self._clock.now_ms() if replies is None else _time_ms(replies[0])
 
     def mark(self, space: str) -> Mark | None:
-        """Returns the highest mark that this handle has seen of the space."""
+        """Return the highest mark that this handle has seen of the space."""
         return self._marks.of(space)
 
     async def changes_under(self, space: str, mark: Mark, after: int, *, limit: int = 1024) -> Changes:
-        """Returns what changed after a revision, if the space has this mark."""
+        """Return what changed after a revision, if the space has this mark."""
         self._check_open()
         admit_changes(space, after, limit)
         return await self._repeated(self._changes, space, after, limit, mark)
@@ -365,7 +365,7 @@ class RedisStore(StoreBase):
         return Changes(items, upto, state.floor, nonces)
 
     async def _ask(self, name: str, space: str, mark: Mark | None, arguments: Sequence[bytes]) -> list[Reply]:
-        """Runs a script that changes nothing, and returns what it tells."""
+        """Run a script that changes nothing, and return what it tells."""
         try:
             return await self._run(name, space, mark, arguments)
         except OutcomeUnknownError as error:
@@ -398,14 +398,14 @@ class RedisStore(StoreBase):
     # ---- hints
 
     def listen(self, spaces: Collection[str]) -> HintListener:
-        """Returns a listener that hears every hint of these spaces from now on."""
+        """Return a listener that hears every hint of these spaces from now on."""
         listener = super().listen(spaces)
         if (lines := self._lines) is not None:
             lines.want(spaces)
         return listener
 
     async def _wait_for_others(self, ended: Signal) -> None:
-        lines = self._lines = HintLines(self._client, self._place, self._runner.colour)
+        lines = self._lines = HintLines(self._client, self._place, self._runner.mode)
         closed = self._runner.signal()
         self._ending.append(closed)
         try:
@@ -464,7 +464,7 @@ class RedisStore(StoreBase):
         return removed
 
     async def _due_from(self, prefix: str, last: str | None) -> AsyncGenerator[str]:
-        """Yields the spaces in which something expires: those after `last`, then those up to it."""
+        """Yield the spaces in which something expires: those after `last`, then those up to it."""
         after, turned = last, last is None
         while True:
             page = await self._named(prefix, after, limits.PAGE_ROWS)

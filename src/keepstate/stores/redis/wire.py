@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias, cast
 
 import msgspec
 
-from keepstate._runner import Colour
+from keepstate._runner import Mode
 from keepstate.errors import (
     CorruptError,
     InvalidError,
@@ -84,7 +84,7 @@ class Wire(Protocol):
     """A connection. Whoever sees it raise has to discard it."""
 
     async def connect(self) -> None:
-        """Connects and logs in.
+        """Connect and logs in.
 
         Raises:
             StoreUnavailableError: Nobody listens there, or did not answer in time.
@@ -95,7 +95,7 @@ class Wire(Protocol):
     async def exchange(
         self, packet: bytes, count: int, *, sent: Awaitable[None] | None = None
     ) -> list[Reply]:
-        """Sends packed commands and returns the replies, one for each; in between it awaits `sent`.
+        """Send packed commands and return the replies, one for each; in between it awaits `sent`.
 
         Raises:
             OutcomeUnknownError: No answer came, in full.
@@ -107,21 +107,21 @@ class Wire(Protocol):
         ...
 
     async def close(self) -> None:
-        """Disconnects in order; twice is once."""
+        """Disconnect in order; twice is once."""
         ...
 
     async def drop(self) -> None:
-        """Disconnects without waiting for anything, also while the caller is being cancelled."""
+        """Disconnect without waiting for anything, also while the caller is being cancelled."""
         ...
 
 
-def open_wire(colour: Colour, address: Address, access: Access) -> Wire:
-    """Returns a wire that is not yet connected."""
-    return TaskWire(address, access) if colour == "async" else BlockingWire(address, access)
+def open_wire(mode: Mode, address: Address, access: Access) -> Wire:
+    """Return a wire that is not yet connected."""
+    return TaskWire(address, access) if mode == "async" else BlockingWire(address, access)
 
 
 def pack(words: Words) -> bytes:
-    """Returns a command as it is sent."""
+    """Return a command as it is sent."""
     packed: bytes = _hiredis.pack_command(tuple(words))
     return packed
 
@@ -135,7 +135,7 @@ class BlockingWire:
         self._connection: Any = kind(socket_timeout=access.timeout_s, **_arguments(address, access))
 
     async def connect(self) -> None:
-        """Connects and logs in."""
+        """Connect and logs in."""
         try:
             self._connection.connect()
         except (RedisError, OSError) as error:
@@ -144,7 +144,7 @@ class BlockingWire:
     async def exchange(
         self, packet: bytes, count: int, *, sent: Awaitable[None] | None = None
     ) -> list[Reply]:
-        """Sends packed commands and returns the replies, one for each; in between it awaits `sent`."""
+        """Send packed commands and return the replies, one for each; in between it awaits `sent`."""
         connection = self._connection
         try:
             connection.send_packed_command((packet,), check_health=False)
@@ -169,11 +169,11 @@ class BlockingWire:
             return True
 
     async def close(self) -> None:
-        """Disconnects; twice is once."""
+        """Disconnect; twice is once."""
         self._connection.disconnect()
 
     async def drop(self) -> None:
-        """Disconnects: here that waits for nothing."""
+        """Disconnect: here that waits for nothing."""
         self._connection.disconnect()
 
 
@@ -190,7 +190,7 @@ class TaskWire:
         self._alarm = _Alarm(access.timeout_s)
 
     async def connect(self) -> None:
-        """Connects and logs in."""
+        """Connect and logs in."""
         try:
             async with asyncio.timeout(self._access.timeout_s):
                 await self._connection.connect()
@@ -200,7 +200,7 @@ class TaskWire:
     async def exchange(
         self, packet: bytes, count: int, *, sent: Awaitable[None] | None = None
     ) -> list[Reply]:
-        """Sends packed commands and returns the replies, one for each; in between it awaits `sent`."""
+        """Send packed commands and return the replies, one for each; in between it awaits `sent`."""
         connection, alarm = self._connection, self._alarm
         alarm.start()
         try:
@@ -220,14 +220,14 @@ class TaskWire:
             alarm.stop()
 
     async def send(self, packet: bytes) -> None:
-        """Sends packed commands whose replies `receive` takes."""
+        """Send packed commands whose replies `receive` takes."""
         try:
             await self._connection.send_packed_command((packet,), check_health=False)
         except (RedisError, OSError) as error:
             raise _unanswered(self._address, self._access, error) from error
 
     async def receive(self) -> Reply:
-        """Waits, however long, for the next reply."""
+        """Wait, however long, for the next reply."""
         try:
             return await self._reply()
         except (RedisError, OSError) as error:
@@ -248,12 +248,12 @@ class TaskWire:
             return True
 
     async def close(self) -> None:
-        """Disconnects and lets TLS say goodbye; twice is once."""
+        """Disconnect and let TLS say goodbye; twice is once."""
         with suppress(RedisError, OSError):
             await self._connection.disconnect()
 
     async def drop(self) -> None:
-        """Disconnects without waiting for anything, also while the caller is being cancelled."""
+        """Disconnect without waiting for anything, also while the caller is being cancelled."""
         await self._connection.disconnect(nowait=True)
 
 
@@ -272,7 +272,7 @@ class _Alarm:
         self._task: asyncio.Task[Any] | None = None
 
     def start(self) -> None:
-        """Watches over what the present task awaits from here on."""
+        """Watch over what the present task awaits from here on."""
         loop = self._loop = asyncio.get_running_loop()
         task = self._task = asyncio.current_task()
         self._has_rung, self._cancelling = False, task.cancelling() if task is not None else 0
@@ -281,7 +281,7 @@ class _Alarm:
             self._timer = loop.call_at(self._due_s, self._look)
 
     def stop(self) -> bool:
-        """Watches no longer; returns whether this alarm, and nobody else, has cancelled the task."""
+        """Watch no longer; returns whether this alarm, and nobody else, has cancelled the task."""
         task, self._task = self._task, None
         return self._has_rung and task is not None and task.uncancel() <= self._cancelling
 
@@ -316,7 +316,7 @@ def _arguments(address: Address, access: Access) -> dict[str, Any]:
 
 
 def _plain(reply: Any) -> Reply:
-    """Returns a reply whose errors inside a list are refusals as well."""
+    """Return a reply whose errors inside a list are refusals as well."""
     if type(reply) is list:
         answers = cast("list[object]", reply)
         for place, answer in enumerate(answers):
@@ -334,12 +334,12 @@ _SCRIPT_PLACE = re.compile(r",? *script: [0-9a-f]{40}, on @user_script:\d+")
 
 
 def _said(error: Exception) -> str:
-    """Returns an error's message without its full stop, and without the line of our own script."""
+    """Return an error's message without its full stop, and without the line of our own script."""
     return _SCRIPT_PLACE.sub("", str(error)).rstrip(". ")
 
 
 def _refusal(error: Exception) -> Refusal:
-    """Returns what the server said; the driver cuts off the codes that it knows."""
+    """Return what the server said; the driver cuts off the codes that it knows."""
     text, code = _said(error), getattr(error, "status_code", None)
     if code is None:
         code, _, text = text.partition(" ")
@@ -384,12 +384,12 @@ _FORBIDDEN = {"NOPERM", *NO_LOGIN}
 
 
 def refused_login(url: str, said: str) -> InvalidError:
-    """Returns the error of a server that does not let this user in."""
+    """Return the error of a server that does not let this user in."""
     return InvalidError(f"{url} refuses user and password at {said}; mend them in the URL")
 
 
 def refused(refusal: Refusal, url: str, space: str | None = None) -> StorageError:
-    """Returns the error that a server's answer means.
+    """Return the error that a server's answer means.
 
     An answer that is not known to mean "nothing was written" is an `OutcomeUnknownError`.
     """

@@ -23,7 +23,7 @@ encode = _encoder.encode
 
 
 def decode(changes: bytes, revision: int) -> list[Change]:
-    """Returns the changes of a row.
+    """Return the changes of a row.
 
     Raises:
         CorruptError: It holds none.

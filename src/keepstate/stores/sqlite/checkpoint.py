@@ -20,7 +20,7 @@ CHECKPOINT_BYTES: Final = 4 << 20
 
 
 def move(checkpointer: apsw.Connection, path: str) -> bool:
-    """Moves what no reader still needs, and returns whether that was all of it."""
+    """Move what no reader still needs, and return whether that was all of it."""
     open_log(checkpointer)
     in_log, moved = checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
     if in_log < 0 or moved < 0:
@@ -29,7 +29,7 @@ def move(checkpointer: apsw.Connection, path: str) -> bool:
 
 
 def move_all(checkpointer: apsw.Connection) -> None:
-    """Moves all of the log and empties its file, or as much as other processes' readers allow."""
+    """Move all of the log and empty its file, or as much as other processes' readers allow."""
     open_log(checkpointer)
     checkpointer.set_busy_timeout(0)
     with suppress(apsw.BusyError):
@@ -37,5 +37,5 @@ def move_all(checkpointer: apsw.Connection) -> None:
 
 
 def open_log(checkpointer: apsw.Connection) -> None:
-    """Lets a connection open the log: one that never read would move nothing, and say so only by -1."""
+    """Let a connection open the log: one that never read would move nothing, and say so only by -1."""
     execute_on(checkpointer)("SELECT 1 FROM spaces LIMIT 1").fetchall()

@@ -20,7 +20,7 @@ CACHE_KIB: Final = 8 << 10
 def connect(
     path: str, durability: Durability, wait_s: float, *, creates: bool = False, only_reads: bool = False
 ) -> apsw.Connection:
-    """Returns a connection; who opens it closes it."""
+    """Return a connection; who opens it closes it."""
     flags = apsw.SQLITE_OPEN_READWRITE | apsw.SQLITE_OPEN_NOFOLLOW
     name = path
     if creates:  # with the permissions of the lock file, and so has what SQLite makes beside it
@@ -50,7 +50,7 @@ def connect(
 
 
 def prepare(connection: apsw.Connection, path: str) -> None:
-    """Makes the tables of an empty file; the caller holds the lock file, so no other process does so too.
+    """Make the tables of an empty file; the caller holds the lock file, so no other process does so too.
 
     Raises:
         CorruptError: The file is somebody else's database.

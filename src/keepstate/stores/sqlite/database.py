@@ -18,10 +18,10 @@ from keepstate._clock import Clock
 from keepstate.errors import ClosedError
 from keepstate.stores.protocol import Durability
 from keepstate.stores.sqlite import failures
+from keepstate.stores.sqlite.commit_watch import Poller
 from keepstate.stores.sqlite.connection import connect
 from keepstate.stores.sqlite.files import Identity
 from keepstate.stores.sqlite.flush import Flush
-from keepstate.stores.sqlite.polling import Poller
 from keepstate.stores.sqlite.readers import Readers
 from keepstate.stores.sqlite.statements import Execute
 from keepstate.stores.sqlite.writer import Writer
@@ -58,31 +58,31 @@ class Database:
 
     @property
     def identity(self) -> Identity | None:
-        """Returns which file it is, whatever name leads there."""
+        """Return which file it is, whatever name leads there."""
         return self._files.identity
 
     def join(self, listener: Callable[[str], None]) -> None:
-        """Tells a handle of every change from now on, as long as somebody holds it."""
+        """Tell a handle of every change from now on, as long as somebody holds it."""
         with self._joining:
             self._listeners = (*(other for other in self._listeners if other()), WeakMethod(listener))
 
     def leave(self, listener: Callable[[str], None]) -> None:
-        """Tells it no more."""
+        """Tell it no more."""
         with self._joining:
             self._listeners = tuple(other for other in self._listeners if other() != listener)
 
     def hint(self, space: str) -> None:
-        """Tells every handle of the process that a space changed."""
+        """Tell every handle of the process that a space changed."""
         for reference in self._listeners:
             if (listener := reference()) is not None:
                 listener(space)
 
     def write(self, work: Callable[[Flush], T], clock: Clock) -> T:
-        """Returns what `work` returns, after it was committed; raises what `Writer.write` does."""
+        """Return what `work` returns, after it was committed; raises what `Writer.write` does."""
         return self._writer.write(work, clock)
 
     def read(self, work: Callable[[Execute], T]) -> T:
-        """Returns what `work` returns; all of its statements see one moment.
+        """Return what `work` returns; all of its statements see one moment.
 
         Raises:
             CorruptError: The file is damaged, or was found to be replaced while it was open.
@@ -97,7 +97,7 @@ class Database:
             raise failures.storage_error(error, self.path) from error
 
     def poller(self) -> Poller:
-        """Returns a poller of one's own, to be given back."""
+        """Return a poller of one's own, to be given back."""
         with self._joining:
             try:
                 poller = Poller(self._reader(), self.path)
@@ -107,13 +107,13 @@ class Database:
             return poller
 
     def give_back(self, poller: Poller) -> None:
-        """Closes a poller."""
+        """Close a poller."""
         with self._joining:
             self._pollers.remove(poller)
             poller.close()
 
     def close(self, *, moves_log: bool = True) -> None:
-        """Lets go of the file, with all of its write-ahead log moved into it where no other process reads."""
+        """Let go of the file, with all of its write-ahead log moved into it where no other process reads."""
         self._is_closed = True
         self._readers.close()
         self._writer.close(moves_log=moves_log)
@@ -121,19 +121,19 @@ class Database:
     # ---- forking
 
     def hold(self, timeout_s: float) -> bool:
-        """Holds everything back until `let_go`, and returns whether nothing is under way."""
+        """Hold everything back until `let_go`, and return whether nothing is under way."""
         self._joining.acquire()
         held = [part.hold(timeout_s) for part in self._parts()]
         return all(held)
 
     def let_go(self) -> None:
-        """Ends `hold`."""
+        """End `hold`."""
         for part in self._parts():
             part.let_go()
         self._joining.release()
 
     def leave_to_parent(self) -> list[apsw.Connection]:
-        """Gives up, in a forked child, what is the parent's; returns the connections."""
+        """Give up, in a forked child, what is the parent's; returns the connections."""
         self._is_closed = True
         return [connection for part in self._parts() for connection in part.leave_to_parent()]
 

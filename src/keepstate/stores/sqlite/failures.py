@@ -14,7 +14,7 @@ _FOREIGN: Final = "a row or table that a keepstate database has is missing"
 
 
 def storage_error(error: apsw.Error, path: str) -> StorageError:
-    """Returns what an error of a statement means to the caller; nothing of its transaction was applied."""
+    """Return what an error of a statement means to the caller; nothing of its transaction was applied."""
     if isinstance(error, apsw.BusyError | apsw.LockedError):
         return StoreUnavailableError(
             f"another program has kept {path} locked ({error}); nothing was written: try again"
@@ -47,27 +47,27 @@ def storage_error(error: apsw.Error, path: str) -> StorageError:
 
 
 def no_room(error: apsw.Error, path: str) -> StoreFullError:
-    """Returns the error of a write for which there was no room."""
+    """Return the error of a write for which there was no room."""
     return StoreFullError(
         f"there is no room for {path} ({error}); nothing was written: free space on its disk"
     )
 
 
 def lacks_room(error: apsw.Error, system_errno: int) -> bool:
-    """Returns whether a write, and no sync, failed at a limit of the process or the user."""
+    """Return whether a write, and no sync, failed at a limit of the process or the user."""
     return getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_WRITE and system_errno in _LIMITS
 
 
 def is_full(error: apsw.Error) -> bool:
-    """Returns whether an I/O error says that no room was left for the file of shared memory."""
+    """Return whether an I/O error says that no room was left for the file of shared memory."""
     return getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_SHMSIZE
 
 
 def is_io_failure(error: apsw.Error) -> bool:
-    """Returns whether the disk failed: what it holds is then unknown until the file is opened anew."""
+    """Return whether the disk failed: what it holds is then unknown until the file is opened anew."""
     return isinstance(error, apsw.IOError) and not is_full(error) and not is_damage(error)
 
 
 def is_damage(error: apsw.Error) -> bool:
-    """Returns whether an I/O error says that a page is not what its checksum says."""
+    """Return whether an I/O error says that a page is not what its checksum says."""
     return getattr(error, "extendedresult", 0) == apsw.SQLITE_IOERR_DATA

@@ -23,7 +23,7 @@ Identity: TypeAlias = tuple[int, int]
 
 
 def identity(path: str) -> Identity | None:
-    """Returns what tells a file from all others, whatever its name; None if there is none."""
+    """Return what tells a file from all others, whatever its name; None if there is none."""
     try:
         found = os.stat(path)
     except FileNotFoundError:
@@ -55,17 +55,17 @@ class _Index(NamedTuple):
 
     @property
     def page_bytes(self) -> int:
-        """Returns the size of a page."""
+        """The size of a page."""
         return 1 << 16 if self.stored_page_bytes == 1 else self.stored_page_bytes
 
     @property
     def frame_bytes(self) -> int:
-        """Returns the size of a page with the header of its frame."""
+        """The size of a page with the header of its frame."""
         return _FRAME_HEADER_BYTES + self.page_bytes
 
     @property
     def log_bytes(self) -> int:
-        """Returns the least length of the log."""
+        """The least length of the log."""
         return _LOG_HEADER_BYTES + self.frames * self.frame_bytes if self.frames else 0
 
 
@@ -86,19 +86,19 @@ class Files:
         self._log = self._guard(self._log_path, 0, 0)
 
     def _guard(self, file: str, start: int, length: int) -> int:
-        """Opens a file until `close`: of a length of 0 no lock is looked for."""
+        """Open a file until `close`: of a length of 0 no lock is looked for."""
         asked = _ASKED.pack(fcntl.F_WRLCK, os.SEEK_SET, start, length, 0) if length else b""
         self._guards.append((os.open(file, os.O_RDWR | os.O_CLOEXEC), asked, file))
         return self._guards[-1][0]
 
     def close(self) -> None:
-        """Lets go of the files, which drops SQLite's locks: after its connections were closed."""
+        """Let go of the files, which drops SQLite's locks: after its connections were closed."""
         while self._guards:
             os.close(self._guards.pop()[0])
 
     @property
     def identity(self) -> Identity | None:
-        """Returns the database's own identity."""
+        """The database's own identity."""
         return self._opened[0][1]
 
     def begin(self) -> None:
@@ -113,7 +113,7 @@ class Files:
         self.refuse_moved()
 
     def check(self) -> None:
-        """Raises `CorruptError` if what was written may have gone nowhere."""
+        """Raise `CorruptError` if what was written may have gone nowhere."""
         index = self._index()
         self._check_lengths(index)
         if self._before is not None and index is not None and index.salts == self._before[0].salts:
@@ -133,7 +133,7 @@ class Files:
         self.refuse_moved()
 
     def _index(self) -> _Index | None:
-        """Returns the header, or None while another program than keepstate is changing it."""
+        """Return the header, or None while another program than keepstate is changing it."""
         size = _INDEX_HEADER.size
         header = os.pread(self._memory, 2 * size, 0)
         if len(header) < 2 * size or header[:size] != header[size:]:
@@ -160,7 +160,7 @@ class Files:
             self._size_bytes = size_bytes  # another program has given free pages back
 
     def refuse_moved(self) -> None:
-        """Raises `CorruptError` if `check` ever found something."""
+        """Raise `CorruptError` if `check` ever found something."""
         if self.moved is not None:
             raise CorruptError(
                 f"{self.moved} {self._how}; what was written since then may be lost: find what else opens "

@@ -14,7 +14,7 @@ from typing import Any
 from keepstate._clock import Clock
 from keepstate.errors import CorruptError, InvalidError, OutcomeUnknownError, StoreFullError
 from keepstate.stores.admission import REPLACING_WRITES, replaces_too_much
-from keepstate.stores.leaps import SecondClock
+from keepstate.stores.clock_leaps import SecondClock
 from keepstate.stores.protocol import ABSENT, NONCE_BYTES, Applied, Batch, Conflict, Outcome, Put
 from keepstate.stores.sqlite import garbage, retries, schema
 from keepstate.stores.sqlite.head import Head
@@ -52,7 +52,7 @@ class Flush:
         """Whether there is anything to commit."""
 
     def head(self, space: str) -> Head:
-        """Returns the space's head, at this section's time."""
+        """Return the space's head, at this section's time."""
         head = self._heads.get(space)
         if head is None:
             head = Head.read(self._execute, space.encode())
@@ -67,7 +67,7 @@ class Flush:
     # ---- batches
 
     def apply(self, batch: Batch) -> Outcome:
-        """Judges the batch and applies it."""
+        """Judge the batch and apply it."""
         head = self.head(batch.space)
         if batch.token is not None and (known := self._answered(head, batch.token)) is not None:
             return known
@@ -141,7 +141,7 @@ class Flush:
         return row[0], row[1]
 
     def _settle_number(self, head: Head) -> None:
-        """Gives a new space its number."""
+        """Give a new space its number."""
         if head.id < 0:
             head.id = _new_number(self._execute, head.name)
 
@@ -152,7 +152,7 @@ class Flush:
     # ---- what is no batch of a caller
 
     def sweep(self, space: str, limit: int) -> int:
-        """Removes up to `limit` expired entries, and no more than a batch may hold, as the next revision."""
+        """Remove up to `limit` expired entries, and no more than a batch may hold, as the next revision."""
         head = self.head(space)
         if head.expiry_ms is None or head.expiry_ms > head.now_ms:
             return 0
@@ -186,7 +186,7 @@ class Flush:
         return found
 
     def drop(self, space: str) -> None:
-        """Empties the space as its next revision: its rows keep the old number, which loses its name."""
+        """Empty the space as its next revision: its rows keep the old number, which loses its name."""
         head = self.head(space)
         if head.revision == head.floor:
             return
@@ -201,14 +201,14 @@ class Flush:
         self._changed(space)
 
     def collect(self, limit: int) -> int:
-        """Removes up to `limit` rows of dropped spaces, and returns how many; 0 when none are left."""
+        """Remove up to `limit` rows of dropped spaces, and return how many; 0 when none are left."""
         removed = garbage.collect(self._execute, limit)
         self.wrote = removed > 0
         return removed
 
 
 def _new_number(execute: Execute, name: bytes, old: int | None = None) -> int:
-    """Gives a name a new number; after a drop the row of the `old` one hands on the last leap."""
+    """Give a name a new number; after a drop the row of the `old` one hands on the last leap."""
     number: int = execute(
         "INSERT INTO spaces (name, leap) VALUES (?, (SELECT leap FROM spaces WHERE id = ?)) RETURNING id",
         (name, old),

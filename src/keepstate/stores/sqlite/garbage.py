@@ -12,7 +12,7 @@ _LOG: Final = "DELETE FROM log WHERE id IN (SELECT id FROM log WHERE id BETWEEN 
 
 
 def collect(execute: Execute, limit: int) -> int:
-    """Removes up to `limit` rows of a number without a name, and returns how many; 0 when none are left."""
+    """Remove up to `limit` rows of a number without a name, and return how many; 0 when none are left."""
     number: Any = execute("SELECT id FROM spaces WHERE name IS NULL LIMIT 1").get
     if number is None:
         return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from keepstate.errors import CorruptError
-from keepstate.stores.leaps import leap_of
+from keepstate.stores.clock_leaps import leap_of
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.statements import Execute
 from keepstate.values import limits
@@ -52,7 +52,7 @@ class Head:
 
     @classmethod
     def read(cls, execute: Execute, name: bytes) -> Head:
-        """Returns the head of the space, as of the open transaction."""
+        """Return the head of the space, as of the open transaction."""
         row: Any = execute(_NEWEST, (name,)).get
         if row is None:
             number: Any = execute("SELECT id FROM spaces WHERE name = ?", (name,)).get
@@ -71,7 +71,7 @@ class Head:
     def advance(
         self, execute: Execute, *, size_bytes: int, token: bytes | None, nonce: bytes, changes: bytes
     ) -> None:
-        """Writes the next revision's row of the log, and cuts the log's old end where it is too long."""
+        """Write the next revision's row of the log, and cut the log's old end where it is too long."""
         self.revision += 1
         self.nonce = nonce
         self.kept_bytes += size_bytes
@@ -94,7 +94,7 @@ class Head:
         self.stored_ms = self.now_ms
 
     def correct_expiry(self, execute: Execute, expiry_ms: int | None) -> None:
-        """Writes a better bound into the newest row, so that not every batch looks for what expired."""
+        """Write a better bound into the newest row, so that not every batch looks for what expired."""
         self.expiry_ms = expiry_ms
         execute(
             "UPDATE log SET expiry_ms = ? WHERE id = ?",

@@ -12,7 +12,7 @@ _MENDED_EARLIER: Final = ((3, 44, 6), (3, 50, 7))
 
 
 def library_version() -> str:
-    """Returns the version of the SQLite library that the stores use."""
+    """Return the version of the SQLite library that the stores use."""
     return apsw.sqlite_lib_version()
 
 

@@ -57,7 +57,7 @@ class FileLock:
 
     @property
     def descriptor(self) -> int:
-        """Returns the opened file's."""
+        """The opened file's."""
         return self._fd
 
     def keep_private(self, database: str) -> None:
@@ -66,7 +66,7 @@ class FileLock:
             os.fchmod(self._fd, FILE_MODE)
 
     def acquire(self, timeout_s: float) -> None:
-        """Returns when the lock is held.
+        """Return when the lock is held.
 
         Raises:
             StoreUnavailableError: Another process kept it for `timeout_s`.
@@ -92,5 +92,5 @@ class FileLock:
         )
 
     def close(self) -> None:
-        """Closes the file; a forked child may do so without taking the lock from its parent."""
+        """Close the file; a forked child may do so without taking the lock from its parent."""
         os.close(self._fd)

@@ -25,7 +25,7 @@ _CHECKSUM_BYTES: Final = 8
 
 @cache
 def file_system() -> str:
-    """Returns the name under which SQLite knows files with checksums; loads it, once a process.
+    """Return the name under which SQLite knows files with checksums; loads it, once a process.
 
     Raises:
         UnsupportedError: This build of apsw came without SQLite's extensions.
@@ -46,12 +46,12 @@ def file_system() -> str:
 
 
 def reserve(connection: apsw.Connection) -> None:
-    """Gives each page of an empty file room for its checksum."""
+    """Give each page of an empty file room for its checksum."""
     connection.reserve_bytes(reserve=_CHECKSUM_BYTES)
 
 
 def refuse_unchecked(execute: Execute, path: str) -> None:
-    """Raises `CorruptError` if the file's first page says that there are no checksums."""
+    """Raise `CorruptError` if the file's first page says that there are no checksums."""
     execute("SELECT count(*) FROM sqlite_schema").fetchall()
     is_checked: Any = execute("PRAGMA checksum_verification").get
     if not int(is_checked or 0):

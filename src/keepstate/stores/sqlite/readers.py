@@ -33,7 +33,7 @@ class Readers:
         self._is_closed = False
 
     def read(self, work: Callable[[Execute], T]) -> T:
-        """Returns what `work` returns; all of its statements see one moment."""
+        """Return what `work` returns; all of its statements see one moment."""
         try:
             reader = self._idle.pop()
         except IndexError:
@@ -67,14 +67,14 @@ class Readers:
                 self._made.discard(connection)
 
     def close(self) -> None:
-        """Closes those that are idle; the others when their read has ended."""
+        """Close those that are idle; the others when their read has ended."""
         self._is_closed = True
         self._shrink()
 
     # ---- forking
 
     def hold(self, timeout_s: float) -> bool:
-        """Takes all connections until `let_go`, and returns whether no read is under way."""
+        """Take all connections until `let_go`, and return whether no read is under way."""
         self._changing.acquire()
         deadline_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
         self._held: list[_Reader] = []
@@ -88,12 +88,12 @@ class Readers:
         return True
 
     def let_go(self) -> None:
-        """Ends `hold`."""
+        """End `hold`."""
         self._idle += self._held
         self._held = []
         self._changing.release()
 
     def leave_to_parent(self) -> list[apsw.Connection]:
-        """Returns the connections that are idle, in a forked child, and forgets them."""
+        """Return the connections that are idle, in a forked child, and forget them."""
         self._is_closed = True
         return [connection for connection, _ in self._held]

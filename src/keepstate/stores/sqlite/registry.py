@@ -31,7 +31,7 @@ _hears_forks = False
 
 
 def acquire(path: str, durability: Durability, wait_s: float) -> Database:
-    """Returns the database at an absolute path, opened if nobody has it open; to be released.
+    """Return the database at an absolute path, opened if nobody has it open; to be released.
 
     Raises:
         InvalidError: It is open with another durability.
@@ -62,14 +62,14 @@ def acquire(path: str, durability: Durability, wait_s: float) -> Database:
 
 
 def release(database: Database) -> None:
-    """Gives a database back; the last one closes it."""
+    """Give a database back; the last one closes it."""
     with _lock:
         if _is_last(database):
             database.close()
 
 
 def forget(database: Database) -> None:
-    """Gives back a database whose handle has become garbage, in whatever place of whatever call.
+    """Give back a database whose handle has become garbage, in whatever place of whatever call.
 
     So it waits for nothing: neither for a lock, which this thread may hold, nor to move the log, which who
     opens the file next does. Where the databases are being changed, the next that is opened or given back
@@ -91,7 +91,7 @@ def _close_forgotten() -> None:
 
 
 def _is_last(database: Database) -> bool:
-    """Counts one handle less, and returns whether nobody has the database any more."""
+    """Count one handle less, and return whether nobody has the database any more."""
     file = database.identity
     if file is None or _open.get(file) is not database:  # a forked child dropped its parent's
         return False
@@ -121,7 +121,7 @@ def _in_parent() -> None:
 
 
 def _in_child() -> None:
-    """Closes copies of idle connections: without a transaction that touches no file and frees no lock."""
+    """Close copies of idle connections: without a transaction that touches no file and frees no lock."""
     for database, is_idle in _held_for_fork:
         for connection in database.leave_to_parent():
             if is_idle:

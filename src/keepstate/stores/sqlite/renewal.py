@@ -15,7 +15,7 @@ from typing import Any, Literal
 import apsw
 
 from keepstate.stores.sqlite import pages, schema
-from keepstate.stores.sqlite.newest import Newest, refuse_cut_off
+from keepstate.stores.sqlite.durable_mark import Newest, refuse_cut_off
 from keepstate.stores.sqlite.statements import Execute, execute_on
 
 _log = logging.getLogger("keepstate.stores")
@@ -23,7 +23,7 @@ _log = logging.getLogger("keepstate.stores")
 
 @contextmanager
 def settled(path: str, newest: Newest, wait_s: float) -> Generator[None]:
-    """Makes sure of what stands before it is opened, and that meanwhile nobody else is the last to close it.
+    """Make sure of what stands before it is opened, and that meanwhile nobody else is the last to close it.
 
     The caller holds the lock file. Takes long only where another program moved the log.
 
@@ -64,7 +64,7 @@ def _verify(execute: Execute, switch: Literal["ON", "OFF"]) -> None:
 
 
 def _renew(held: apsw.Connection, path: str) -> None:
-    """Gives all pages their checksums, if the tree and every row are what was written; else does nothing."""
+    """Give all pages their checksums, if the tree and every row are what was written; else does nothing."""
     execute = execute_on(held)
     if _is_whole(execute):
         return
@@ -76,7 +76,7 @@ def _renew(held: apsw.Connection, path: str) -> None:
 
 
 def _is_whole(execute: Execute) -> bool:
-    """Returns whether SQLite finds nothing wrong with pages and tree, and every row has its seal."""
+    """Return whether SQLite finds nothing wrong with pages and tree, and every row has its seal."""
     try:
         found: Any = execute("PRAGMA integrity_check").fetchall()
         return found == [("ok",)] and _entries_are_whole(execute) and _log_is_whole(execute)

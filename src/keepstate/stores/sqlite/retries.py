@@ -20,7 +20,7 @@ _decoder = msgspec.msgpack.Decoder(_Answer)
 
 
 def keep(execute: Execute, space: int, token: bytes, outcome: Outcome, now_ms: int) -> None:
-    """Keeps a retry's outcome, and forgets the space's old ones."""
+    """Keep a retry's outcome, and forget the space's old ones."""
     match outcome:
         case Applied(revision, at_ms):
             answer: _Answer = ("applied", None, revision, at_ms, "")
@@ -40,12 +40,12 @@ def keep(execute: Execute, space: int, token: bytes, outcome: Outcome, now_ms: i
 
 
 def forget(execute: Execute, space: int, now_ms: int) -> None:
-    """Forgets the space's old answers."""
+    """Forget the space's old answers."""
     execute("DELETE FROM retries WHERE space = ? AND until_ms <= ?", (space, now_ms))
 
 
 def find(execute: Execute, space: int, name: str, token: bytes, now_ms: int) -> Outcome | None:
-    """Returns the outcome kept under a token, if there is one.
+    """Return the outcome kept under a token, if there is one.
 
     Raises:
         CorruptError: What is kept is no outcome.
@@ -70,6 +70,6 @@ def find(execute: Execute, space: int, name: str, token: bytes, now_ms: int) -> 
 
 
 def move(execute: Execute, space: int, to: int, now_ms: int) -> None:
-    """Hands a space's answers on to the number that it has after a drop."""
+    """Hand a space's answers on to the number that it has after a drop."""
     forget(execute, space, now_ms)
     execute("UPDATE retries SET space = ? WHERE space = ?", (to, space))

@@ -36,7 +36,7 @@ class Revision:
         self._logged_removals: list[Logged] = []
 
     def look_up(self, write: Write, index: int) -> None:
-        """Plans one write of the batch."""
+        """Plan one write of the batch."""
         if type(write) is Delete:
             self.look_up_removal(write.key)
             return
@@ -55,7 +55,7 @@ class Revision:
             self._logged_puts.append((key, PUT, None, None))
 
     def look_up_removal(self, key: bytes) -> None:
-        """Plans the removal of a key; an absent one is no change."""
+        """Plan the removal of a key; an absent one is no change."""
         row = self._row(key) if key[0] == WITH_VALUES else self._stands(key)
         if row is None:
             return
@@ -82,7 +82,7 @@ class Revision:
     # ---- writing
 
     def write(self) -> None:
-        """Writes what was planned, and the log."""
+        """Write what was planned, and the log."""
         head, version = self._head, self._head.revision + 1
         for key, put in self._puts:
             expires_at_ms = None if put.ttl_ms is None else head.now_ms + put.ttl_ms
@@ -94,12 +94,12 @@ class Revision:
         self.log()
 
     def remove(self) -> None:
-        """Removes what was planned to go."""
+        """Remove what was planned to go."""
         for key in self._removed:
             self._execute("DELETE FROM entries WHERE space = ? AND key = ?", (self._head.id, key))
 
     def log(self) -> None:
-        """Makes the revision the space's newest."""
+        """Make the revision the space's newest."""
         size_bytes = limits.CHANGE_BYTES * (1 + len(self._puts) + len(self._removed))
         logged = self._logged_puts + self._logged_removals
         for key, _, old, new in logged:

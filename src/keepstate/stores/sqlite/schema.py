@@ -88,7 +88,7 @@ _TABLES = (
 
 
 def is_made(execute: Execute, path: str) -> bool:
-    """Returns whether the file has this layout; False if it has nothing in it.
+    """Return whether the file has this layout; False if it has nothing in it.
 
     Raises:
         CorruptError: It is somebody else's database.
@@ -110,7 +110,7 @@ def is_made(execute: Execute, path: str) -> bool:
 
 
 def make(execute: Execute) -> None:
-    """Makes the tables, inside the caller's transaction."""
+    """Make the tables, inside the caller's transaction."""
     for statement in _TABLES:
         execute(statement)
     execute(f"PRAGMA application_id = {APPLICATION_ID}")
@@ -118,13 +118,13 @@ def make(execute: Execute) -> None:
 
 
 def log_range(space: int) -> tuple[int, int]:
-    """Returns the lowest and highest number that a row of the space's log can have."""
+    """Return the lowest and highest number that a row of the space's log can have."""
     first = space << REVISION_BITS
     return first, first | LAST_REVISION
 
 
 def name_in(stored: bytes) -> str:
-    """Returns the name of a space as its row has it.
+    """Return the name of a space as its row has it.
 
     Raises:
         CorruptError: It is no name.
@@ -137,27 +137,27 @@ def name_in(stored: bytes) -> str:
 
 
 def leap_in(stored: bytes | None) -> Leap | None:
-    """Returns the leap that a row of `spaces` has; None for none, or for what is no leap."""
+    """Return the leap that a row of `spaces` has; None for none, or for what is no leap."""
     return Leap(*_LEAP.unpack(stored)) if stored is not None and len(stored) == _LEAP.size else None
 
 
 def leap_bytes(leap: Leap) -> bytes:
-    """Returns a leap as its row has it."""
+    """Return a leap as its row has it."""
     return _LEAP.pack(*leap)
 
 
 def entry_seal(key: bytes, value: bytes, version: int, expires_at_ms: int | None) -> int:
-    """Returns the checksum of an entry's row."""
+    """Return the checksum of an entry's row."""
     return crc32(value, crc32(key, (version ^ (expires_at_ms or 0)) & 0xFFFFFFFF))
 
 
 def log_seal(row: int, nonce: bytes, changes: bytes) -> int:
-    """Returns the checksum of a row of the log."""
+    """Return the checksum of a row of the log."""
     return crc32(changes, crc32(nonce, row & 0xFFFFFFFF))
 
 
 def damaged(what: str, path: str, space: bytes) -> CorruptError:
-    """Returns the error that names a row whose bytes are not what was written."""
+    """Return the error that names a row whose bytes are not what was written."""
     name = space.decode()
     return CorruptError(
         f"{what} of space {name!r} in {path} is damaged: restore the file from a backup",

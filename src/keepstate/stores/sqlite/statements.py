@@ -15,11 +15,11 @@ class Rows(Protocol):
 
     @property
     def get(self) -> Any:
-        """Returns the only row, or its only column, or None; the statement has then ended."""
+        """The only row, or its only column, or None; the statement has then ended."""
         ...
 
     def fetchall(self) -> list[Any]:
-        """Returns all rows."""
+        """Return all rows."""
         ...
 
     def __iter__(self) -> Iterator[Any]: ...
@@ -29,10 +29,10 @@ class Execute(Protocol):
     """Executes a statement with its bindings."""
 
     def __call__(self, statement: str, bindings: Sequence[Binding] = (), /) -> Rows:
-        """Returns what the statement answers."""
+        """Return what the statement answers."""
         ...
 
 
 def execute_on(connection: apsw.Connection) -> Execute:
-    """Returns the function that executes on this connection."""
+    """Return the function that executes on this connection."""
     return cast("Execute", connection.cursor().execute)  # pyright: ignore[reportUnknownMemberType]

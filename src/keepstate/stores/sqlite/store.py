@@ -26,7 +26,7 @@ from keepstate.errors import (
     StoreUnavailableError,
 )
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
-from keepstate.stores.places import (
+from keepstate.stores.local_files import (
     is_forbidden,
     refuse_irregular,
     refuse_second_name,
@@ -43,11 +43,11 @@ from keepstate.stores.protocol import (
     Page,
     Reading,
 )
-from keepstate.stores.sqlite import reading, registry
+from keepstate.stores.sqlite import queries, registry
+from keepstate.stores.sqlite.commit_watch import Poller
 from keepstate.stores.sqlite.database import Database
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.head import Head
-from keepstate.stores.sqlite.polling import Poller
 from keepstate.stores.sqlite.statements import Execute
 from keepstate.stores.urls import StoreUrl
 
@@ -113,7 +113,7 @@ class SqliteStore(StoreBase):
 
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> SqliteStore:
-        """Returns the store that the URL names."""
+        """Return the store that the URL names."""
         options = url.options_as(Options)
         if url.host or url.user is not None or not url.path or url.path.endswith("/"):
             raise InvalidError(
@@ -129,7 +129,7 @@ class SqliteStore(StoreBase):
         )
 
     def twin(self, runner: Runner) -> SqliteStore:
-        """Returns a store on the same file for another colour, not yet opened."""
+        """Return a store on the same file for another colour, not yet opened."""
         durability: Literal["full", "normal"] = "full" if self._durability is Durability.POWER else "normal"
         return SqliteStore(
             self._path,
@@ -236,8 +236,8 @@ class SqliteStore(StoreBase):
         self._collect()
 
     def _collect(self) -> None:
-        """Removes the rows of dropped spaces, this one's and those that another process was killed over."""
-        while self._opened.read(reading.has_garbage):
+        """Remove the rows of dropped spaces, this one's and those that another process was killed over."""
+        while self._opened.read(queries.has_garbage):
             self._write(lambda flush: flush.collect(_COLLECTED_AT_ONCE))
 
     async def _sweep(self, prefix: str, limit: int) -> int:
@@ -246,7 +246,7 @@ class SqliteStore(StoreBase):
     def _sweep_here(self, prefix: str, limit: int) -> int:
         self._collect()
         clock_ms = self._clock.now_ms()
-        spaces = self._opened.read(lambda execute: reading.expired_spaces(execute, prefix, clock_ms, limit))
+        spaces = self._opened.read(lambda execute: queries.expired_spaces(execute, prefix, clock_ms, limit))
         removed = 0
         for space in spaces:
             if removed < limit:
@@ -256,19 +256,19 @@ class SqliteStore(StoreBase):
     # ---- reading
 
     async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
-        return await self._runner.call(self._look, space, reading.read, keys, at_ms)
+        return await self._runner.call(self._look, space, queries.read, keys, at_ms)
 
     async def _scan(
         self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
     ) -> Page:
-        return await self._runner.call(self._look, space, reading.scan, prefix, after, limit, reverse, at_ms)
+        return await self._runner.call(self._look, space, queries.scan, prefix, after, limit, reverse, at_ms)
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
-        return await self._runner.call(self._look, space, reading.changes, after, limit)
+        return await self._runner.call(self._look, space, queries.changes, after, limit)
 
     async def _last_leap(self, space: str) -> Leap | None:
         database, name = self._opened, space.encode()
-        return await self._runner.call(lambda: database.read(lambda execute: reading.leap(execute, name)))
+        return await self._runner.call(lambda: database.read(lambda execute: queries.leap(execute, name)))
 
     async def _second_clock_ms(self, space: str) -> int:
         clock = self._clock
@@ -277,11 +277,11 @@ class SqliteStore(StoreBase):
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
         database = self._opened
         return await self._runner.call(
-            lambda: database.read(lambda execute: reading.spaces(execute, prefix, after, limit))
+            lambda: database.read(lambda execute: queries.spaces(execute, prefix, after, limit))
         )
 
     def _look(self, space: str, work: Callable[..., T], *args: object) -> T:
-        """Returns what `work` returns from one moment of the space."""
+        """Return what `work` returns from one moment of the space."""
         database, clock_ms = self._opened, self._clock.now_ms()
 
         def look(execute: Execute) -> T:
@@ -309,7 +309,7 @@ class SqliteStore(StoreBase):
         return ()
 
     async def _changed(self) -> list[str]:
-        """Asks for the revisions of who is listened to now, if anybody committed."""
+        """Ask for the revisions of who is listened to now, if anybody committed."""
         poller = self._poller
         if poller is None or not poller.has_moved():
             return []
@@ -355,7 +355,7 @@ class _Opening:
         self._is_given_up = False
 
     def run(self) -> Database:
-        """Returns the database, or lets go of it if nobody waits for it any more."""
+        """Return the database, or let go of it if nobody waits for it any more."""
         database = self._acquire()
         with self._lock:
             self._database = database
@@ -364,7 +364,7 @@ class _Opening:
         return database
 
     def give_up(self) -> None:
-        """Says that the caller takes no database."""
+        """Say that the caller takes no database."""
         with self._lock:
             self._is_given_up = True
             if self._database is not None:

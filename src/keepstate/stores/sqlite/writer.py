@@ -25,14 +25,14 @@ from keepstate.errors import (
     StorageError,
     StoreUnavailableError,
 )
-from keepstate.stores.leaps import SecondClock
+from keepstate.stores.clock_leaps import SecondClock
 from keepstate.stores.protocol import Durability
 from keepstate.stores.sqlite import checkpoint, failures, schema
 from keepstate.stores.sqlite.connection import connect, prepare
+from keepstate.stores.sqlite.durable_mark import Newest, refuse_without_log
 from keepstate.stores.sqlite.files import Files
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.lock import FileLock
-from keepstate.stores.sqlite.newest import Newest, refuse_without_log
 from keepstate.stores.sqlite.renewal import settled
 from keepstate.stores.sqlite.statements import execute_on
 
@@ -99,7 +99,7 @@ class Writer:
     # ---- writing
 
     def write(self, work: Callable[[Flush], T], clock: Clock) -> T:
-        """Returns what `work` returns, after what it wrote is committed and as durable as was asked for.
+        """Return what `work` returns, after what it wrote is committed and as durable as was asked for.
 
         Raises:
             StoreUnavailableError: Others kept the file locked; nothing was written.
@@ -167,7 +167,7 @@ class Writer:
         _log.warning("%s", self._failure)
 
     def latest_ms(self, space: bytes, now_ms: int) -> int:
-        """Returns a space's now: the one given, or the last that this process knew if that is later."""
+        """Return a space's now: the one given, or the last that this process knew if that is later."""
         known_ms = self._clocks.get(space, 0)
         if known_ms >= now_ms:
             return known_ms
@@ -179,7 +179,7 @@ class Writer:
     # ---- moving the log
 
     def _checkpoint(self) -> None:
-        """Moves the log into the file; what was committed stands in the log whether this works or not."""
+        """Move the log into the file; what was committed stands in the log whether this works or not."""
         try:
             try:
                 self._execute("BEGIN IMMEDIATE")  # against programs that know nothing of the lock file
@@ -205,7 +205,7 @@ class Writer:
             self._checkpoint_at = self._log_pages + self._checkpoint_pages
 
     def close(self, *, moves_log: bool = True) -> None:
-        """Moves all of the log into the file and lets go of it, after the write that is under way."""
+        """Move all of the log into the file and let go of it, after the write that is under way."""
         with self._writing:
             self._is_closed = True
             if moves_log and self._failure is None and not self.files.moved:
@@ -233,17 +233,17 @@ class Writer:
     # ---- forking
 
     def hold(self, timeout_s: float) -> bool:
-        """Keeps writers waiting until `let_go`, and returns whether none is at work."""
+        """Keep writers waiting until `let_go`, and return whether none is at work."""
         self._is_held = self._writing.acquire(timeout=timeout_s)
         return self._is_held
 
     def let_go(self) -> None:
-        """Ends `hold`."""
+        """End `hold`."""
         if self._is_held:
             self._writing.release()
 
     def leave_to_parent(self) -> list[apsw.Connection]:
-        """Gives up, in a forked child, what is the parent's; returns the connections."""
+        """Give up, in a forked child, what is the parent's; returns the connections."""
         self._is_closed = True
         self.files.close()
         self._lock.close()
@@ -251,7 +251,7 @@ class Writer:
 
 
 def _newest_row(flush: Flush) -> int | None:
-    """Returns a row that stands until something newer is noted; 0 for none, None without a change."""
+    """Return a row that stands until something newer is noted; 0 for none, None without a change."""
     for space in flush.changed:
         head = flush.head(space)
         return schema.log_range(head.id)[0] + head.revision

@@ -21,7 +21,7 @@ RECORD: Final = b"\x01store"
 
 
 async def refused_if_encrypted(store: StoreBase | StoreWrapper) -> StoreBase | StoreWrapper:
-    """Returns an opened store, or what refuses writes to it if it is encrypted."""
+    """Return an opened store, or what refuses writes to it if it is encrypted."""
     try:
         found = (await store.read(ENCRYPTION_SPACE, [RECORD])).entries[0]
     except CorruptError as error:  # it may still be looked at, and repaired
@@ -35,7 +35,7 @@ async def refused_if_encrypted(store: StoreBase | StoreWrapper) -> StoreBase | S
 
 
 def refuse_record(space: str) -> None:
-    """Raises `InvalidError` for the space of the record: without it no value of the store opens again."""
+    """Raise `InvalidError` for the space of the record: without it no value of the store opens again."""
     if space == ENCRYPTION_SPACE:
         raise InvalidError(f"space {ENCRYPTION_SPACE!r} is the encryption's own; give another name")
 
@@ -43,7 +43,7 @@ def refuse_record(space: str) -> None:
 async def spaces_but_record(
     store: StoreBase | StoreWrapper, prefix: str, after: str | None, limit: int
 ) -> list[str]:
-    """Returns a page of the names of spaces, without the one of the record."""
+    """Return a page of the names of spaces, without the one of the record."""
     limits.admit_count("limit", limit)
     names = await store.spaces(prefix, after=after, limit=min(limit + 1, limits.COUNT))
     return [name for name in names if name != ENCRYPTION_SPACE][:limit]
@@ -62,7 +62,7 @@ class KeylessStore(StoreWrapper):
         self._refusal = refusal
 
     def around(self, store: StoreBase | StoreWrapper) -> Self:
-        """Returns the same around another store."""
+        """Return the same around another store."""
         return type(self)(store, self._refusal)
 
     @property
@@ -72,11 +72,11 @@ class KeylessStore(StoreWrapper):
 
     @property
     def beneath(self) -> StoreBase | StoreWrapper:
-        """Returns the store of the sealed values, for a copy of all of them."""
+        """The store of the sealed values, for a copy of all of them."""
         return self._store
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
-        """Reads sealed entries by key."""
+        """Read sealed entries by key."""
         refuse_record(space)
         return await self._store.read(space, keys, at_ms=at_ms)
 
@@ -90,26 +90,26 @@ class KeylessStore(StoreWrapper):
         reverse: bool = False,
         at_ms: int | None = None,
     ) -> Page:
-        """Reads a page of sealed entries."""
+        """Read a page of sealed entries."""
         refuse_record(space)
         return await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Reads the log."""
+        """Read the log."""
         refuse_record(space)
         return await self._store.changes(space, after, limit=limit)
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
-        """Lists spaces."""
+        """List spaces."""
         return await spaces_but_record(self._store, prefix, after, limit)
 
     async def drop(self, space: str) -> None:
-        """Empties a space."""
+        """Empty a space."""
         refuse_record(space)
         await self._store.drop(space)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Asks, and writes nothing.
+        """Ask, and write nothing.
 
         Raises:
             InvalidError: A batch writes.
@@ -118,7 +118,7 @@ class KeylessStore(StoreWrapper):
         return await self._store.apply(batches)
 
     async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Asks what was admitted, and writes nothing."""
+        """Ask what was admitted, and write nothing."""
         self._refuse(batches)
         return await self._store.apply_admitted(batches, sizes)
 

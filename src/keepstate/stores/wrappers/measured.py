@@ -60,15 +60,15 @@ class MeasuredStore(StoreWrapper):
         self._tell, self._clock = tell, clock
 
     def around(self, store: StoreBase | StoreWrapper) -> Self:
-        """Returns the same around another store."""
+        """Return the same around another store."""
         return type(self)(store, self._tell, clock=self._clock)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Applies the batches."""
+        """Apply the batches."""
         return await self._told(self._store.apply(batches), len(batches))
 
     async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Applies what was admitted."""
+        """Apply what was admitted."""
         return await self._told(self._store.apply_admitted(batches, sizes), len(batches))
 
     async def _told(self, work: Awaitable[list[Outcome]], count: int) -> list[Outcome]:
@@ -90,7 +90,7 @@ class MeasuredStore(StoreWrapper):
         return outcomes
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
-        """Reads entries by key."""
+        """Read entries by key."""
         return await self._measured("read", self._store.read(space, keys, at_ms=at_ms), lambda _: len(keys))
 
     async def scan(
@@ -103,29 +103,29 @@ class MeasuredStore(StoreWrapper):
         reverse: bool = False,
         at_ms: int | None = None,
     ) -> Page:
-        """Reads a page of entries."""
+        """Read a page of entries."""
         page = self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
         return await self._measured("scan", page, lambda page: len(page.entries))
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Reads the log."""
+        """Read the log."""
         changes = self._store.changes(space, after, limit=limit)
         return await self._measured("changes", changes, lambda changes: len(changes.items))
 
     async def wait(self, spaces: Collection[str], timeout_s: float) -> None:
-        """Waits for a hint."""
+        """Wait for a hint."""
         await self._measured("wait", self._store.wait(spaces, timeout_s), lambda _: 0)
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
-        """Lists spaces."""
+        """List spaces."""
         return await self._measured("spaces", self._store.spaces(prefix, after=after, limit=limit), len)
 
     async def drop(self, space: str) -> None:
-        """Empties a space."""
+        """Empty a space."""
         await self._measured("drop", self._store.drop(space), lambda _: 0)
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
-        """Removes expired entries."""
+        """Remove expired entries."""
         return await self._measured("sweep", self._store.sweep(prefix, limit=limit), lambda removed: removed)
 
     async def _measured(self, operation: Operation, work: Awaitable[T], count: Callable[[T], int]) -> T:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Self
 
-from keepstate._runner import Colour, Runner
+from keepstate._runner import Mode, Runner
 from keepstate.errors import UnsupportedError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.hints import HintListener
@@ -13,9 +13,9 @@ from keepstate.stores.protocol import (
     Batch,
     Capabilities,
     Changes,
+    DetectsLosses,
     Inspected,
     Leap,
-    NoticesLosses,
     Outcome,
     Page,
     Reading,
@@ -40,7 +40,7 @@ class StoreWrapper:
         raise TypeError(f"{self!r} cannot be pickled; pickle its URL and open it where it is used")
 
     def around(self, store: StoreBase | StoreWrapper) -> Self:
-        """Returns the same wrapper around another store."""
+        """Return the same wrapper around another store."""
         raise UnsupportedError(
             f"{self!r} cannot be made again, for another colour or after it failed to open: "
             f"{type(self).__name__} has no `around`"
@@ -54,36 +54,36 @@ class StoreWrapper:
         return self._store.is_open
 
     async def open(self) -> Self:
-        """Opens the store, unless it is open already, and returns this wrapper."""
+        """Open the store, unless it is open already, and return this wrapper."""
         if not self._store.is_open:
             await self._store.open()
         return self
 
     async def close(self) -> None:
-        """Closes the store; twice is once."""
+        """Close the store; twice is once."""
         await self._store.close()
 
     def warn_if_open(self) -> None:
-        """Warns, once, that who held it has dropped it and not closed it."""
+        """Warn, once, that who held it has dropped it and not closed it."""
         self._store.warn_if_open()
 
     def twin(self, runner: Runner) -> Self:
-        """Returns the same wrapper around the store's twin for another colour, not yet opened."""
+        """Return the same wrapper around the store's twin for another colour, not yet opened."""
         return self.around(self._store.twin(runner))
 
     @property
     def url(self) -> str:
-        """Returns what names the store, without a password."""
+        """Return what names the store, without a password."""
         return self._store.url
 
     @property
-    def colour(self) -> Colour:
-        """Returns `async` or `blocking`."""
-        return self._store.colour
+    def mode(self) -> Mode:
+        """`async` or `blocking`."""
+        return self._store.mode
 
     @property
     def capabilities(self) -> Capabilities:
-        """Returns what the store offers."""
+        """Return what the store offers."""
         return self._store.capabilities
 
     @property
@@ -94,19 +94,19 @@ class StoreWrapper:
     # ---- the protocol
 
     def admit(self, batches: Sequence[Batch]) -> list[int]:
-        """Returns the batches' sizes, all of them well-formed."""
+        """Return the batches' sizes, all of them well-formed."""
         return self._store.admit(batches)
 
     async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Applies what a wrapper around this one has admitted."""
+        """Apply what a wrapper around this one has admitted."""
         return await self._store.apply_admitted(batches, sizes)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Applies each batch whole or not at all."""
+        """Apply each batch whole or not at all."""
         return await self._store.apply(batches)
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
-        """Reads entries by key."""
+        """Read entries by key."""
         return await self._store.read(space, keys, at_ms=at_ms)
 
     async def scan(
@@ -119,45 +119,45 @@ class StoreWrapper:
         reverse: bool = False,
         at_ms: int | None = None,
     ) -> Page:
-        """Reads a page of entries."""
+        """Read a page of entries."""
         return await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Reads the log."""
+        """Read the log."""
         return await self._store.changes(space, after, limit=limit)
 
     async def wait(self, spaces: Collection[str], timeout_s: float) -> None:
-        """Waits for a hint."""
+        """Wait for a hint."""
         await self._store.wait(spaces, timeout_s)
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
-        """Lists spaces."""
+        """List spaces."""
         return await self._store.spaces(prefix, after=after, limit=limit)
 
     async def drop(self, space: str) -> None:
-        """Empties a space."""
+        """Empty a space."""
         await self._store.drop(space)
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
-        """Removes expired entries."""
+        """Remove expired entries."""
         return await self._store.sweep(prefix, limit=limit)
 
     def losses(self, space: str) -> int:
-        """Returns how often the store found that the space had lost history."""
-        return self._store.losses(space) if isinstance(self._store, NoticesLosses) else 0
+        """Return how often the store found that the space had lost history."""
+        return self._store.losses(space) if isinstance(self._store, DetectsLosses) else 0
 
     async def last_leap(self, space: str) -> Leap | None:
-        """Returns the last leap of the space's time."""
+        """Return the last leap of the space's time."""
         return await self._store.last_leap(space)
 
     def listen(self, spaces: Collection[str]) -> HintListener:
-        """Returns a listener that hears every hint of these spaces from now on."""
+        """Return a listener that hears every hint of these spaces from now on."""
         return self._store.listen(spaces)
 
     async def settings(self) -> Sequence[Setting]:
-        """Returns what decides beneath the store what it keeps."""
+        """Return what decides beneath the store what it keeps."""
         return await self._store.settings() if isinstance(self._store, Inspected) else ()
 
     def object_name(self, space: str, content: bytes) -> bytes | None:
-        """Returns the name of what is named by its content, None where a digest will do."""
+        """Return the name of what is named by its content, None where a digest will do."""
         return self._store.object_name(space, content) if isinstance(self._store, StoreWrapper) else None

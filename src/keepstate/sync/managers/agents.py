@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.managers.agents`.
+"""Blocking twins of `keepstate.managers.agents.store`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from os import PathLike
 
 from keepstate._finish import finish
-from keepstate.managers import agents as managers
-from keepstate.managers.agents import AgentCheckpoint, AgentSnapshot
+from keepstate.managers.agents import store as managers
+from keepstate.managers.agents.store import AgentCheckpoint, AgentSnapshot
 from keepstate.managers.backends import Backend
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
@@ -52,16 +52,16 @@ class AgentStateStore(Manager[managers.AgentStateStore]):
                 else inner_of(space)
                 if isinstance(space, Transaction)
                 else space,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
     def save_snapshot(self, snapshot: AgentSnapshot) -> str:
-        """Keeps a snapshot beside those before it, and returns the id of its commit."""
+        """Keep a snapshot beside those before it, and return the id of its commit."""
         return finish(self._inner.save_snapshot(snapshot))
 
     def list_snapshots(self, agent_id: str, *, limit: int | None = None) -> list[AgentSnapshot]:
-        """Returns an agent's snapshots in the order in which they were saved.
+        """Return an agent's snapshots in the order in which they were saved.
 
         Args:
             agent_id: The agent.
@@ -70,19 +70,19 @@ class AgentStateStore(Manager[managers.AgentStateStore]):
         return finish(self._inner.list_snapshots(agent_id, limit=limit))
 
     def latest_snapshot(self, agent_id: str) -> AgentSnapshot | None:
-        """Returns the snapshot that was saved last, or None if there is none."""
+        """Return the snapshot that was saved last, or None if there is none."""
         return finish(self._inner.latest_snapshot(agent_id))
 
     def save_checkpoint(self, checkpoint: AgentCheckpoint) -> str:
-        """Keeps a checkpoint, and returns the id of its commit; the history keeps one that it replaces."""
+        """Keep a checkpoint, and return the id of its commit; the history keeps one that it replaces."""
         return finish(self._inner.save_checkpoint(checkpoint))
 
     def get_checkpoint(self, agent_id: str, checkpoint_id: str) -> AgentCheckpoint | None:
-        """Returns a checkpoint, or None if there is none of this id."""
+        """Return a checkpoint, or None if there is none of this id."""
         return finish(self._inner.get_checkpoint(agent_id, checkpoint_id))
 
     def list_checkpoints(self, agent_id: str, *, limit: int | None = None) -> list[AgentCheckpoint]:
-        """Returns an agent's checkpoints in the order in which they were saved.
+        """Return an agent's checkpoints in the order in which they were saved.
 
         Args:
             agent_id: The agent.
@@ -91,7 +91,7 @@ class AgentStateStore(Manager[managers.AgentStateStore]):
         return finish(self._inner.list_checkpoints(agent_id, limit=limit))
 
     def latest_checkpoint(self, agent_id: str, *, recoverable_only: bool = False) -> AgentCheckpoint | None:
-        """Returns the checkpoint that was saved last, or None if there is none.
+        """Return the checkpoint that was saved last, or None if there is none.
 
         Args:
             agent_id: The agent.
@@ -100,13 +100,13 @@ class AgentStateStore(Manager[managers.AgentStateStore]):
         return finish(self._inner.latest_checkpoint(agent_id, recoverable_only=recoverable_only))
 
     def delete_checkpoint(self, agent_id: str, checkpoint_id: str) -> bool:
-        """Forgets a checkpoint, and returns whether there was one; the history keeps it."""
+        """Forget a checkpoint, and return whether there was one; the history keeps it."""
         return finish(self._inner.delete_checkpoint(agent_id, checkpoint_id))
 
     def list_agents(self) -> list[str]:
-        """Returns the agents of which something is kept."""
+        """Return the agents of which something is kept."""
         return finish(self._inner.list_agents())
 
     def delete(self, agent_id: str) -> bool:
-        """Removes all that is kept of an agent, its history too, and returns whether there was something."""
+        """Remove all that is kept of an agent, its history too, and return whether there was something."""
         return finish(self._inner.delete(agent_id))

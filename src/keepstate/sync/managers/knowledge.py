@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.managers.knowledge`.
+"""Blocking twins of `keepstate.managers.knowledge.manager`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -9,9 +9,9 @@ from datetime import datetime, timedelta
 from os import PathLike
 
 from keepstate._finish import finish
-from keepstate.managers import knowledge as managers
 from keepstate.managers.backends import Backend
-from keepstate.managers.knowledge_records import (
+from keepstate.managers.knowledge import manager as managers
+from keepstate.managers.knowledge.records import (
     IndexingProgress,
     IndexingStatus,
     KnowledgeBaseState,
@@ -59,16 +59,16 @@ class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
                 else inner_of(space)
                 if isinstance(space, Transaction)
                 else space,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
     def list_knowledge_bases(self) -> list[str]:
-        """Returns the ids of all bases of which something is known."""
+        """Return the ids of all bases of which something is known."""
         return finish(self._inner.list_knowledge_bases())
 
     def update_indexing_progress(self, progress: IndexingProgress) -> None:
-        """Says how far a base is indexed, in place of what was said before.
+        """Say how far a base is indexed, in place of what was said before.
 
         `embeddings` and `size_bytes` stay as they were counted where they are None. To count along with other
         workers use `add_indexing_progress`, and to say nothing of counts `set_indexing_status`.
@@ -87,7 +87,7 @@ class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
         error: str | None = None,
         completed_at: datetime | None = None,
     ) -> IndexingProgress:
-        """Says where an indexing stands, and returns that with its counts, of which none is lost or changed.
+        """Say where an indexing stands, and return that with its counts, of which none is lost or changed.
 
         Args:
             knowledge_base_id: Which base; one of which nothing was known begins with this.
@@ -112,7 +112,7 @@ class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
         embeddings: int = 0,
         size_bytes: int = 0,
     ) -> IndexingProgress:
-        """Adds to how far a base is indexed, and returns it; whoever else adds at once, no count is lost.
+        """Add to how far a base is indexed, and return it; whoever else adds at once, no count is lost.
 
         A base of which nothing was known begins with it, `IN_PROGRESS`; a `PENDING` one goes on to that. No
         count completes an indexing. Where more documents were dealt with than there were to be, the total, if
@@ -141,31 +141,31 @@ class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
         )
 
     def get_indexing_progress(self, knowledge_base_id: str) -> IndexingProgress | None:
-        """Returns how far a base is indexed, or None if nobody has said."""
+        """Return how far a base is indexed, or None if nobody has said."""
         return finish(self._inner.get_indexing_progress(knowledge_base_id))
 
     def delete(self, knowledge_base_id: str) -> bool:
-        """Removes all that is known of a base, and returns whether that was something."""
+        """Remove all that is known of a base, and return whether that was something."""
         return finish(self._inner.delete(knowledge_base_id))
 
     def update_source_state(self, source: SourceState) -> None:
-        """Says where a source stands, in place of what was said before."""
+        """Say where a source stands, in place of what was said before."""
         finish(self._inner.update_source_state(source))
 
     def get_source(self, knowledge_base_id: str, source_id: str) -> SourceState | None:
-        """Returns where a source stands, or None if nobody has said."""
+        """Return where a source stands, or None if nobody has said."""
         return finish(self._inner.get_source(knowledge_base_id, source_id))
 
     def get_sources(self, knowledge_base_id: str) -> list[SourceState]:
-        """Returns the sources of a base, by id."""
+        """Return the sources of a base, by id."""
         return finish(self._inner.get_sources(knowledge_base_id))
 
     def remove_source(self, knowledge_base_id: str, source_id: str) -> bool:
-        """Forgets a source, and returns whether it was known."""
+        """Forget a source, and return whether it was known."""
         return finish(self._inner.remove_source(knowledge_base_id, source_id))
 
     def needs_sync(self, knowledge_base_id: str, *, older_than: timedelta | None = None) -> list[SourceState]:
-        """Returns the sources of a base that should be synchronized, by id.
+        """Return the sources of a base that should be synchronized, by id.
 
         Those that are pending, stale or failed, have documents pending or were never synchronized; one that
         is being synchronized only if nothing was heard of it for `older_than`.
@@ -177,5 +177,5 @@ class KnowledgeStateManager(KnowledgeDocuments[managers.KnowledgeStateManager]):
         return finish(self._inner.needs_sync(knowledge_base_id, older_than=older_than))
 
     def get_knowledge_base_state(self, knowledge_base_id: str) -> KnowledgeBaseState | None:
-        """Returns a base at a glance, or None if nothing is known of it."""
+        """Return a base at a glance, or None if nothing is known of it."""
         return finish(self._inner.get_knowledge_base_state(knowledge_base_id))

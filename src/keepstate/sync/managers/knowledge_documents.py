@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.managers.knowledge_documents`.
+"""Blocking twins of `keepstate.managers.knowledge.documents`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -8,8 +8,8 @@ from __future__ import annotations
 from typing import TypeVar
 
 from keepstate._finish import finish
-from keepstate.managers import knowledge_documents as managers
-from keepstate.managers.knowledge_records import FailedDocument
+from keepstate.managers.knowledge import documents as managers
+from keepstate.managers.knowledge.records import FailedDocument
 from keepstate.sync.managers.manager import Manager
 
 Inner = TypeVar("Inner", bound=managers.KnowledgeDocuments)
@@ -21,7 +21,7 @@ class KnowledgeDocuments(Manager[Inner]):
     def fail_document(
         self, knowledge_base_id: str, document_id: str, error: object, *, source_id: str | None = None
     ) -> FailedDocument:
-        """Lists a document that could not be indexed, and counts it as failed if it was not listed yet.
+        """List a document that could not be indexed, and count it as failed if it was not listed yet.
 
         One that was indexed before in this run no longer counts as that, nor does what it had brought.
         """
@@ -30,7 +30,7 @@ class KnowledgeDocuments(Manager[Inner]):
     def complete_document(
         self, knowledge_base_id: str, document_id: str, *, embeddings: int = 0, size_bytes: int = 0
     ) -> None:
-        """Counts a document as indexed, with what it has brought; one that had failed is listed no longer.
+        """Count a document as indexed, with what it has brought; one that had failed is listed no longer.
 
         Again in the same run it counts once, with what it has brought the last time.
         """
@@ -43,13 +43,13 @@ class KnowledgeDocuments(Manager[Inner]):
     def get_failed_documents(
         self, knowledge_base_id: str, *, limit: int = 100, after: str | None = None
     ) -> list[FailedDocument]:
-        """Returns documents that could not be indexed, by id, behind that of `after`."""
+        """Return documents that could not be indexed, by id, behind that of `after`."""
         return finish(self._inner.get_failed_documents(knowledge_base_id, limit=limit, after=after))
 
     def retry_failed_documents(
         self, knowledge_base_id: str, *, limit: int = 100, lease_s: float = 300
     ) -> list[FailedDocument]:
-        """Hands out documents to be indexed once more; no other caller gets them within `lease_s` seconds.
+        """Hand out documents to be indexed once more; no other caller gets them within `lease_s` seconds.
 
         They stay listed, and counted as failed, until `complete_document`; after `fail_document`, or when the
         time is over, they can be handed out again.

@@ -30,11 +30,11 @@ class Manager(Twin[Inner]):
         finish(self._inner.__aexit__(kind, error, trace))
 
     def close(self) -> None:
-        """Lets go of the store; the last one to do so closes it. What was passed in open stays open."""
+        """Let go of the store; the last one to do so closes it. What was passed in open stays open."""
         finish(self._inner.close())
 
     def size(self) -> ManagerSize:
-        """Returns how much is kept, and tells those who want to hear.
+        """Return how much is kept, and tell those who want to hear.
 
         It reads the spaces that have changed since this manager last measured them. A space that was passed
         counts whole, with what others keep in it.
@@ -44,7 +44,7 @@ class Manager(Twin[Inner]):
     def on_size_alert(
         self, *, limit_bytes: int | None = None, growth_per_hour: int | None = None, callback: AlertCallback
     ) -> None:
-        """Calls a function when more is kept than it should be; again when that happens again.
+        """Call a function when more is kept than it should be; again when that happens again.
 
         The size is measured by `size`, and by writes of this manager: at most every 30 seconds, or every
         `save_interval` of `StateConfig`.
@@ -57,7 +57,7 @@ class Manager(Twin[Inner]):
         self._inner.on_size_alert(limit_bytes=limit_bytes, growth_per_hour=growth_per_hour, callback=callback)
 
     def cleanup(self, *, older_than: timedelta) -> int:
-        """Removes what is over and has not been written for so long, and returns how much that was.
+        """Remove what is over and has not been written for so long, and return how much that was.
 
         Args:
             older_than: By the store's clock.

@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.managers.speech`.
+"""Blocking twins of `keepstate.managers.speech.manager`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -10,10 +10,10 @@ from os import PathLike
 from typing import Any
 
 from keepstate._finish import finish
-from keepstate.managers import speech as managers
 from keepstate.managers.backends import Backend
-from keepstate.managers.latest import LatestCallback
-from keepstate.managers.speech_records import (
+from keepstate.managers.latest_value import LatestCallback
+from keepstate.managers.speech import manager as managers
+from keepstate.managers.speech.records import (
     AudioSession,
     AudioSessionStatus,
     StreamingMode,
@@ -63,7 +63,7 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
                 else inner_of(space)
                 if isinstance(space, Transaction)
                 else space,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
@@ -75,7 +75,7 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
         *,
         session_id: str | None = None,
     ) -> str:
-        """Creates a session and returns its id.
+        """Create a session and return its id.
 
         Args:
             session_type: What it is for, in the application's words.
@@ -89,15 +89,15 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
         return finish(self._inner.create_session(session_type, streaming_mode, config, session_id=session_id))
 
     def get_session(self, session_id: str) -> AudioSession | None:
-        """Returns a session, or None if there is none of this id."""
+        """Return a session, or None if there is none of this id."""
         return finish(self._inner.get_session(session_id))
 
     def list_sessions(self, status: AudioSessionStatus | None = None) -> list[AudioSession]:
-        """Returns the sessions, by id; only those of a status, if one is given."""
+        """Return the sessions, by id; only those of a status, if one is given."""
         return finish(self._inner.list_sessions(status))
 
     def update_session_status(self, session_id: str, status: AudioSessionStatus) -> AudioSession:
-        """Says where a session stands, and returns it; the same status again does nothing.
+        """Say where a session stands, and return it; the same status again does nothing.
 
         Raises:
             TransitionError: The status cannot follow the present one.
@@ -105,7 +105,7 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
         return finish(self._inner.update_session_status(session_id, status))
 
     def end_session(self, session_id: str, reason: str | None = None) -> AudioSession:
-        """Ends a session, and returns it; nothing is being said in it from then on.
+        """End a session, and return it; nothing is being said in it from then on.
 
         Again for the same reason does nothing.
 
@@ -115,11 +115,11 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
         return finish(self._inner.end_session(session_id, reason))
 
     def delete_session(self, session_id: str) -> bool:
-        """Removes a session with its conversation, and returns whether there was one."""
+        """Remove a session with its conversation, and return whether there was one."""
         return finish(self._inner.delete_session(session_id))
 
     def update_stt_state(self, stt_state: STTState) -> None:
-        """Says what is heard, in place of what was said before.
+        """Say what is heard, in place of what was said before.
 
         Raises:
             TransitionError: The status cannot follow the present one, or the session has ended.
@@ -127,11 +127,11 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
         finish(self._inner.update_stt_state(stt_state))
 
     def get_stt_state(self, session_id: str) -> STTState | None:
-        """Returns what is heard, or None if nobody has said."""
+        """Return what is heard, or None if nobody has said."""
         return finish(self._inner.get_stt_state(session_id))
 
     def update_tts_state(self, tts_state: TTSState) -> None:
-        """Says what is said, in place of what was said before.
+        """Say what is said, in place of what was said before.
 
         Raises:
             TransitionError: The session has ended.
@@ -139,11 +139,11 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
         finish(self._inner.update_tts_state(tts_state))
 
     def get_tts_state(self, session_id: str) -> TTSState | None:
-        """Returns what is said, or None if nobody has said."""
+        """Return what is said, or None if nobody has said."""
         return finish(self._inner.get_tts_state(session_id))
 
     def update_conversation_state(self, conversation_state: VoiceConversationState) -> None:
-        """Says how a conversation stands as a whole, with what is heard and said if that is in it.
+        """Say how a conversation stands as a whole, with what is heard and said if that is in it.
 
         Turns that it has more are added to the transcript. Where it has only the first ones, or none, others
         have added turns since: they stay, and so does a higher `turn_count`. Where a turn differs the
@@ -155,7 +155,7 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
         finish(self._inner.update_conversation_state(conversation_state))
 
     def add_turn(self, session_id: str, role: str, content: str, **more: Any) -> int:
-        """Adds a turn to a conversation and returns how many it has; costs the same however many there are.
+        """Add a turn to a conversation and return how many it has; costs the same however many there are.
 
         Args:
             session_id: Which session.
@@ -166,15 +166,15 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
         return finish(self._inner.add_turn(session_id, role, content, **more))
 
     def get_conversation_state(self, session_id: str) -> VoiceConversationState | None:
-        """Returns how a conversation stands, with all its parts and turns, or None if nobody has said."""
+        """Return how a conversation stands, with all its parts and turns, or None if nobody has said."""
         return finish(self._inner.get_conversation_state(session_id))
 
     def get_transcript(self, session_id: str) -> list[dict[str, Any]]:
-        """Returns the turns of a conversation, in order; none if there are none."""
+        """Return the turns of a conversation, in order; none if there are none."""
         return finish(self._inner.get_transcript(session_id))
 
     def subscribe(self, session_id: str, callback: LatestCallback, *, interval_s: float = 0) -> None:
-        """Calls a function with how a session stands, from now on, when that changes.
+        """Call a function with how a session stands, from now on, when that changes.
 
         It gets an `AudioSession`, `STTState`, `TTSState` or `VoiceConversationState`, the last without its
         parts and turns. While it is at work, newer states replace older ones that it was not told yet.
@@ -187,9 +187,9 @@ class SpeechStateManager(Manager[managers.SpeechStateManager]):
         finish(self._inner.subscribe(session_id, callback, interval_s=interval_s))
 
     def unsubscribe(self, session_id: str, callback: LatestCallback) -> bool:
-        """Lets no further call of the callback start, and returns whether it was subscribed."""
+        """Let no further call of the callback start, and return whether it was subscribed."""
         return finish(self._inner.unsubscribe(session_id, callback))
 
     def close(self) -> None:
-        """Ends subscriptions, and lets go of the store."""
+        """End subscriptions, and let go of the store."""
         finish(self._inner.close())

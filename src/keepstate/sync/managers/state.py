@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.managers.state`.
+"""Blocking twins of `keepstate.managers.state.manager`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -11,18 +11,18 @@ from os import PathLike
 from typing import Any, Self
 
 from keepstate._finish import entered, finish
-from keepstate.engine.documents import MISSING, DocumentEntry
-from keepstate.managers import state as managers
+from keepstate.engine.documents.documents import MISSING, DocumentEntry
 from keepstate.managers.backends import Backend
-from keepstate.managers.config import StateConfig
-from keepstate.managers.pasts import StateMoment
-from keepstate.managers.subscriptions import StateCallback
+from keepstate.managers.key_history import StateMoment
+from keepstate.managers.state import manager as managers
+from keepstate.managers.state.config import StateConfig
+from keepstate.managers.state.subscriptions import StateCallback
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.managers.manager import Manager
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import around, entered_once, inner_of
+from keepstate.sync.twin import around, inner_of, single_use
 
 
 class StateManager(Manager[managers.StateManager]):
@@ -56,7 +56,7 @@ class StateManager(Manager[managers.StateManager]):
                 else inner_of(space)
                 if isinstance(space, Transaction)
                 else space,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
@@ -66,7 +66,7 @@ class StateManager(Manager[managers.StateManager]):
         return self._inner.config
 
     def save(self, key: str, value: object, *, ttl: float | None = None) -> None:
-        """Writes a value.
+        """Write a value.
 
         Args:
             key: Its name; 1 to 512 bytes of UTF-8, less those of `state/<key_prefix>/` in a space passed.
@@ -79,13 +79,13 @@ class StateManager(Manager[managers.StateManager]):
         finish(self._inner.save(key, value, ttl=ttl))
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Returns a copy of a value, or the default if there is none."""
+        """Return a copy of a value, or the default if there is none."""
         return finish(self._inner.get(key, default))
 
     def update(
         self, key: str, patch: Mapping[str, Any] | Callable[[Any], Any], *, default: object = MISSING
     ) -> Any:
-        """Changes a value, however many others do; an absent one begins as an empty dict.
+        """Change a value, however many others do; an absent one begins as an empty dict.
 
         Args:
             key: Its name.
@@ -102,15 +102,15 @@ class StateManager(Manager[managers.StateManager]):
         return finish(self._inner.update(key, patch, default=default))
 
     def delete(self, key: str) -> bool:
-        """Removes a value, and returns whether there was one."""
+        """Remove a value, and return whether there was one."""
         return finish(self._inner.delete(key))
 
     def entry(self, key: str) -> DocumentEntry[Any] | None:
-        """Returns a value with its version, as it is stored, or None if there is none."""
+        """Return a value with its version, as it is stored, or None if there is none."""
         return finish(self._inner.entry(key))
 
     def compare_and_set(self, key: str, value: object, *, expected_version: str | int) -> int:
-        """Writes a value at once if it is still at a version, and returns the new version.
+        """Write a value at once if it is still at a version, and return the new version.
 
         Args:
             key: Its name.
@@ -125,7 +125,7 @@ class StateManager(Manager[managers.StateManager]):
         return finish(self._inner.compare_and_set(key, value, expected_version=expected_version))
 
     def list_keys(self, pattern: str = "*", *, limit: int | None = None) -> list[str]:
-        """Returns the keys that fit a pattern, in the order of their UTF-8 bytes.
+        """Return the keys that fit a pattern, in the order of their UTF-8 bytes.
 
         Args:
             pattern: `*` any text, `?` one character, `[a-z]` one of a set; a backslash makes the next one
@@ -134,9 +134,9 @@ class StateManager(Manager[managers.StateManager]):
         """
         return finish(self._inner.list_keys(pattern, limit=limit))
 
-    @entered_once
+    @single_use
     def transaction(self, *, message: str = "") -> Generator[StateManager]:
-        """Yields a manager whose writes apply together when the block ends, or not at all.
+        """Yield a manager whose writes apply together when the block ends, or not at all.
 
         Args:
             message: What the history says of it.
@@ -149,14 +149,14 @@ class StateManager(Manager[managers.StateManager]):
             yield around(StateManager, inner)
 
     def flush(self) -> int:
-        """Stores what was staged, and returns how many keys that were.
+        """Store what was staged, and return how many keys that were.
 
         At most 300 keys of one shard apply together. What could not be stored stays staged.
         """
         return finish(self._inner.flush())
 
     def history(self, key: str, *, limit: int = 100) -> list[StateMoment]:
-        """Returns what a key has been since it was last absent, the newest first.
+        """Return what a key has been since it was last absent, the newest first.
 
         It reads the commits between, one after the other: those of other keys too.
 
@@ -170,7 +170,7 @@ class StateManager(Manager[managers.StateManager]):
         return finish(self._inner.history(key, limit=limit))
 
     def subscribe(self, pattern: str, callback: StateCallback) -> None:
-        """Calls a function with each change of keys that fit a pattern: key, old value, new value.
+        """Call a function with each change of keys that fit a pattern: key, old value, new value.
 
         It begins with the next call of this manager that asks the store, before that call's own work. Calls
         of one callback come one after the other; with shards, in order for each key. What a callback raises
@@ -183,11 +183,11 @@ class StateManager(Manager[managers.StateManager]):
         self._inner.subscribe(pattern, callback)
 
     def unsubscribe(self, pattern: str, callback: StateCallback) -> bool:
-        """Lets no further call of the callback start, and returns whether it was subscribed."""
+        """Let no further call of the callback start, and return whether it was subscribed."""
         return self._inner.unsubscribe(pattern, callback)
 
     def drain(self) -> None:
-        """Returns when callbacks have been called for all that has changed until now.
+        """Return when callbacks have been called for all that has changed until now.
 
         Raises:
             CompactedError: A callback was so slow that changes were lost for it.
@@ -202,7 +202,7 @@ class StateManager(Manager[managers.StateManager]):
         return self
 
     def close(self) -> None:
-        """Stores what was staged, ends subscriptions, and lets go of the store.
+        """Store what was staged, ends subscriptions, and let go of the store.
 
         Where something staged cannot be stored it raises what `flush` does, with a note of the keys that are
         lost: it is closed all the same. Call `flush` before, to mend them.
@@ -210,7 +210,7 @@ class StateManager(Manager[managers.StateManager]):
         finish(self._inner.close())
 
     def cleanup(self, *, older_than: timedelta) -> int:
-        """Removes keys that were not written for so long, and returns how many.
+        """Remove keys that were not written for so long, and return how many.
 
         When a key was written is known by notes that managers make: when they are closed, and while they
         write every 20 times `save_interval`. What no note covers is kept.

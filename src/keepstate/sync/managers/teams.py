@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.managers.teams`.
+"""Blocking twins of `keepstate.managers.teams.manager`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -10,16 +10,16 @@ from os import PathLike
 from typing import Any
 
 from keepstate._finish import entered, finish
-from keepstate.managers import teams as managers
 from keepstate.managers.backends import Backend
-from keepstate.managers.team_records import TaskQueueState, TeamTask
-from keepstate.managers.teams import ASSIGNED_S
+from keepstate.managers.teams import manager as managers
+from keepstate.managers.teams.manager import ASSIGNED_S
+from keepstate.managers.teams.records import TaskQueueState, TeamTask
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.managers.team_rosters import TeamRosters
+from keepstate.sync.managers.teams_rosters import TeamRosters
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import entered_once, inner_of
+from keepstate.sync.twin import inner_of, single_use
 
 
 class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager]):
@@ -64,14 +64,14 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
                 else space,
                 sync_interval=sync_interval,
                 lease_s=lease_s,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
     def enqueue_task(
         self, team_id: str, task: Mapping[str, Any], *, delay_s: float = 0, max_attempts: int = 5
     ) -> str:
-        """Adds a task to a team's queue and returns its id; a known id adds nothing.
+        """Add a task to a team's queue and return its id; a known id adds nothing.
 
         Args:
             team_id: Which team.
@@ -89,7 +89,7 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
     def assign_task(
         self, team_id: str, task_id: str, agent_id: str, *, lease_s: float = ASSIGNED_S
     ) -> TeamTask:
-        """Gives a task to an agent, who then is `working` on it; again to the same agent does nothing.
+        """Give a task to an agent, who then is `working` on it; again to the same agent does nothing.
 
         Args:
             team_id: Which team.
@@ -113,7 +113,7 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
         lease_s: float | None = None,
         wait_s: float = 0,
     ) -> TeamTask | None:
-        """Gives an agent the best task that it may have, and returns it; None if there is none.
+        """Give an agent the best task that it may have, and return it; None if there is none.
 
         Args:
             team_id: Which team.
@@ -137,7 +137,7 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
         token: int | None = None,
         lease_s: float | None = None,
     ) -> None:
-        """Holds a task for `lease_s` seconds from now on.
+        """Hold a task for `lease_s` seconds from now on.
 
         Raises:
             LeaseLostError: It is no longer held, or not by this agent or under this token.
@@ -145,9 +145,9 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
         """
         finish(self._inner.heartbeat_task(team_id, task_id, agent_id=agent_id, token=token, lease_s=lease_s))
 
-    @entered_once
+    @single_use
     def holding(self, team_id: str, task: TeamTask, *, lease_s: float | None = None) -> Generator[TeamTask]:
-        """Holds on to a task beside the caller until the block ends, with three heartbeats a lease.
+        """Hold on to a task beside the caller until the block ends, with three heartbeats a lease.
 
         When the task is lost meanwhile the heartbeats end, and what the holder says of it then is refused.
         """
@@ -163,7 +163,7 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
         agent_id: str | None = None,
         token: int | None = None,
     ) -> None:
-        """Completes a task, and lets its agent be idle. Again with an equal result does nothing.
+        """Complete a task, and let its agent be idle. Again with an equal result does nothing.
 
         It may come after its lease ran out, unless another was given the task.
 
@@ -192,7 +192,7 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
         token: int | None = None,
         retry_in_s: float | None = None,
     ) -> None:
-        """Gives a task back as failed, and lets its agent be idle: it is delayed, or dead after its attempts.
+        """Give a task back as failed, and let its agent be idle: it is delayed, or dead after its attempts.
 
         Args:
             team_id: Which team.
@@ -216,11 +216,11 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
     def release_task(
         self, team_id: str, task_id: str, *, agent_id: str | None = None, token: int | None = None
     ) -> None:
-        """Gives a task back as if it had not been given, and lets its agent be idle; fails as `fail_task`."""
+        """Give a task back as if it had not been given, and let its agent be idle; fails as `fail_task`."""
         finish(self._inner.release_task(team_id, task_id, agent_id=agent_id, token=token))
 
     def requeue_task(self, team_id: str, task_id: str) -> None:
-        """Gives a dead task all its attempts again.
+        """Give a dead task all its attempts again.
 
         Raises:
             NotFoundError: There is no dead task of this id.
@@ -228,11 +228,11 @@ class OrchestrationStateManager(TeamRosters[managers.OrchestrationStateManager])
         finish(self._inner.requeue_task(team_id, task_id))
 
     def get_task(self, team_id: str, task_id: str) -> TeamTask | None:
-        """Returns a task, or None if there is none of this id, or it was completed over a week ago."""
+        """Return a task, or None if there is none of this id, or it was completed over a week ago."""
         return finish(self._inner.get_task(team_id, task_id))
 
     def get_queue_status(self, team_id: str) -> TaskQueueState:
-        """Returns the tasks of a team: all counted at one moment, the newest 100 of each kind loaded.
+        """Return the tasks of a team: all counted at one moment, the newest 100 of each kind loaded.
 
         It reads the index of all tasks, a page of 1,024 at a time.
 

@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.managers.tools`.
+"""Blocking twins of `keepstate.managers.tools.manager`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -8,12 +8,12 @@ from __future__ import annotations
 from os import PathLike
 
 from keepstate._finish import finish
-from keepstate.managers import tools as managers
 from keepstate.managers.backends import Backend
-from keepstate.managers.tool_records import ToolExecution
+from keepstate.managers.tools import manager as managers
+from keepstate.managers.tools.records import ToolExecution
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.managers.tool_results import ToolResults
+from keepstate.sync.managers.tools_results import ToolResults
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import inner_of
@@ -61,7 +61,7 @@ class ToolStateManager(ToolResults[managers.ToolStateManager]):
                 else space,
                 cache_results=cache_results,
                 cache_ttl=cache_ttl,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
@@ -78,7 +78,7 @@ class ToolStateManager(ToolResults[managers.ToolStateManager]):
     def complete_execution(
         self, execution_id: str, result: object = None, duration_ms: float | None = None
     ) -> ToolExecution:
-        """Notes what an execution came to, and returns it; again with an equal result does nothing.
+        """Note what an execution came to, and return it; again with an equal result does nothing.
 
         With `cache_results` the result is kept for equal parameters from then on. Where that failed, the same
         call again keeps it, for what is left of its time.
@@ -95,5 +95,5 @@ class ToolStateManager(ToolResults[managers.ToolStateManager]):
         return finish(self._inner.complete_execution(execution_id, result, duration_ms))
 
     def close(self) -> None:
-        """Notes what was counted, and lets go of the store."""
+        """Note what was counted, and let go of the store."""
         finish(self._inner.close())

@@ -1,4 +1,4 @@
-"""Blocking twins of `keepstate.managers.workflows`.
+"""Blocking twins of `keepstate.managers.workflows.manager`.
 
 Written by tools/generate_sync.py; change the source and run it again.
 """
@@ -10,12 +10,12 @@ from os import PathLike
 from typing import Any
 
 from keepstate._finish import finish
-from keepstate.managers import workflows as managers
 from keepstate.managers.backends import Backend
-from keepstate.managers.workflow_records import WorkflowState, WorkflowStatus
+from keepstate.managers.workflows import manager as managers
+from keepstate.managers.workflows.records import WorkflowState, WorkflowStatus
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.managers.workflow_steps import WorkflowSteps
+from keepstate.sync.managers.workflows_steps import WorkflowSteps
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import inner_of
@@ -50,7 +50,7 @@ class WorkflowStateManager(WorkflowSteps[managers.WorkflowStateManager]):
                 if isinstance(space, Transaction)
                 else space,
                 checkpoint_interval=checkpoint_interval,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
@@ -60,7 +60,7 @@ class WorkflowStateManager(WorkflowSteps[managers.WorkflowStateManager]):
         return self._inner.checkpoint_interval
 
     def create(self, state: WorkflowState) -> WorkflowState:
-        """Begins a workflow, and returns it as it is kept.
+        """Begin a workflow, and return it as it is kept.
 
         Raises:
             AlreadyExistsError: There is one of this id.
@@ -69,27 +69,27 @@ class WorkflowStateManager(WorkflowSteps[managers.WorkflowStateManager]):
         return finish(self._inner.create(state))
 
     def get(self, workflow_id: str) -> WorkflowState | None:
-        """Returns where a workflow stands, or None if there is none of this id."""
+        """Return where a workflow stands, or None if there is none of this id."""
         return finish(self._inner.get(workflow_id))
 
     def get_status(self, workflow_id: str) -> WorkflowStatus | None:
-        """Returns how a workflow stands, or None if there is none of this id."""
+        """Return how a workflow stands, or None if there is none of this id."""
         return finish(self._inner.get_status(workflow_id))
 
     def list_workflows(self, status: WorkflowStatus | None = None) -> list[str]:
-        """Returns the ids of all workflows, or of those that stand so."""
+        """Return the ids of all workflows, or of those that stand so."""
         return finish(self._inner.list_workflows(status))
 
     def update_context(self, workflow_id: str, patch: Mapping[str, Any]) -> WorkflowState:
-        """Puts keys into a workflow's context, whoever else does, and returns where it stands."""
+        """Put keys into a workflow's context, whoever else does, and return where it stands."""
         return finish(self._inner.update_context(workflow_id, patch))
 
     def delete(self, workflow_id: str) -> bool:
-        """Removes a workflow with its history, and returns whether there was one."""
+        """Remove a workflow with its history, and return whether there was one."""
         return finish(self._inner.delete(workflow_id))
 
     def pause(self, workflow_id: str) -> WorkflowState:
-        """Lets no further step begin, and returns where the workflow stands; twice is once.
+        """Let no further step begin, and return where the workflow stands; twice is once.
 
         Raises:
             NotFoundError: There is no such workflow.
@@ -98,7 +98,7 @@ class WorkflowStateManager(WorkflowSteps[managers.WorkflowStateManager]):
         return finish(self._inner.pause(workflow_id))
 
     def resume(self, workflow_id: str) -> WorkflowState:
-        """Lets a paused workflow go on, and returns where it stands.
+        """Let a paused workflow go on, and return where it stands.
 
         Raises:
             NotFoundError: There is no such workflow.
@@ -107,7 +107,7 @@ class WorkflowStateManager(WorkflowSteps[managers.WorkflowStateManager]):
         return finish(self._inner.resume(workflow_id))
 
     def cancel(self, workflow_id: str, reason: str | None = None) -> WorkflowState:
-        """Ends a workflow for good, and returns where it stands; twice is once, with the first reason.
+        """End a workflow for good, and return where it stands; twice is once, with the first reason.
 
         Raises:
             NotFoundError: There is no such workflow.
@@ -116,7 +116,7 @@ class WorkflowStateManager(WorkflowSteps[managers.WorkflowStateManager]):
         return finish(self._inner.cancel(workflow_id, reason))
 
     def complete(self, workflow_id: str) -> WorkflowState:
-        """Ends a workflow whose steps nobody counts, and returns where it stands; twice is once.
+        """End a workflow whose steps nobody counts, and return where it stands; twice is once.
 
         Raises:
             NotFoundError: There is no such workflow.
@@ -125,7 +125,7 @@ class WorkflowStateManager(WorkflowSteps[managers.WorkflowStateManager]):
         return finish(self._inner.complete(workflow_id))
 
     def fail(self, workflow_id: str, error: object) -> WorkflowState:
-        """Says that a workflow cannot go on, and returns where it stands; `resume_from` lets it.
+        """Say that a workflow cannot go on, and return where it stands; `resume_from` lets it.
 
         Raises:
             NotFoundError: There is no such workflow.
@@ -134,7 +134,7 @@ class WorkflowStateManager(WorkflowSteps[managers.WorkflowStateManager]):
         return finish(self._inner.fail(workflow_id, error))
 
     def wait_until_resumed(self, workflow_id: str, *, timeout_s: float | None = None) -> WorkflowStatus:
-        """Returns how the workflow stands once it is not paused; PAUSED if the time was over before.
+        """Return how the workflow stands once it is not paused; PAUSED if the time was over before.
 
         Args:
             workflow_id: The workflow.

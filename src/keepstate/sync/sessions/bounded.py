@@ -14,7 +14,7 @@ from keepstate.sessions import bounded as sessions
 from keepstate.sessions.messages import Message, estimate_tokens
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.kept import Kept
+from keepstate.sync.sessions.resource import Kept
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import inner_of
@@ -68,7 +68,7 @@ class BoundedState(Kept[sessions.BoundedState]):
                 else inner_of(space)
                 if isinstance(space, Transaction)
                 else space,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
@@ -83,7 +83,7 @@ class BoundedState(Kept[sessions.BoundedState]):
         return self._inner.max_tokens
 
     def add_message(self, message: Mapping[str, Any], *, pinned: bool = False) -> int:
-        """Adds a message, and returns its number; summarises what left the context, if that is due.
+        """Add a message, and return its number; summarises what left the context, if that is due.
 
         Inside a transaction summaries are made by the next addition outside, or by `summarise`.
 
@@ -97,15 +97,15 @@ class BoundedState(Kept[sessions.BoundedState]):
         return finish(self._inner.add_message(message, pinned=pinned))
 
     def get_context(self) -> list[Message]:
-        """Returns the messages in the context, in order: never more than the budget."""
+        """Return the messages in the context, in order: never more than the budget."""
         return finish(self._inner.get_context())
 
     def count_tokens(self) -> int:
-        """Returns how many tokens the context has."""
+        """Return how many tokens the context has."""
         return finish(self._inner.count_tokens())
 
     def messages(self, *, after: int | None = None) -> Iterator[Message]:
-        """Yields all messages that were ever added, in order, as they were.
+        """Yield all messages that were ever added, in order, as they were.
 
         Args:
             after: Starts behind the message of this number.
@@ -113,7 +113,7 @@ class BoundedState(Kept[sessions.BoundedState]):
         return finish_each(self._inner.messages(after=after))
 
     def summarise(self) -> bool:
-        """Summarises what has left the context and is due for it, and returns whether something was.
+        """Summarise what has left the context and is due for it, and return whether something was.
 
         One of all who call it at once does so; what it came to is kept.
         """

@@ -44,7 +44,7 @@ class Conversation(Twin[sessions.Conversation]):
         summarise_first: int = 10,
         counter: Callable[[Message], int] = estimate_tokens,
     ) -> Conversation:
-        """Returns the same conversation, to be added to by other rules; see `BoundedState`.
+        """Return the same conversation, to be added to by other rules; see `BoundedState`.
 
         Args:
             max_tokens: The budget.
@@ -64,7 +64,7 @@ class Conversation(Twin[sessions.Conversation]):
         )
 
     def append(self, *messages: Mapping[str, Any], pinned: bool = False) -> int:
-        """Adds messages together, and returns the number of the last.
+        """Add messages together, and return the number of the last.
 
         Args:
             messages: Dicts with a role, as model APIs take them.
@@ -76,7 +76,7 @@ class Conversation(Twin[sessions.Conversation]):
         return finish(self._inner.append(*messages, pinned=pinned))
 
     def edit(self, number: int, message: Mapping[str, Any] | str) -> None:
-        """Puts another message, or another text, in the place of one; `original` still returns that.
+        """Put another message, or another text, in the place of one; `original` still returns that.
 
         Raises:
             InvalidError: It makes or answers other tool calls than that.
@@ -85,7 +85,7 @@ class Conversation(Twin[sessions.Conversation]):
         finish(self._inner.edit(number, message))
 
     def get(self, number: int) -> Message:
-        """Returns a message as it stands now.
+        """Return a message as it stands now.
 
         Raises:
             NotFoundError: There is no such message.
@@ -93,7 +93,7 @@ class Conversation(Twin[sessions.Conversation]):
         return finish(self._inner.get(number))
 
     def original(self, number: int) -> Message:
-        """Returns a message as it was first said.
+        """Return a message as it was first said.
 
         Raises:
             NotFoundError: There is no such message.
@@ -101,7 +101,7 @@ class Conversation(Twin[sessions.Conversation]):
         return finish(self._inner.original(number))
 
     def messages(self, *, after: int | None = None) -> Iterator[Message]:
-        """Yields all messages in order.
+        """Yield all messages in order.
 
         Args:
             after: Starts behind the message of this number.
@@ -109,15 +109,15 @@ class Conversation(Twin[sessions.Conversation]):
         return finish_each(self._inner.messages(after=after))
 
     def items(self, *, after: int | None = None) -> Iterator[tuple[int, Message]]:
-        """Yields all messages with their numbers, in order; see `messages`."""
+        """Yield all messages with their numbers, in order; see `messages`."""
         return finish_each(self._inner.items(after=after))
 
     def window(self, size: int = 10) -> list[Message]:
-        """Returns the newest messages, whole and in order, however many tokens they have."""
+        """Return the newest messages, whole and in order, however many tokens they have."""
         return finish(self._inner.window(size))
 
     def search(self, text: str, *, role: str | None = None, limit: int = 20) -> list[tuple[int, Message]]:
-        """Returns messages that say something, with their numbers, in order: the first ones that do.
+        """Return messages that say something, with their numbers, in order: the first ones that do.
 
         It reads the conversation from its beginning.
 
@@ -129,27 +129,27 @@ class Conversation(Twin[sessions.Conversation]):
         return finish(self._inner.search(text, role=role, limit=limit))
 
     def count(self) -> int:
-        """Returns how many messages there are."""
+        """Return how many messages there are."""
         return finish(self._inner.count())
 
     def clear(self) -> int:
-        """Begins anew, and returns how many messages there were; they are no longer read."""
+        """Begin anew, and return how many messages there were; they are no longer read."""
         return finish(self._inner.clear())
 
     def get_context(self, max_tokens: int | None = None) -> list[Message]:
-        """Returns the messages in the context, in order: never more than its budget, or a smaller one."""
+        """Return the messages in the context, in order: never more than its budget, or a smaller one."""
         return finish(self._inner.get_context(max_tokens))
 
     def context_tokens(self) -> int:
-        """Returns how many tokens the context has."""
+        """Return how many tokens the context has."""
         return finish(self._inner.context_tokens())
 
     def summarise(self) -> bool:
-        """Summarises what has left the context and is due for it, and returns whether something was."""
+        """Summarise what has left the context and is due for it, and return whether something was."""
         return finish(self._inner.summarise())
 
     def fork(self, name: str, *, at: int | None = None) -> Conversation:
-        """Returns a conversation of its own that begins with this one's messages; none is copied.
+        """Return a conversation of its own that begins with this one's messages; none is copied.
 
         Args:
             name: What it is called in the session.
@@ -162,14 +162,14 @@ class Conversation(Twin[sessions.Conversation]):
         return Conversation(finish(self._inner.fork(name, at=at)))
 
     def get_fork(self, name: str) -> Conversation:
-        """Returns the fork of this name; asks the store nothing.
+        """Return the fork of this name; asks the store nothing.
 
         The first use of one that nobody has made raises `NotFoundError`.
         """
         return Conversation(self._inner.get_fork(name))
 
     def merge(self, fork: str, *, prefer: Literal["ours", "theirs"] | None = None) -> int:
-        """Adds a fork's own messages behind these, takes over its edits, and returns how many were added.
+        """Add a fork's own messages behind these, takes over its edits, and return how many were added.
 
         What was merged before is not merged again.
 

@@ -15,7 +15,7 @@ from keepstate.sessions.machine import Action, Transition
 from keepstate.sessions.machine_data import Data
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.kept import Kept
+from keepstate.sync.sessions.resource import Kept
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import inner_of
@@ -82,7 +82,7 @@ class AgentStateMachine(Kept[sessions.AgentStateMachine]):
                 on_enter=on_enter,
                 on_leave=on_leave,
                 work=work,
-                _colour="blocking",
+                _mode="blocking",
                 _face=self,
             )
         )
@@ -98,12 +98,12 @@ class AgentStateMachine(Kept[sessions.AgentStateMachine]):
 
     @property
     def current_state(self) -> str:
-        """Returns its state, as it was read or made last."""
+        """Its state, as it was read or made last."""
         return self._inner.current_state
 
     @property
     def data(self) -> Data:
-        """Returns its data, to be changed; the next transition keeps the changes."""
+        """Its data, to be changed; the next transition keeps the changes."""
         return self._inner.data
 
     @property
@@ -112,19 +112,19 @@ class AgentStateMachine(Kept[sessions.AgentStateMachine]):
         return self._inner.is_done
 
     def refresh(self) -> str:
-        """Reads how it stands, forgets what was changed in `data` and not kept, and returns its state."""
+        """Read how it stands, forgets what was changed in `data` and not kept, and return its state."""
         return finish(self._inner.refresh())
 
     def history(self) -> list[Transition]:
-        """Returns all transitions that it has made, in order."""
+        """Return all transitions that it has made, in order."""
         return finish(self._inner.history())
 
     def diagram(self) -> str:
-        """Returns its picture as a Mermaid state diagram; the present state is set off, once it is read."""
+        """Return its picture as a Mermaid state diagram; the present state is set off, once it is read."""
         return self._inner.diagram()
 
     def transition(self, event: str, **changes: Any) -> str:
-        """Makes a transition, keeps the data with it, and returns the new state.
+        """Make a transition, keeps the data with it, and return the new state.
 
         Args:
             event: What happened.
@@ -138,7 +138,7 @@ class AgentStateMachine(Kept[sessions.AgentStateMachine]):
         return finish(self._inner.transition(event, **changes))
 
     def provide(self, answer: object, *, event: str | None = None) -> None:
-        """Answers a machine that waits for the user; it goes on whenever somebody runs it.
+        """Answer a machine that waits for the user; it goes on whenever somebody runs it.
 
         Args:
             answer: What the user has said; the transition that follows keeps it as `feedback`.
@@ -151,7 +151,7 @@ class AgentStateMachine(Kept[sessions.AgentStateMachine]):
         finish(self._inner.provide(answer, event=event))
 
     def wait_for_user(self, timeout_s: float | None = None) -> Any:
-        """Returns what the user has answered, once that is there; the wait survives this process.
+        """Return what the user has answered, once that is there; the wait survives this process.
 
         Args:
             timeout_s: How long to wait; without it, for ever.
@@ -163,7 +163,7 @@ class AgentStateMachine(Kept[sessions.AgentStateMachine]):
         return finish(self._inner.wait_for_user(timeout_s))
 
     def run(self, *, wait_s: float | None = None, lease_s: float = 60, turn_s: float = 0) -> str:
-        """Does the work of each state and makes the transition that follows, until none does.
+        """Do the work of each state and make the transition that follows, until none does.
 
         A run that was killed goes on in the state in which it was. Only one runs at a time: the next has its
         turn when the first has ended, or was not heard of for `lease_s`, as when it was killed.

@@ -13,18 +13,18 @@ from keepstate._finish import entered, finish
 from keepstate.engine.history.heads import MAIN
 from keepstate.engine.history.revisions import Revision
 from keepstate.sessions import session as sessions
-from keepstate.sessions.lives import AnyUser
-from keepstate.sessions.moments import SessionMoment
+from keepstate.sessions.generations import AnyUser
 from keepstate.sessions.records import SessionContext, TaskState
+from keepstate.sessions.session_state import SessionMoment
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.sessions.conversation import Conversation
-from keepstate.sync.sessions.kept import Kept
+from keepstate.sync.sessions.resource import Kept
 from keepstate.sync.sessions.user import UserState
 from keepstate.sync.sessions.validated import ValidatedState
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import around, around_generic, entered_once, inner_of, receiving
+from keepstate.sync.twin import around, around_generic, inner_of, receiving, single_use
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -76,7 +76,7 @@ class Session(Kept[sessions.Session]):
                 if isinstance(space, Transaction)
                 else space,
                 ttl_s=ttl_s,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
@@ -92,18 +92,18 @@ class Session(Kept[sessions.Session]):
 
     @property
     def conversation(self) -> Conversation:
-        """Returns what is said in the session, with a context of 8,000 tokens; see `Conversation.within`."""
+        """Return what is said in the session, with a context of 8,000 tokens; see `Conversation.within`."""
         return Conversation(self._inner.conversation)
 
     @property
     def task(self) -> ValidatedState[TaskState]:
-        """Returns what the session works on."""
+        """Return what the session works on."""
         answer: ValidatedState[TaskState] = around_generic(ValidatedState, self._inner.task)
         return answer
 
     @property
     def user(self) -> UserState:
-        """Returns what is known of the user, in all sessions.
+        """Return what is known of the user, in all sessions.
 
         Raises:
             InvalidError: The session was opened for no user, or for any.
@@ -111,7 +111,7 @@ class Session(Kept[sessions.Session]):
         return UserState(self._inner.user)
 
     def state(self, model: type[M], name: str | None = None) -> ValidatedState[M]:
-        """Returns a state of the session that is validated when it is written and when it is read.
+        """Return a state of the session that is validated when it is written and when it is read.
 
         Args:
             model: A dataclass, msgspec Struct or pydantic class.
@@ -122,13 +122,13 @@ class Session(Kept[sessions.Session]):
         return answer
 
     def get_state(self) -> dict[str, Any]:
-        """Returns what `update` has kept, without a model; a copy."""
+        """Return what `update` has kept, without a model; a copy."""
         return finish(self._inner.get_state())
 
     def update(
         self, change: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Changes the newest state without a model, whoever wrote it, and returns what became of it.
+        """Change the newest state without a model, whoever wrote it, and return what became of it.
 
         Nothing is locked: who was overtaken does it again on what is there then. With a model,
         `state(Model, name="data")` is the same state and validates.
@@ -143,7 +143,7 @@ class Session(Kept[sessions.Session]):
         return finish(self._inner.update(change))
 
     def get_context(self, max_tokens: int = 8000, *, history: int = 20) -> SessionContext:
-        """Returns recent messages, session and user together, within a budget of tokens.
+        """Return recent messages, session and user together, within a budget of tokens.
 
         States and preferences are whole. The user's history gives way until both leave half of the budget to
         the conversation, if they can.
@@ -158,7 +158,7 @@ class Session(Kept[sessions.Session]):
         return finish(self._inner.get_context(max_tokens, history=history))
 
     def transact(self, fn: Callable[[Session], T], *, attempts: int | None = None, message: str = "") -> T:
-        """Calls `fn(turn)` and applies its changes as one batch; calls it again after a conflict.
+        """Call `fn(turn)` and apply its changes as one batch; calls it again after a conflict.
 
         For what must not be lost if others write to the session at the same time, such as an answer. Calls of
         one process follow one another. `fn` changes the session that it is given, and no other.
@@ -181,9 +181,9 @@ class Session(Kept[sessions.Session]):
             )
         )
 
-    @entered_once
+    @single_use
     def transaction(self, *, message: str = "") -> Generator[Session]:
-        """Yields the session, and applies what its body does to conversation, task and states as one batch.
+        """Yield the session, and apply what its body does to conversation, task and states as one batch.
 
         The user stands in a space of its own and cannot be part of it, unless `space=` was given.
 
@@ -200,9 +200,9 @@ class Session(Kept[sessions.Session]):
         with entered(self._inner.transaction(message=message)) as inner:
             yield around(Session, inner)
 
-    @entered_once
+    @single_use
     def exclusive(self, *, ttl_s: float = 30, wait_s: float = 10) -> Generator[Session]:
-        """Yields the session to one at a time: no other `exclusive` block of it runs meanwhile.
+        """Yield the session to one at a time: no other `exclusive` block of it runs meanwhile.
 
         What is written by what it yields is fenced: once the time is up, and another may have entered,
         nothing of it is applied any more. What others write without such a block is not held up.
@@ -220,7 +220,7 @@ class Session(Kept[sessions.Session]):
             yield around(Session, inner)
 
     def renew(self, ttl_s: float | None = None) -> None:
-        """Stays inside `exclusive` for its time from now on, or for `ttl_s`.
+        """Stay inside `exclusive` for its time from now on, or for `ttl_s`.
 
         Raises:
             InvalidError: This is not what an `exclusive` block has yielded.
@@ -233,18 +233,18 @@ class Session(Kept[sessions.Session]):
         return finish(self._inner.is_new())
 
     def end(self) -> bool:
-        """Lets it be new again, as if its time were up, and returns whether it was not."""
+        """Let it be new again, as if its time were up, and return whether it was not."""
         return finish(self._inner.end())
 
     def sweep(self) -> int:
-        """Removes what it left when it was new again, and returns how many documents that were.
+        """Remove what it left when it was new again, and return how many documents that were.
 
         History keeps them, as long as that reaches back. `Sessions.sweep` does so for all.
         """
         return finish(self._inner.sweep())
 
     def at(self, ref: Revision = MAIN) -> SessionMoment:
-        """Returns the session as it was at a moment, of this life or an earlier one.
+        """Return the session as it was at a moment, of this life or an earlier one.
 
         Args:
             ref: The moment: a time, `main~3` for three changes before the last, `main#37`, a commit.

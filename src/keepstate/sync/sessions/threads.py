@@ -14,7 +14,7 @@ from keepstate.sessions import threads as sessions
 from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.kept import Kept
+from keepstate.sync.sessions.resource import Kept
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import Twin, inner_of
@@ -46,13 +46,13 @@ class Threads(Kept[sessions.Threads]):
                 else inner_of(space)
                 if isinstance(space, Transaction)
                 else space,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
     @property
     def messages(self) -> ThreadMessages:
-        """Returns the messages of the threads."""
+        """The messages of the threads."""
         return ThreadMessages(self._inner.messages)
 
     def create(
@@ -62,7 +62,7 @@ class Threads(Kept[sessions.Threads]):
         messages: Sequence[Mapping[str, Any]] = (),
         metadata: Mapping[str, Any] | None = None,
     ) -> Thread:
-        """Makes a thread, or returns the one that has this id.
+        """Make a thread, or return the one that has this id.
 
         Args:
             id: What it is called; without it, something that nobody else has.
@@ -72,7 +72,7 @@ class Threads(Kept[sessions.Threads]):
         return finish(self._inner.create(id, messages=messages, metadata=metadata))
 
     def retrieve(self, thread_id: str) -> Thread:
-        """Returns a thread.
+        """Return a thread.
 
         Raises:
             NotFoundError: There is none of this id.
@@ -80,7 +80,7 @@ class Threads(Kept[sessions.Threads]):
         return finish(self._inner.retrieve(thread_id))
 
     def update(self, thread_id: str, *, metadata: Mapping[str, Any]) -> Thread:
-        """Notes something else of a thread, in place of what was noted.
+        """Note something else of a thread, in place of what was noted.
 
         Raises:
             NotFoundError: There is none of this id.
@@ -88,7 +88,7 @@ class Threads(Kept[sessions.Threads]):
         return finish(self._inner.update(thread_id, metadata=metadata))
 
     def delete(self, thread_id: str) -> bool:
-        """Removes a thread with its messages, and returns whether it was there.
+        """Remove a thread with its messages, and return whether it was there.
 
         What else is kept in the space of the thread stays.
         """
@@ -107,7 +107,7 @@ class ThreadMessages(Twin[sessions.ThreadMessages]):
         metadata: Mapping[str, Any] | None = None,
         id: str | None = None,
     ) -> ThreadMessage:
-        """Adds a message to a thread, or returns the one of the thread that has this id.
+        """Add a message to a thread, or return the one of the thread that has this id.
 
         Args:
             thread_id: Which thread.
@@ -122,7 +122,7 @@ class ThreadMessages(Twin[sessions.ThreadMessages]):
         return finish(self._inner.create(thread_id, role=role, content=content, metadata=metadata, id=id))
 
     def retrieve(self, thread_id: str, message_id: str) -> ThreadMessage:
-        """Returns a message.
+        """Return a message.
 
         Raises:
             NotFoundError: The thread, or the message, is not there.
@@ -130,7 +130,7 @@ class ThreadMessages(Twin[sessions.ThreadMessages]):
         return finish(self._inner.retrieve(thread_id, message_id))
 
     def update(self, thread_id: str, message_id: str, *, metadata: Mapping[str, Any]) -> ThreadMessage:
-        """Notes something else of a message, in place of what was noted.
+        """Note something else of a message, in place of what was noted.
 
         Raises:
             NotFoundError: The thread, or the message, is not there.
@@ -138,7 +138,7 @@ class ThreadMessages(Twin[sessions.ThreadMessages]):
         return finish(self._inner.update(thread_id, message_id, metadata=metadata))
 
     def delete(self, thread_id: str, message_id: str) -> bool:
-        """Removes a message, and returns whether it was there.
+        """Remove a message, and return whether it was there.
 
         Raises:
             NotFoundError: There is no such thread.
@@ -154,7 +154,7 @@ class ThreadMessages(Twin[sessions.ThreadMessages]):
         after: str | None = None,
         before: str | None = None,
     ) -> MessagePage:
-        """Returns a page of messages.
+        """Return a page of messages.
 
         Args:
             thread_id: Which thread.

@@ -29,13 +29,13 @@ class UserState(Twin[sessions.UserState]):
         return self._inner.user_id
 
     def get_preferences(self) -> dict[str, Any]:
-        """Returns what the user prefers; a copy."""
+        """Return what the user prefers; a copy."""
         return finish(self._inner.get_preferences())
 
     def update_preferences(
         self, change: Mapping[str, Any] | Callable[[dict[str, Any]], dict[str, Any]]
     ) -> dict[str, Any]:
-        """Changes the newest preferences, whoever wrote them, and returns what became of them.
+        """Change the newest preferences, whoever wrote them, and return what became of them.
 
         With a model, `state(Model, name="preferences")` is the same and validates.
 
@@ -49,7 +49,7 @@ class UserState(Twin[sessions.UserState]):
         return finish(self._inner.update_preferences(change))
 
     def remember(self, kind: str, item: object) -> int:
-        """Adds to what happened, and returns its number within its kind, from 0.
+        """Add to what happened, and return its number within its kind, from 0.
 
         Args:
             kind: What happened, such as "past_bookings"; at most 100 bytes.
@@ -58,7 +58,7 @@ class UserState(Twin[sessions.UserState]):
         return finish(self._inner.remember(kind, item))
 
     def history(self, kind: str, *, limit: int = 20) -> list[Any]:
-        """Returns the newest of what happened, in order.
+        """Return the newest of what happened, in order.
 
         Args:
             kind: What happened.
@@ -67,11 +67,11 @@ class UserState(Twin[sessions.UserState]):
         return finish(self._inner.history(kind, limit=limit))
 
     def histories(self, *, limit: int = 20) -> dict[str, list[Any]]:
-        """Returns the newest of each kind of what happened; see `history`."""
+        """Return the newest of each kind of what happened; see `history`."""
         return finish(self._inner.histories(limit=limit))
 
     def state(self, model: type[M], name: str | None = None) -> ValidatedState[M]:
-        """Returns a state of the user that is validated when it is written and when it is read.
+        """Return a state of the user that is validated when it is written and when it is read.
 
         Args:
             model: A dataclass, msgspec Struct or pydantic class.

@@ -13,7 +13,7 @@ from keepstate._finish import finish
 from keepstate.sessions import validated as sessions
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.kept import Kept
+from keepstate.sync.sessions.resource import Kept
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import inner_of
@@ -64,7 +64,7 @@ class ValidatedState(Kept[sessions.ValidatedState[M]], Generic[M]):
                 if isinstance(space, Transaction)
                 else space,
                 ttl_s=ttl_s,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
@@ -74,7 +74,7 @@ class ValidatedState(Kept[sessions.ValidatedState[M]], Generic[M]):
         return self._inner.session_id
 
     def get(self) -> M:
-        """Returns the value; of an absent one that of the model's defaults.
+        """Return the value; of an absent one that of the model's defaults.
 
         Raises:
             InvalidError: What is stored is no such value: a ValueError that says what differs.
@@ -83,7 +83,7 @@ class ValidatedState(Kept[sessions.ValidatedState[M]], Generic[M]):
         return finish(self._inner.get())
 
     def put(self, value: M | Mapping[str, Any]) -> M:
-        """Keeps a value, or one of these fields, and returns it.
+        """Keep a value, or one of these fields, and return it.
 
         Raises:
             InvalidError: It is no such value; nothing was written.
@@ -91,7 +91,7 @@ class ValidatedState(Kept[sessions.ValidatedState[M]], Generic[M]):
         return finish(self._inner.put(value))
 
     def update(self, change: Mapping[str, Any] | Callable[[M], M]) -> M:
-        """Changes the newest value, whoever wrote it, and returns what became of it.
+        """Change the newest value, whoever wrote it, and return what became of it.
 
         Args:
             change: Fields to change, or a function that is given the value and returns the new one; it may
@@ -104,5 +104,5 @@ class ValidatedState(Kept[sessions.ValidatedState[M]], Generic[M]):
         return finish(self._inner.update(change))
 
     def delete(self) -> bool:
-        """Removes it, and returns whether it existed."""
+        """Remove it, and return whether it existed."""
         return finish(self._inner.delete())

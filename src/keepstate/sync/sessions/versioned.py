@@ -9,11 +9,11 @@ from os import PathLike
 from typing import Any
 
 from keepstate._finish import finish
-from keepstate.engine.history.merging import MergeRules
+from keepstate.engine.history.merge import MergeRules
 from keepstate.sessions import versioned as sessions
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
-from keepstate.sync.sessions.kept import Kept
+from keepstate.sync.sessions.resource import Kept
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
 from keepstate.sync.twin import around, inner_of
@@ -50,7 +50,7 @@ class VersionedState(Kept[sessions.VersionedState]):
                 else inner_of(space)
                 if isinstance(space, Transaction)
                 else space,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
@@ -60,11 +60,11 @@ class VersionedState(Kept[sessions.VersionedState]):
         return self._inner.id
 
     def checkpoint(self, state: object, *, message: str = "") -> int:
-        """Saves a version, which is the present one then, and returns its number; the first one has 0."""
+        """Save a version, which is the present one then, and return its number; the first one has 0."""
         return finish(self._inner.checkpoint(state, message=message))
 
     def rollback(self, steps: int = 1) -> Any:
-        """Makes an earlier version the present one and returns its state; stops at the first.
+        """Make an earlier version the present one and return its state; stops at the first.
 
         Raises:
             NotFoundError: There is no version.
@@ -72,7 +72,7 @@ class VersionedState(Kept[sessions.VersionedState]):
         return finish(self._inner.rollback(steps))
 
     def get_state(self) -> Any:
-        """Returns a copy of the present version's state.
+        """Return a copy of the present version's state.
 
         Raises:
             NotFoundError: There is no version.
@@ -80,11 +80,11 @@ class VersionedState(Kept[sessions.VersionedState]):
         return finish(self._inner.get_state())
 
     def current_version(self) -> int:
-        """Returns the number of the present version; -1 if there is none."""
+        """Return the number of the present version; -1 if there is none."""
         return finish(self._inner.current_version())
 
     def state_at(self, version: int) -> Any:
-        """Returns a copy of a version's state.
+        """Return a copy of a version's state.
 
         Raises:
             NotFoundError: There is no such version.
@@ -92,7 +92,7 @@ class VersionedState(Kept[sessions.VersionedState]):
         return finish(self._inner.state_at(version))
 
     def fork(self, name: str, *, at: int | None = None) -> VersionedState:
-        """Returns a state of its own that begins with a version of this one; closing it leaves this one open.
+        """Return a state of its own that begins with a version of this one; closing it leaves this one open.
 
         Args:
             name: What the fork is called; `VersionedState(id, fork=name)` is the same again.
@@ -105,7 +105,7 @@ class VersionedState(Kept[sessions.VersionedState]):
         return around(VersionedState, finish(self._inner.fork(name, at=at)))
 
     def merge(self, fork: str, *, rules: MergeRules | None = None) -> int:
-        """Makes a version of the present one and of what a fork has changed, and returns its number.
+        """Make a version of the present one and of what a fork has changed, and return its number.
 
         Args:
             fork: The name of the fork.

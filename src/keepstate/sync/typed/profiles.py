@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self, TypeVar, overload
 
 from keepstate._finish import finish
-from keepstate.engine.documents import MISSING, Missing
+from keepstate.engine.documents.documents import MISSING, Missing
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.space import Space
@@ -58,7 +58,7 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
                 else space,
                 keys=keys,
                 author=author,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
@@ -72,7 +72,7 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         finish(self._inner.__aexit__(kind, error, trace))
 
     def close(self) -> None:
-        """Lets go of a store that was opened here; what was passed in open stays open."""
+        """Let go of a store that was opened here; what was passed in open stays open."""
         finish(self._inner.close())
 
     def read(
@@ -83,7 +83,7 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         agent: str | None = None,
         scope: StateScope | None = None,
     ) -> V:
-        """Returns a value, or the key's default if there is none.
+        """Return a value, or the key's default if there is none.
 
         Args:
             profile_key: What to read.
@@ -104,7 +104,7 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         agent: str | None = None,
         scope: StateScope | None = None,
     ) -> ProfileEntry[V] | None:
-        """Returns a value with its version, or None if there is none; see `read`."""
+        """Return a value with its version, or None if there is none; see `read`."""
         return finish(self._inner.entry(profile_key, key, agent=agent, scope=scope))
 
     @overload
@@ -136,7 +136,7 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         scope: StateScope | None = None,
         expected_version: str | int | None = None,
     ) -> int:
-        """Writes a value, and returns its version; 0 inside a transaction, which has none before it ends.
+        """Write a value, and return its version; 0 inside a transaction, which has none before it ends.
 
         What this object has read before is replaced only if nobody has changed it since.
 
@@ -180,7 +180,7 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         agent: str | None = None,
         scope: StateScope | None = None,
     ) -> V:
-        """Changes a value, or the default if there is none, again and again until nobody else has meanwhile.
+        """Change a value, or the default if there is none, again and again until nobody else has meanwhile.
 
         Args:
             profile_key: What to change.
@@ -205,7 +205,7 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
         scope: StateScope | None = None,
         expected_version: str | int | None = None,
     ) -> bool:
-        """Removes a value, and returns whether there was one; what was read only as it was, as `write` does.
+        """Remove a value, and return whether there was one; what was read only as it was, as `write` does.
 
         Args:
             profile_key: What to remove.
@@ -225,7 +225,7 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
     def list(
         self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None
     ) -> Entries:
-        """Returns all values of one owner by name of key; see `read`.
+        """Return all values of one owner by name of key; see `read`.
 
         Those of unknown keys are JSON, and so are those that no longer validate: `error` says why.
         """
@@ -234,5 +234,5 @@ class ProfileAccess(Twin[typed.ProfileAccess]):
     def clear(
         self, key: Owner | None = None, *, agent: str | None = None, scope: StateScope | None = None
     ) -> int:
-        """Removes all values of one owner, and returns how many there were; see `read`."""
+        """Remove all values of one owner, and return how many there were; see `read`."""
         return finish(self._inner.clear(key, agent=agent, scope=scope))

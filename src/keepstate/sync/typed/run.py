@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
 from keepstate._finish import finish
-from keepstate.engine.event_record import Event
+from keepstate.engine.events.record import Event
 from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.space import Space
@@ -79,7 +79,7 @@ class AgentRun(Twin[typed.AgentRun]):
                 on_conflict=on_conflict,
                 reruns=reruns,
                 lease_ttl_s=lease_ttl_s,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
@@ -95,7 +95,7 @@ class AgentRun(Twin[typed.AgentRun]):
     def start_run(
         self, thread_id: str, run_id: str, *, resume: bool = False, wait_s: float = 0.0
     ) -> RunRecord:
-        """Begins a run: without run-scoped values, and with the thread-scoped ones that the thread has.
+        """Begin a run: without run-scoped values, and with the thread-scoped ones that the thread has.
 
         Args:
             thread_id: The thread.
@@ -115,7 +115,7 @@ class AgentRun(Twin[typed.AgentRun]):
     def finish_run(
         self, status: Literal["finished", "failed"] = "finished", *, messages: Sequence[object] = ()
     ) -> RunRecord:
-        """Ends the run: its record says so, in one batch with its last messages; others may begin it again.
+        """End the run: its record says so, in one batch with its last messages; others may begin it again.
 
         Raises:
             LeaseLostError: Another process has taken the run over.
@@ -123,11 +123,11 @@ class AgentRun(Twin[typed.AgentRun]):
         return finish(self._inner.finish_run(status, messages=messages))
 
     def close(self) -> None:
-        """Lets go of a run that goes on, so that it can be resumed, and of a store that was opened here."""
+        """Let go of a run that goes on, so that it can be resumed, and of a store that was opened here."""
         finish(self._inner.close())
 
     def add_hook(self, hook: CommitHook) -> None:
-        """Calls a function with a `CommitEvent` after each commit of this object's runs, in order of adding.
+        """Call a function with a `CommitEvent` after each commit of this object's runs, in order of adding.
 
         A hook that is added to `state` goes on with the next run too, and so does a plugin installed there.
         """
@@ -135,24 +135,24 @@ class AgentRun(Twin[typed.AgentRun]):
 
     @property
     def record(self) -> RunRecord:
-        """Returns what is known of the present run."""
+        """Return what is known of the present run."""
         return self._inner.record
 
     @property
     def state(self) -> KeyedState:
-        """Returns the state of the present run's thread; what it commits is fenced by the run's lease."""
+        """The state of the present run's thread; what it commits is fenced by the run's lease."""
         return around(KeyedState, self._inner.state)
 
     def snapshot(self) -> Snapshot:
-        """Returns the state as this run knows it."""
+        """Return the state as this run knows it."""
         return self._inner.snapshot()
 
     def read(self, key: type[ReadableKey[V]]) -> V | None:
-        """Returns a copy of a key's value, or None if it was never touched."""
+        """Return a copy of a key's value, or None if it was never touched."""
         return self._inner.read(key)
 
     def messages(self, *, after: str | int | None = None, limit: int = 256) -> list[Event]:
-        """Returns messages of the thread in order.
+        """Return messages of the thread in order.
 
         Args:
             after: Starts behind the message of this `position`; or, within a handle, of this `number`.
@@ -161,7 +161,7 @@ class AgentRun(Twin[typed.AgentRun]):
         return finish(self._inner.messages(after=after, limit=limit))
 
     def step(self, *tools: Callable[[ToolCallContext], Any], messages: Sequence[object] = ()) -> RunStep:
-        """Runs tools in parallel on one snapshot, and commits what they give, messages included.
+        """Run tools in parallel on one snapshot, and commit what they give, messages included.
 
         A tool gives a `MutationBatch`, a `ToolOutput`, any other value, or nothing. It may be run again: what
         it does beside must bear that. Where one raises nothing is committed, and it is raised once all have
@@ -183,7 +183,7 @@ class AgentRun(Twin[typed.AgentRun]):
         )
 
     def commit(self, batch: MutationBatch, *, messages: Sequence[object] = ()) -> int:
-        """Commits a batch, messages and the run's record in one batch, and returns the revision.
+        """Commit a batch, messages and the run's record in one batch, and return the revision.
 
         Raises:
             StateConflictError: As for `KeyedState.commit`; nothing was applied.

@@ -16,7 +16,7 @@ from keepstate.stores.protocol import Store
 from keepstate.sync.keepstate import Keepstate
 from keepstate.sync.space import Space
 from keepstate.sync.transaction import Transaction
-from keepstate.sync.twin import Twin, entered_once, inner_of
+from keepstate.sync.twin import Twin, inner_of, single_use
 from keepstate.sync.typed.changes import StateWatch
 from keepstate.typed import state as typed
 from keepstate.typed.batch import MutationBatch
@@ -75,7 +75,7 @@ class KeyedState(Twin[typed.KeyedState]):
                 plugins=plugins,
                 author=author,
                 record=record,
-                _colour="blocking",
+                _mode="blocking",
             )
         )
 
@@ -89,16 +89,16 @@ class KeyedState(Twin[typed.KeyedState]):
         finish(self._inner.__aexit__(kind, error, trace))
 
     def close(self) -> None:
-        """Lets go of a store that was opened here; what was passed in open stays open."""
+        """Let go of a store that was opened here; what was passed in open stays open."""
         finish(self._inner.close())
 
     @property
     def revision(self) -> int:
-        """Returns how many batches the state has seen, as far as this object knows."""
+        """Return how many batches the state has seen, as far as this object knows."""
         return self._inner.revision
 
     def snapshot(self) -> Snapshot:
-        """Returns the state as this object knows it; it costs nothing, however many keys there are.
+        """Return the state as this object knows it; it costs nothing, however many keys there are.
 
         Raises:
             NotLoadedError: Nothing was read yet: enter the object, or call `refresh`.
@@ -106,19 +106,19 @@ class KeyedState(Twin[typed.KeyedState]):
         return self._inner.snapshot()
 
     def read(self, key: type[ReadableKey[V]]) -> V | None:
-        """Returns a copy of a key's value, or None if it was never touched."""
+        """Return a copy of a key's value, or None if it was never touched."""
         return self._inner.read(key)
 
     def refresh(self) -> int:
-        """Reads what others have changed, and returns the newest revision."""
+        """Read what others have changed, and return the newest revision."""
         return finish(self._inner.refresh())
 
     def begin_mutation(self) -> MutationBatch:
-        """Returns an empty batch on the present revision."""
+        """Return an empty batch on the present revision."""
         return self._inner.begin_mutation()
 
     def commit(self, batch: MutationBatch, *, message: str = "") -> int:
-        """Applies a batch to the newest values, all of it or nothing, and returns the revision that it made.
+        """Apply a batch to the newest values, all of it or nothing, and return the revision that it made.
 
         An empty batch changes nothing. Commutative updates are applied to what others have written meanwhile,
         so that all are kept.
@@ -137,7 +137,7 @@ class KeyedState(Twin[typed.KeyedState]):
         return finish(self._inner.commit(batch, message=message))
 
     def merge_parallel(self, a: MutationBatch, b: MutationBatch) -> MutationBatch:
-        """Returns one batch of two that were computed in parallel: the updates of `a`, then those of `b`.
+        """Return one batch of two that were computed in parallel: the updates of `a`, then those of `b`.
 
         Raises:
             StateError: Both touch an exclusive key, which is named, or they were computed from different
@@ -146,11 +146,11 @@ class KeyedState(Twin[typed.KeyedState]):
         return self._inner.merge_parallel(a, b)
 
     def merge_all(self, batches: Iterable[MutationBatch]) -> MutationBatch:
-        """Returns one batch of all that were computed in parallel, in their order; as `merge_parallel`."""
+        """Return one batch of all that were computed in parallel, in their order; as `merge_parallel`."""
         return self._inner.merge_all(batches)
 
     def install_plugin(self, plugin: Plugin) -> None:
-        """Registers the keys of a plugin; what is stored under them can be read from now on.
+        """Register the keys of a plugin; what is stored under them can be read from now on.
 
         Raises:
             StateError: It is installed, or one of its keys is in use; nothing was registered.
@@ -158,7 +158,7 @@ class KeyedState(Twin[typed.KeyedState]):
         finish(self._inner.install_plugin(plugin))
 
     def uninstall_plugin(self, plugin: Plugin | type | str) -> None:
-        """Takes the keys of a plugin out of use; removes their values but for those to be retained.
+        """Take the keys of a plugin out of use; removes their values but for those to be retained.
 
         More than 500 values are removed in several batches.
 
@@ -171,15 +171,15 @@ class KeyedState(Twin[typed.KeyedState]):
         finish(self._inner.uninstall_plugin(plugin))
 
     def add_hook(self, hook: CommitHook) -> None:
-        """Calls a function with a `CommitEvent` after each commit of this object, in the order of adding."""
+        """Call a function with a `CommitEvent` after each commit of this object, in the order of adding."""
         self._inner.add_hook(hook)
 
     def clear_run_scoped(self) -> None:
-        """Removes all run-scoped values, those of keys that are not registered too."""
+        """Remove all run-scoped values, those of keys that are not registered too."""
         finish(self._inner.clear_run_scoped())
 
     def export_persisted(self, scope: KeyScope | None = None) -> PersistedState:
-        """Returns all persistent values as JSON, those of keys that are not registered here too.
+        """Return all persistent values as JSON, those of keys that are not registered here too.
 
         Args:
             scope: Only the values of this scope; None for both.
@@ -189,7 +189,7 @@ class KeyedState(Twin[typed.KeyedState]):
     def restore_persisted(
         self, state: PersistedState, unknown: Unknown = "keep", *, scope: KeyScope | None = None
     ) -> None:
-        """Puts an exported state in place of all values, those that are not stored too. Calls no hook.
+        """Put an exported state in place of all values, those that are not stored too. Calls no hook.
 
         Without `scope` the state goes on from the exported revision, and batches computed before are refused.
         With `scope` it is a change like a commit, and makes the next revision.
@@ -213,7 +213,7 @@ class KeyedState(Twin[typed.KeyedState]):
         scope: KeyScope | None = None,
         replace: bool = False,
     ) -> list[str]:
-        """Adds exported values of another state, such as those that a child agent begins with. Calls no hook.
+        """Add exported values of another state, such as those that a child agent begins with. Calls no hook.
 
         One batch, which makes the next revision; the revision of the export does not count. Seeding again,
         for instance because the child is resumed, changes nothing that the child has made since.
@@ -232,11 +232,11 @@ class KeyedState(Twin[typed.KeyedState]):
         """
         return finish(self._inner.seed(state, unknown, scope=scope, replace=replace))
 
-    @entered_once
+    @single_use
     def watch(
         self, key: type[StateKey[V, Any]], *, after: str | int | None = None, timeout_s: float | None = None
     ) -> Generator[StateWatch[V]]:
-        """Yields an iterator over a key's changes, whoever makes them: in order, none missing.
+        """Yield an iterator over a key's changes, whoever makes them: in order, none missing.
 
         Args:
             key: A registered key that is persistent.
@@ -247,7 +247,7 @@ class KeyedState(Twin[typed.KeyedState]):
             yield StateWatch(inner)
 
     def at(self, ref: Revision = "main") -> Snapshot:
-        """Returns the state as it was at a commit of the thread's history; see `Space.at`.
+        """Return the state as it was at a commit of the thread's history; see `Space.at`.
 
         Raises:
             NotFoundError: There is no such commit: the space is not recorded, or not for so long.
@@ -255,5 +255,5 @@ class KeyedState(Twin[typed.KeyedState]):
         return finish(self._inner.at(ref))
 
     def diff(self, a: Revision, b: Revision = "main") -> list[KeyDifference]:
-        """Returns which keys have another value at `b` than at `a`, by name."""
+        """Return which keys have another value at `b` than at `a`, by name."""
         return finish(self._inner.diff(a, b))

@@ -37,5 +37,5 @@ class ToolCallContext(Twin[typed.ToolCallContext]):
 
     @property
     def profile(self) -> ProfileAccess:
-        """Returns access to profiles and shared state, with a memory of its own for what was read."""
+        """Access to profiles and shared state, with a memory of its own for what was read."""
         return around(ProfileAccess, self._inner.profile)

@@ -14,7 +14,7 @@ from multiprocessing import get_context
 from multiprocessing.context import ForkServerProcess
 from typing import Final
 
-from keepstate._runner import Colour
+from keepstate._runner import Mode
 from keepstate.testing.chaos import worker
 from keepstate.testing.chaos.plan import Plan
 
@@ -48,7 +48,7 @@ class Crew:
         self.faults: list[str] = []
 
     def begin(self) -> None:
-        """Starts them all, and returns when they are at work."""
+        """Start them all, and return when they are at work."""
         for place in range(self._plan.workers):
             self._start(place)
         until_s = time.monotonic() + _BEGINS_WITHIN_S
@@ -62,12 +62,12 @@ class Crew:
     def _start(self, place: int) -> None:
         launch = len(self.orders)
         # Each colour comes with each URL.
-        colour: Colour = "async" if launch % 2 else "blocking"
+        mode: Mode = "async" if launch % 2 else "blocking"
         order = worker.Order(
             url=self._plan.urls[launch // 2 % len(self._plan.urls)],
             folder=self._plan.folder,
             launch=launch,
-            colour=colour,
+            mode=mode,
             clients=self._plan.clients,
             seed=self._plan.seed,
             prepare=self._plan.prepare,
@@ -78,7 +78,7 @@ class Crew:
         self._workers[place] = process
 
     def kill(self, place: int) -> None:
-        """Kills one with SIGKILL, and starts its successor."""
+        """Kill one with SIGKILL, and start its successor."""
         process = self._workers[place]
         self._miss(process)
         process.kill()
@@ -86,7 +86,7 @@ class Crew:
         self._start(place)
 
     def pause(self, place: int, seconds: float) -> None:
-        """Stops one in its tracks and lets it go on: what it holds may have run out by then."""
+        """Stop one in its tracks and let it go on: what it holds may have run out by then."""
         pid = self._workers[place].pid
         assert pid is not None
         with suppress(ProcessLookupError):  # it has ended by itself, which is told later
@@ -95,7 +95,7 @@ class Crew:
             os.kill(pid, signal.SIGCONT)
 
     def end(self) -> None:
-        """Tells them to end, and waits until they have."""
+        """Tell them to end, and wait until they have."""
         self.orders[0].stop.touch()
         until_s = time.monotonic() + _ENDS_WITHIN_S
         for process in self._workers.values():
@@ -109,7 +109,7 @@ class Crew:
             self.faults.append(f"a worker ended by itself, with status {process.exitcode}")
 
     def abandon(self) -> None:
-        """Kills those that still run."""
+        """Kill those that still run."""
         for process in self._workers.values():
             process.kill()
             process.join()

@@ -10,7 +10,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, Final
 
-from keepstate.engine import layout, tasks
+from keepstate.engine.kernel import layout
+from keepstate.engine.queue import tasks
 from keepstate.stores.protocol import Change
 from keepstate.testing.chaos.workload import ACCOUNTS, COUNTER, DONE, FIRST_BALANCE, GUARDED
 from keepstate.testing.proof.ending import End
@@ -23,7 +24,7 @@ _ACCOUNT_KEYS: Final = {layout.named_key(layout.DOCUMENTS, name) for name in ACC
 
 
 def promises(history: History, end: End) -> Findings:
-    """Returns each promise of a part that was broken."""
+    """Return each promise of a part that was broken."""
     found = Findings()
     _counters(history, end, found)
     _accounts(history, end, found)
@@ -33,7 +34,7 @@ def promises(history: History, end: End) -> Findings:
 
 
 def _steps(end: End, name: str) -> Iterator[tuple[Change, Any, Any]]:
-    """Yields each change of a document with its old and new value, None for absent."""
+    """Yield each change of a document with its old and new value, None for absent."""
     key = layout.named_key(layout.DOCUMENTS, name)
     for change in end.log:
         if change.key == key:

@@ -51,7 +51,7 @@ class Report(msgspec.Struct, kw_only=True):
     judging_s: float = 0.0
 
     def __str__(self) -> str:
-        """Returns all of it, to be read."""
+        """Return all of it, to be read."""
         killed = f"workers killed {self.worker_kills} times and paused {self.pauses} times"
         lines = (
             f"{killed}, servers crashed {self.server_crashes} times",
@@ -64,7 +64,7 @@ class Report(msgspec.Struct, kw_only=True):
 
 
 def judge(report: Report, url: str, orders: Sequence[worker.Order]) -> None:
-    """Adds to a report what the store at `url` and the workers' files show. The workers must be gone."""
+    """Add to a report what the store at `url` and the workers' files show. The workers must be gone."""
     begun_s = time.monotonic()
     histories = load(order.history for order in orders if order.history.exists())
     report.faults += [order.fault.read_text() for order in orders if order.fault.exists()]
@@ -87,7 +87,7 @@ def judge(report: Report, url: str, orders: Sequence[worker.Order]) -> None:
 
 
 def _search(history: History, report: Report) -> None:
-    """Judges some keys at the beginning of a space once more, without trust in any revision."""
+    """Judge some keys at the beginning of a space once more, without trust in any revision."""
     for keys in (HOT[:2], HOT[2:5], HOT):
         answer = is_linearizable(sample(history, keys, most=_SAMPLE), len(keys))
         report.samples += answer is not None

@@ -17,7 +17,7 @@ _PAUSE_S: Final = (0.05, 0.8)
 
 
 def run(plan: Plan) -> Report:
-    """Returns what a trial came to.
+    """Return what a trial came to.
 
     It lasts as long as was planned, and until a worker and the server, if there is one, were killed once.
     Blocks; what it has started has ended when it returns.
@@ -49,7 +49,7 @@ def run(plan: Plan) -> Report:
 
 
 def _targets(plan: Plan, dice: random.Random) -> Iterator[bool]:
-    """Yields whether the server is to be killed next: first a worker, then the server, then either."""
+    """Yield whether the server is to be killed next: first a worker, then the server, then either."""
     yield from (False, True)
     while True:
         yield dice.random() < plan.crash_share

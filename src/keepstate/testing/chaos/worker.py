@@ -18,12 +18,12 @@ from typing import Final
 import msgspec
 
 from keepstate._finish import finish
-from keepstate._runner import Colour, runner_of
-from keepstate.engine.keepstate import Keepstate
+from keepstate._runner import Mode, runner_of
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import StoreUnavailableError
-from keepstate.opening import source_of
+from keepstate.opening import source_of, store_class
 from keepstate.stores.base import StoreBase
-from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.stores.urls import StoreUrl
 from keepstate.testing.chaos.workload import SPACE_REVISIONS, Client, space_name
 from keepstate.testing.proof.recorded_store import RecordedStore
 from keepstate.testing.proof.recorder import Recorder
@@ -39,7 +39,7 @@ class Order(msgspec.Struct, frozen=True):
         url: The store.
         folder: Where it writes.
         launch: The how-manieth worker of the run it is.
-        colour: Whether its clients are tasks or threads.
+        mode: Whether its clients are tasks or threads.
         clients: How many they are.
         seed: What all choices come from.
         prepare: A function to call first, as `module:name`.
@@ -48,7 +48,7 @@ class Order(msgspec.Struct, frozen=True):
     url: str
     folder: Path
     launch: int
-    colour: Colour
+    mode: Mode
     clients: int
     seed: int
     prepare: str | None = None
@@ -70,14 +70,14 @@ class Order(msgspec.Struct, frozen=True):
 
 
 def main(order: Order) -> None:
-    """Works until it is told to end, or nobody is left to tell it."""
+    """Work until it is told to end, or nobody is left to tell it."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         if order.prepare is not None:
             module, _, name = order.prepare.partition(":")
             prepare: Callable[[], object] = getattr(import_module(module), name)
             prepare()
-        if order.colour == "async":
+        if order.mode == "async":
             asyncio.run(_tasks(order))
         else:
             _threads(order)
@@ -93,31 +93,31 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-async def opened(url: str, colour: Colour) -> StoreBase:
-    """Returns the opened store, as soon as its server is there."""
+async def opened(url: str, mode: Mode) -> StoreBase:
+    """Return the opened store, as soon as its server is there."""
     place = StoreUrl.parse(url)
     while True:
-        store = store_class(place.scheme).from_url(place, runner=runner_of(colour))
+        store = store_class(place.scheme).from_url(place, runner=runner_of(mode))
         try:
             return await store.open()
         except StoreUnavailableError:
-            await runner_of(colour).sleep(_PAUSE_S)
+            await runner_of(mode).sleep(_PAUSE_S)
 
 
 async def _clients(order: Order, store: StoreBase) -> list[Client]:
     recorder = Recorder(order.history)
     recorded = RecordedStore(store, recorder, order.launch)
-    number = await _newest(recorded, order.colour)
-    ks = Keepstate(source_of(recorded, order.colour), author=f"worker {order.launch}")
+    number = await _newest(recorded, order.mode)
+    ks = Keepstate(source_of(recorded, order.mode), author=f"worker {order.launch}")
     names = [f"{order.launch}.{place}" for place in range(order.clients)]
     return [
-        Client(ks, recorded, recorder, runner_of(order.colour), name=name, seed=order.seed, first=number)
+        Client(ks, recorded, recorder, runner_of(order.mode), name=name, seed=order.seed, first=number)
         for name in names
     ]
 
 
-async def _newest(store: RecordedStore, colour: Colour) -> int:
-    """Returns the number of the space that the others have come to."""
+async def _newest(store: RecordedStore, mode: Mode) -> int:
+    """Return the number of the space that the others have come to."""
     number = 0
     while True:
         try:
@@ -125,7 +125,7 @@ async def _newest(store: RecordedStore, colour: Colour) -> int:
                 return number
             number += 1
         except StoreUnavailableError:
-            await runner_of(colour).sleep(_PAUSE_S)
+            await runner_of(mode).sleep(_PAUSE_S)
 
 
 async def _tasks(order: Order) -> None:

@@ -14,8 +14,8 @@ from contextlib import suppress
 from typing import Any, Final
 
 from keepstate._runner import Runner
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
 from keepstate.errors import (
     AttemptsExhaustedError,
     ConflictError,
@@ -51,7 +51,7 @@ Action = Callable[[], Awaitable[None]]
 
 
 def space_name(number: int) -> str:
-    """Returns the name of the run's space with this number."""
+    """Return the name of the run's space with this number."""
     return f"chaos/{number}"
 
 
@@ -108,7 +108,7 @@ class Client:
         self._versions: dict[bytes, int] = {}
 
     async def work(self, is_over: Callable[[], bool]) -> None:
-        """Acts until it is over."""
+        """Act until it is over."""
         while not is_over():
             if self._store.revisions.get(self._space.name, 0) >= SPACE_REVISIONS:
                 self._enter(self._number + 1)
@@ -123,7 +123,7 @@ class Client:
                 await self._runner.sleep(_PAUSE_S)
 
     async def _do(self, action: Action) -> None:
-        if self._runner.colour == "blocking" or self._random.random() >= _IMPATIENT_SHARE:
+        if self._runner.mode == "blocking" or self._random.random() >= _IMPATIENT_SHARE:
             await action()
             return
         with suppress(TimeoutError):

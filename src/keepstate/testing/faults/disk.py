@@ -74,11 +74,11 @@ class Disk:
     """Does what it is asked; a subclass does less."""
 
     def asked(self, call: Call, path: str, size_bytes: int = 0, at: int = 0) -> int:
-        """Returns how many bytes of a write to take; raises `OSError` to refuse the call."""
+        """Return how many bytes of a write to take; raises `OSError` to refuse the call."""
         return size_bytes
 
     def did(self, event: Event) -> None:
-        """Hears of what the system did."""
+        """Hear of what the system did."""
 
 
 class FailingDisk(Disk):
@@ -101,7 +101,7 @@ class FailingDisk(Disk):
         taken: int = 0,
         ends: str = "",
     ) -> None:
-        """Fails a call from now on.
+        """Fail a call from now on.
 
         Args:
             call: Which one.
@@ -114,7 +114,7 @@ class FailingDisk(Disk):
         self._faults.append(_Fault(call, number, nth, times, taken, ends))
 
     def mend(self) -> None:
-        """Fails nothing any more, and has room."""
+        """Fail nothing any more, and has room."""
         self._faults.clear()
         self.room_bytes = None
 
@@ -242,12 +242,12 @@ class DiskFiles(Files):
 
 
 def flip(data: bytes, place: int, bit: int) -> bytes:
-    """Returns the bytes with one bit turned."""
+    """Return the bytes with one bit turned."""
     turned = bytearray(data)
     turned[place] ^= 1 << bit
     return bytes(turned)
 
 
 def files_in(folder: Path) -> dict[str, bytes]:
-    """Returns the content of each file in a folder, by name."""
+    """Return the content of each file in a folder, by name."""
     return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.is_file()}

@@ -28,13 +28,13 @@ class End:
         self._outbox: deque[tuple[float, memoryview]] = deque()
 
     def send(self, data: bytes, delay_s: float = 0.0) -> None:
-        """Sends bytes in order, the earliest when the delay is over."""
+        """Send bytes in order, the earliest when the delay is over."""
         if data:
             self._outbox.append((SYSTEM_CLOCK.monotonic_s() + delay_s, memoryview(data)))
         self.flush()
 
     def flush(self) -> None:
-        """Sends what is due, as much as the other side takes."""
+        """Send what is due, as much as the other side takes."""
         while self._outbox and self._outbox[0][0] <= SYSTEM_CLOCK.monotonic_s():
             due_s, data = self._outbox.popleft()
             try:
@@ -51,7 +51,7 @@ class End:
         return self._outbox[0][0] if self._outbox else None
 
     def shut(self) -> None:
-        """Tells the other side that nothing more will come."""
+        """Tell the other side that nothing more will come."""
         if not self.is_shut:
             self.is_shut = True
             self.link.shutdown(socket.SHUT_WR)
@@ -88,7 +88,7 @@ class Line:
         return self.client, self.server
 
     def hear(self, end: End) -> None:
-        """Takes what one end has sent."""
+        """Take what one end has sent."""
         try:
             data = end.link.recv(_CHUNK_BYTES)
         except BlockingIOError:
@@ -101,7 +101,7 @@ class Line:
             self._reply(data)
 
     def advance(self) -> None:
-        """Sends what has become due, and passes an end on when all before it is sent."""
+        """Send what has become due, and passes an end on when all before it is sent."""
         for end in self.ends:
             end.flush()
         if self.client.has_ended and self.server.due_s is None and not self.is_late:
@@ -112,18 +112,18 @@ class Line:
             self.cut()
 
     def cut(self) -> None:
-        """Takes the line from both ends, at once."""
+        """Take the line from both ends, at once."""
         self.is_over = True
         for end in self.ends:
             end.link.close()
 
     def release(self) -> None:
-        """Lets a held request go on to the server; nobody is there any more to hear the reply."""
+        """Let a held request go on to the server; nobody is there any more to hear the reply."""
         held, self._held = bytes(self._held), bytearray()
         self.server.send(held)
 
     def events_of(self, end: End) -> int:
-        """Returns what to wait for at one end, in the selector's terms."""
+        """Return what to wait for at one end, in the selector's terms."""
         is_due = end.due_s is not None and end.due_s <= SYSTEM_CLOCK.monotonic_s()
         return (0 if end.has_ended else selectors.EVENT_READ) | (selectors.EVENT_WRITE if is_due else 0)
 

@@ -57,12 +57,12 @@ Draw: TypeAlias = Callable[[Random], Mishap]
 
 
 def every_request(request: bytes) -> bool:
-    """Chooses all requests, those that open a connection among them."""
+    """Choose all requests, those that open a connection among them."""
     return True
 
 
 def having(*marks: bytes) -> Chosen:
-    """Returns what chooses the requests that hold one of these bytes: `having(b"EVALSHA")`."""
+    """Return what chooses the requests that hold one of these bytes: `having(b"EVALSHA")`."""
     return lambda request: any(mark in request for mark in marks)
 
 
@@ -100,7 +100,7 @@ class Plan:
         return f"<Plan of seed {self.seed}, {self._share:.0%}>"
 
     def mishap(self, request: bytes) -> Mishap | None:
-        """Returns what happens to a request, of which these are the first bytes; None if it gets through."""
+        """Return what happens to a request, of which these are the first bytes; None if it gets through."""
         if not self._chosen(request) or self._random.random() >= self._share:
             return None
         return self._random.choice(self._draws)(self._random)

@@ -63,7 +63,7 @@ class Recorder(Disk):
 
     @classmethod
     def upon(cls, folder: Path) -> Recorder:
-        """Returns a recorder that knows the files that are in a folder already, and are durable."""
+        """Return a recorder that knows the files that are in a folder already, and are durable."""
         recorder = cls()
         for name, data in files_in(folder).items():
             path = str(folder / name)
@@ -75,7 +75,7 @@ class Recorder(Disk):
         self.moments.append(event)
 
     def mark(self, steps: int, *, is_closed: bool = False) -> None:
-        """Says that the caller was told that so many steps are done."""
+        """Say that the caller was told that so many steps are done."""
         self.moments.append(Marked(steps, is_closed))
 
 
@@ -96,20 +96,20 @@ class Image:
 
     @property
     def digest(self) -> bytes:
-        """Returns what two images have in common if they hold the same names and the same bytes."""
+        """Return what two images have in common if they hold the same names and the same bytes."""
         found = sha256()
         for name, data in sorted(self.files.items()):
             found.update(sha256(name.encode()).digest() + sha256(data).digest())
         return found.digest()
 
     def write(self, folder: Path) -> None:
-        """Puts the files into an empty folder."""
+        """Put the files into an empty folder."""
         for name, data in self.files.items():
             (folder / name).write_bytes(data)
 
 
 def places(moments: Sequence[Moment], after: int = 0) -> dict[str, list[int]]:
-    """Returns where the power may go, by what happened just before: `"Wrote keepstate.db-wal"`.
+    """Return where the power may go, by what happened just before: `"Wrote keepstate.db-wal"`.
 
     It goes as late as it can without another change: what was acknowledged in between is to be kept too.
 
@@ -137,7 +137,7 @@ def images(
     after: int = 0,
     seen: set[bytes] | None = None,
 ) -> Iterator[Image]:
-    """Yields so many images, no two alike; fewer if the record has no more.
+    """Yield so many images, no two alike; fewer if the record has no more.
 
     Args:
         moments: The record.
@@ -160,7 +160,7 @@ def images(
 
 
 def image(moments: Sequence[Moment], cut: int, place: str, chance: random.Random) -> Image:
-    """Returns one of the images that a cut after so many moments may leave."""
+    """Return one of the images that a cut after so many moments may leave."""
     return next(_cut_at(moments, [(cut, place)], chance))
 
 
@@ -169,7 +169,7 @@ _CutAt: TypeAlias = tuple[int, str]
 
 
 def _in_turn(kinds: Mapping[str, list[int]], answered: int, chance: random.Random) -> list[_CutAt]:
-    """Returns each cut once: one of each kind in turn while the kind has more, those with answers first."""
+    """Return each cut once: one of each kind in turn while the kind has more, those with answers first."""
     shuffled = [[(cut, place) for cut in chance.sample(cuts, len(cuts))] for place, cuts in kinds.items()]
     for cuts in shuffled:
         cuts.sort(key=lambda cut: cut[0] < answered)
@@ -177,13 +177,13 @@ def _in_turn(kinds: Mapping[str, list[int]], answered: int, chance: random.Rando
 
 
 def _first_answer(moments: Sequence[Moment]) -> int:
-    """Returns after how many moments a step has been acknowledged."""
+    """Return after how many moments a step has been acknowledged."""
     marks = (index + 1 for index, one in enumerate(moments) if isinstance(one, Marked) and one.steps)
     return next(marks, 0)
 
 
 def _cut_at(moments: Sequence[Moment], cuts: Sequence[_CutAt], chance: random.Random) -> Iterator[Image]:
-    """Yields an image of each cut; they are in the order of time."""
+    """Yield an image of each cut; they are in the order of time."""
     folder = _Folder()
     done = acknowledged = closed = 0
     for cut, place in cuts:
@@ -227,7 +227,7 @@ class _File:
         return self._torn_by(PAGE_BYTES if tearing == "pages" else SECTOR_BYTES, chance)
 
     def _torn_by(self, grain: int, chance: random.Random) -> bytes:
-        """Gives every grain that changed the content of some moment, and the file the length of one."""
+        """Give every grain that changed the content of some moment, and the file the length of one."""
         data, sizes = bytearray(self._sure), [len(self._sure)]
         moments: dict[int, list[bytes]] = {}
         for at, written in self._since[: self._cuts_carried_out(chance)]:
@@ -251,7 +251,7 @@ class _File:
         return bytes(data[:size].ljust(size, b"\0"))
 
     def _cuts_carried_out(self, chance: random.Random) -> int:
-        """Returns how many changes there are up to some cut: what came after one that failed is hidden."""
+        """Return how many changes there are up to some cut: what came after one that failed is hidden."""
         cuts = [index for index, (_, written) in enumerate(self._since) if written is None]
         return chance.choice([*cuts, len(self._since)])
 

@@ -58,7 +58,7 @@ class Proxy:
         return int(self._listener.getsockname()[1])
 
     def url(self, url: str) -> str:
-        """Returns the server's URL with the proxy's port for the server's own."""
+        """Return the server's URL with the proxy's port for the server's own."""
         host, port = self._target
         if f"{host}:{port}" not in url:
             raise InvalidError(f"{url} does not name {host}:{port}, to which {self!r} leads")
@@ -67,7 +67,7 @@ class Proxy:
     # ---- what is to happen
 
     def spoil(self, *mishaps: Mishap, chosen: Chosen = every_request) -> None:
-        """Orders mishaps for the next requests of those `chosen`, one for each, before the plan is asked."""
+        """Order mishaps for the next requests of those `chosen`, one for each, before the plan is asked."""
         self._ordered.extend((mishap, chosen) for mishap in mishaps)
 
     @property
@@ -76,7 +76,7 @@ class Proxy:
         return len(self._ordered)
 
     def release(self) -> int:
-        """Lets the requests that are `Late` go on to the server, oldest first.
+        """Let the requests that are `Late` go on to the server, oldest first.
 
         Returns:
             How many the server has answered, or hung up on, meanwhile.
@@ -84,11 +84,11 @@ class Proxy:
         return self._do(self._release, lambda: not any(line.is_late for line in self._lines))
 
     def lead_to(self, port: int) -> None:
-        """Leads lines that are made from now on to another port of the same host: a server's successor."""
+        """Lead lines that are made from now on to another port of the same host: a server's successor."""
         self._target = (self._target[0], port)
 
     def cut(self) -> None:
-        """Takes all lines from both ends; later ones are carried."""
+        """Take all lines from both ends; later ones are carried."""
         self._do(self._cut, lambda: True)
 
     def _release(self) -> int:
@@ -144,7 +144,7 @@ class Proxy:
         self.__exit__(kind, error, trace)
 
     def _do(self, work: Callable[[], int], is_over: Callable[[], bool]) -> int:
-        """Has the proxy's thread do something, and returns its answer once it `is_over`."""
+        """Have the proxy's thread do something, and return its answer once it `is_over`."""
         order = _Order(work, is_over)
         self._orders.append(order)
         self._bell.send(b"!")
@@ -161,7 +161,7 @@ class Proxy:
         self._lines.clear()
 
     def _turn(self) -> None:
-        """Waits for something to do, and does it."""
+        """Wait for something to do, and do it."""
         with selectors.DefaultSelector() as ready:
             ready.register(self._listener, selectors.EVENT_READ)
             ready.register(self._hears, selectors.EVENT_READ)
@@ -193,7 +193,7 @@ class Proxy:
         self._lines = [line for line in self._lines if not line.is_over]
 
     def _next_s(self) -> float | None:
-        """Returns after how long something that was delayed is due."""
+        """Return after how long something that was delayed is due."""
         now_s = SYSTEM_CLOCK.monotonic_s()
         due = [end.due_s - now_s for line in self._lines for end in line.ends if end.due_s is not None]
         coming = [due_s for due_s in due if due_s > 0]
@@ -220,7 +220,7 @@ class _Order:
         self.done = threading.Event()
 
     def begin(self) -> None:
-        """Does the work, once."""
+        """Do the work, once."""
         work, self._work = self._work, None
         if work is not None:
             self.answer = work()
@@ -234,7 +234,7 @@ class _Order:
 
 @contextmanager
 def _cut_if_gone(line: Line) -> Generator[None]:
-    """Cuts a line of which somebody took an end away."""
+    """Cut a line of which somebody took an end away."""
     try:
         yield
     except OSError:

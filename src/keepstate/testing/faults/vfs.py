@@ -47,7 +47,7 @@ _installed: list[_System] = []
 
 @contextmanager
 def beneath_sqlite(disk: Disk) -> Generator[None]:
-    """Puts a disk below every store that is opened while this lasts; afterwards it does nothing to them."""
+    """Put a disk below every store that is opened while this lasts; afterwards it does nothing to them."""
     system = _install()
     before, pages.file_system = pages.file_system, _file_system  # type: ignore[assignment]  # a hook
     system.disk = disk
@@ -62,7 +62,7 @@ def _file_system() -> str:
 
 
 def _install() -> _System:
-    """Stacks the system's files, the disk and the checksums, once a process: SQLite lets go of none."""
+    """Stack the system's files, the disk and the checksums, once a process: SQLite lets go of none."""
     if not _installed:
         default = apsw.vfs_names()[0]
         _installed.append(_System())
@@ -72,7 +72,7 @@ def _install() -> _System:
 
 
 def _load_checksums() -> None:
-    """Loads the checksum extension above the disk: a copy, by another name, for it is loaded only once."""
+    """Load the checksum extension above the disk: a copy, by another name, for it is loaded only once."""
     library = Path(sqlite_extra.path("cksumvfs"))
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder, library.name)

@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from keepstate.errors import InvalidError
-from keepstate.managers.agents import AgentCheckpoint, AgentSnapshot, AgentStateStore
+from keepstate.managers.agents.store import AgentCheckpoint, AgentSnapshot, AgentStateStore
 from keepstate.testing.manager_contract.stage import ManagerStage
 
 AWKWARD_IDS = [
@@ -22,7 +22,7 @@ LONG_AGO = datetime(2001, 1, 1)
 
 
 def checkpoint(id: str, step: int, **more: Any) -> AgentCheckpoint:
-    """Returns a checkpoint of agent `a`."""
+    """Return a checkpoint of agent `a`."""
     fields: dict[str, Any] = {"agent_id": "a", "checkpoint_id": id, "step": step, "state": {"step": step}}
     return AgentCheckpoint(**{**fields, **more})
 
@@ -222,11 +222,11 @@ class AgentContract(ManagerStage):
         async with space.transaction() as tx:
             for number in range(900, 1_010):
                 await tx.documents.put(f"agent/a/checkpoint/{number}", None)
-        outside = AgentStateStore(space=space, _colour=self.colour_name)
+        outside = AgentStateStore(space=space, _mode=self.mode_name)
 
         with pytest.raises(InvalidError, match="agent 'a' has 1010 documents"):
             async with space.transaction() as tx:
-                await AgentStateStore(space=tx, _colour=self.colour_name).delete("a")
+                await AgentStateStore(space=tx, _mode=self.mode_name).delete("a")
         assert await outside.delete("a") and await outside.list_agents() == []
 
     async def test_cleanup_leaves_what_is_saved_again_while_it_is_at_work(self) -> None:

@@ -15,14 +15,14 @@ from keepstate.errors import (
     NotFoundError,
     TransitionError,
 )
-from keepstate.managers.tool_records import (
+from keepstate.managers.tools.manager import ToolStateManager
+from keepstate.managers.tools.records import (
     EffectStatus,
     RetryState,
     ToolEffect,
     ToolExecution,
     ToolExecutionStatus,
 )
-from keepstate.managers.tools import ToolStateManager
 from keepstate.testing.manager_contract.stage import ManagerStage
 
 PENDING, RUNNING = ToolExecutionStatus.PENDING, ToolExecutionStatus.RUNNING

@@ -12,13 +12,8 @@ from typing import Any
 import pytest
 
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
-from keepstate.managers.tool_records import (
-    EXECUTION_STEPS,
-    ToolExecution,
-    ToolExecutionStatus,
-    ToolStats,
-)
-from keepstate.managers.tools import ToolStateManager
+from keepstate.managers.tools.manager import ToolStateManager
+from keepstate.managers.tools.records import EXECUTION_STEPS, ToolExecution, ToolExecutionStatus, ToolStats
 from keepstate.testing.manager_contract.agents import AWKWARD_IDS, LONG_AND_ODD
 from keepstate.testing.manager_contract.effects import EffectContract
 
@@ -29,7 +24,7 @@ NAIVE = datetime(2001, 1, 1, 12, 30)
 
 
 def giving(result: int) -> Callable[..., int]:
-    """Returns a tool that gives this, whatever it is asked."""
+    """Return a tool that gives this, whatever it is asked."""
     return lambda *_: result
 
 
@@ -308,7 +303,7 @@ class ExecutionContract(EffectContract):
         space = self.handle().space("shared", record=True)
         for author in (None, "agent 7"):
             async with space.by(author).transaction() as tx:
-                tools = ToolStateManager(space=tx, _colour=self.colour_name)
+                tools = ToolStateManager(space=tx, _mode=self.mode_name)
                 await tools.start_execution(ToolExecution(f"of {author}", "search"))
 
         authors = [commit.author async for commit in space.history.log()]

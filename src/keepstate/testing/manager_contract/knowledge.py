@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from keepstate.errors import InvalidError, TransitionError
-from keepstate.managers.knowledge import KnowledgeStateManager
-from keepstate.managers.knowledge_records import (
+from keepstate.managers.knowledge.manager import KnowledgeStateManager
+from keepstate.managers.knowledge.records import (
     INDEXING_STEPS,
     IndexingProgress,
     IndexingStatus,

@@ -15,8 +15,8 @@ from keepstate.errors import (
     LeaseLostError,
     NotFoundError,
 )
-from keepstate.managers.agents import AgentStateStore
-from keepstate.managers.recovery import AgentRecoveryManager
+from keepstate.managers.agents.recovery import AgentRecoveryManager
+from keepstate.managers.agents.store import AgentStateStore
 from keepstate.testing.manager_contract.agents import checkpoint
 from keepstate.testing.manager_contract.stage import ManagerStage
 from keepstate.testing.store_contract.stage import only_async
@@ -51,7 +51,7 @@ class RecoveryContract(ManagerStage):
     def recovery(self, **options: Any) -> tuple[AgentStateStore, AgentRecoveryManager]:
         agents = self.made(AgentStateStore)
         options = {"backoff_s": 0, **options}
-        return agents, AgentRecoveryManager(agents, **options, _colour=self.colour_name)
+        return agents, AgentRecoveryManager(agents, **options, _mode=self.mode_name)
 
     async def test_an_agent_is_restored_from_the_latest_or_a_named_checkpoint(self) -> None:
         agents, recovery = self.recovery()

@@ -8,16 +8,16 @@ import pytest
 
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError
 from keepstate.managers.manager import done_together, folder_of
-from keepstate.managers.task_lists import TaskList
-from keepstate.managers.team_founding import Founding
-from keepstate.managers.team_records import AgentCoordinationState, TaskQueueState, TeamState
-from keepstate.managers.teams import OrchestrationStateManager
+from keepstate.managers.teams.creation import Founding
+from keepstate.managers.teams.manager import OrchestrationStateManager
+from keepstate.managers.teams.records import AgentCoordinationState, TaskQueueState, TeamState
+from keepstate.managers.teams.task_lists import TaskList
 from keepstate.testing.manager_contract.agents import AWKWARD_IDS
 from keepstate.testing.manager_contract.stage import ManagerStage
 
 
 def team(*pending: dict[str, Any], id: str = "t", **agents: list[str]) -> TeamState:
-    """Returns a team of agents with capabilities, `a` and `b` if none are named."""
+    """Return a team of agents with capabilities, `a` and `b` if none are named."""
     able = agents or {"a": ["research"], "b": ["writing"]}
     members = {name: AgentCoordinationState(agent_id=name, capabilities=what) for name, what in able.items()}
     return TeamState(id, members, TaskQueueState(pending=list(pending)))
@@ -155,7 +155,7 @@ class RosterContract(ManagerStage):
         assert [task.id for task in (await teams.get_queue_status("t")).pending] == ["1"]
 
     async def broken_off(self, teams: OrchestrationStateManager, state: TeamState) -> None:
-        """Creates a team until its first batch has applied."""
+        """Create a team until its first batch has applied."""
         folder = folder_of(teams, state.team_id)
         assert not await done_together(teams, folder, Founding(state).step)
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
-from keepstate.managers.speech import SpeechStateManager
-from keepstate.managers.speech_records import (
+from keepstate.managers.speech.manager import SpeechStateManager
+from keepstate.managers.speech.records import (
     SESSION_STEPS,
     TRANSCRIPTION_STEPS,
     AudioSessionStatus,

@@ -11,14 +11,14 @@ import pytest
 
 from keepstate._finish import finish
 from keepstate.errors import AttemptsExhaustedError, ClosedError, ConflictError, InvalidError
-from keepstate.managers.config import StateConfig
-from keepstate.managers.state import StateManager
+from keepstate.managers.state.config import StateConfig
+from keepstate.managers.state.manager import StateManager
 from keepstate.testing.manager_contract.stage import ManagerStage
 
 
 @contextmanager
 def switching_often() -> Generator[None]:
-    """Lets threads take turns so often that what they share shows it."""
+    """Let threads take turns so often that what they share shows it."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-5)
     try:

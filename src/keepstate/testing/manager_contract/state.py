@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from keepstate.errors import ConflictError, InvalidError, StoreUnavailableError
-from keepstate.managers.config import StateConfig
 from keepstate.managers.sizes import SizeAlert
-from keepstate.managers.state import StateManager
+from keepstate.managers.state.config import StateConfig
+from keepstate.managers.state.manager import StateManager
 from keepstate.testing.manager_contract.staging import StagingContract
 
 AWKWARD_KEYS = [

@@ -10,10 +10,10 @@ from weakref import WeakSet
 import pytest
 
 from keepstate.errors import CorruptError, HistoryLostError
-from keepstate.managers.config import StateConfig
-from keepstate.managers.speech import SpeechStateManager
-from keepstate.managers.speech_records import STTState
-from keepstate.managers.state import StateManager
+from keepstate.managers.speech.manager import SpeechStateManager
+from keepstate.managers.speech.records import STTState
+from keepstate.managers.state.config import StateConfig
+from keepstate.managers.state.manager import StateManager
 from keepstate.testing.manager_contract.stage import ManagerStage
 
 
@@ -24,7 +24,7 @@ class SubscriptionContract(ManagerStage):
         return self.made(StateManager, StateConfig(**config))
 
     async def until(self, is_so: Callable[[], Any]) -> None:
-        """Returns when something is so."""
+        """Return when something is so."""
         for _ in range(500):
             if is_so():
                 return

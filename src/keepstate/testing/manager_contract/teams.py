@@ -17,9 +17,9 @@ from keepstate.errors import (
     NotLoadedError,
     TransitionError,
 )
-from keepstate.managers.task_lists import TaskList
-from keepstate.managers.team_records import AgentCoordinationState, TeamTask
-from keepstate.managers.teams import OrchestrationStateManager
+from keepstate.managers.teams.manager import OrchestrationStateManager
+from keepstate.managers.teams.records import AgentCoordinationState, TeamTask
+from keepstate.managers.teams.task_lists import TaskList
 from keepstate.testing.manager_contract.rosters import RosterContract, team
 
 
@@ -262,7 +262,7 @@ class TeamContract(RosterContract):
 
         assert len(tasks) == len(everything) == 130 and tasks[0].id == everything[0].id
         assert [task.id for task in tasks[:100]] == [task.id for task in everything[:100]]
-        if self.colour_name == "blocking":
+        if self.mode_name == "blocking":
             assert sorted(task.id for task in tasks) == sorted(str(number) for number in range(130))
             return
         for touch in (lambda: tasks[100], lambda: tasks[-1], lambda: list(tasks)):

@@ -13,12 +13,8 @@ import pytest
 from keepstate._finish import finish
 from keepstate.errors import InvalidError, StoreUnavailableError
 from keepstate.managers.parameters import parameters_hash
-from keepstate.managers.tool_records import (
-    ToolCacheEntry,
-    ToolExecution,
-    ToolExecutionStatus,
-)
-from keepstate.managers.tools import ToolStateManager
+from keepstate.managers.tools.manager import ToolStateManager
+from keepstate.managers.tools.records import ToolCacheEntry, ToolExecution, ToolExecutionStatus
 from keepstate.testing.manager_contract.executions import ExecutionContract
 from keepstate.testing.store_contract.stage import only_async
 
@@ -241,7 +237,7 @@ class ToolContract(ExecutionContract):
         found = await tools.get_execution("e")
         assert found is not None and (found.status, found.error) == (TIMED_OUT, "TimeoutError: slow")
 
-    @pytest.mark.parametrize("colour", ["blocking"], indirect=True)  # an event loop would end with it
+    @pytest.mark.parametrize("mode", ["blocking"], indirect=True)  # an event loop would end with it
     async def test_an_interrupted_tool_is_cancelled_and_not_running_for_ever(self) -> None:
         tools = self.tools()
 
@@ -292,7 +288,7 @@ class ToolContract(ExecutionContract):
             seen.append(await other.get_stale_executions())
 
         async def work() -> None:
-            await tools.run("search", {}, search if self.colour_name == "blocking" else slowly, lease_s=0.8)
+            await tools.run("search", {}, search if self.mode_name == "blocking" else slowly, lease_s=0.8)
 
         async def slowly(parameters: dict[str, Any]) -> int:
             await self.pass_time(2_000)
@@ -316,7 +312,7 @@ class ToolContract(ExecutionContract):
         def blocking(parameters: dict[str, Any]) -> int:
             return finish(work(parameters))
 
-        tool = work if self.colour_name == "async" else blocking
+        tool = work if self.mode_name == "async" else blocking
         with pytest.raises(ZeroDivisionError):
             await tools.run("search", {"fails": True}, tool, lease_s=0.6, execution_id="failed")
         came = await tools.run("search", {"fails": False}, tool, lease_s=0.6, execution_id="done")

@@ -35,7 +35,7 @@ class TroubledStore(StoreWrapper):
         return type(self)(store)
 
     def lose(self, *, away: int) -> None:
-        """Loses history, and is away then."""
+        """Lose history, and is away then."""
         self.away, self._losses = away, self._losses + 1
 
     def losses(self, space: str) -> int:

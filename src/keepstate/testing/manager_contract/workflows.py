@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import (
     AlreadyExistsError,
     InvalidError,
@@ -15,14 +15,14 @@ from keepstate.errors import (
     StoreUnavailableError,
     TransitionError,
 )
-from keepstate.managers.workflow_records import (
+from keepstate.managers.workflows.manager import WorkflowStateManager
+from keepstate.managers.workflows.records import (
     WORKFLOW,
     StepState,
     WorkflowCheckpoint,
     WorkflowState,
     WorkflowStatus,
 )
-from keepstate.managers.workflows import WorkflowStateManager
 from keepstate.opening import source_of
 from keepstate.testing.manager_contract.agents import AWKWARD_IDS
 from keepstate.testing.manager_contract.stage import ManagerStage
@@ -33,7 +33,7 @@ COMPLETED, FAILED, CANCELLED = WorkflowStatus.COMPLETED, WorkflowStatus.FAILED, 
 
 
 def done(number: int, result: Any = None, **more: Any) -> StepState:
-    """Returns a completed step."""
+    """Return a completed step."""
     return StepState(step_number=number, name=f"step {number}", status="completed", result=result, **more)
 
 
@@ -178,8 +178,8 @@ class WorkflowContract(ManagerStage):
                 await tx.documents.put(f"workflow/a/step/{number:09d}", None)
         inner: Any = await self.handle().opened()
         store = TroubledStore(inner)
-        outer = Keepstate(source_of(store, self.colour_name)).space("run/42")
-        workflows = WorkflowStateManager(space=outer, _colour=self.colour_name)
+        outer = Keepstate(source_of(store, self.mode_name)).space("run/42")
+        workflows = WorkflowStateManager(space=outer, _mode=self.mode_name)
         await workflows.create(WorkflowState("a", RUNNING))
         store.batches_left = 1
         with pytest.raises(StoreUnavailableError):

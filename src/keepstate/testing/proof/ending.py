@@ -26,7 +26,7 @@ class End(msgspec.Struct, frozen=True):
 
 
 async def settle(store: Store, attempts: Iterable[Attempt]) -> None:
-    """Asks the store what became of batches whose answer nobody heard, and writes it into them.
+    """Ask the store what became of batches whose answer nobody heard, and write it into them.
 
     Afterwards they have applied, or never will. Their senders must be gone.
 
@@ -49,7 +49,7 @@ async def settle(store: Store, attempts: Iterable[Attempt]) -> None:
 
 
 async def read_end(store: Store, space: str) -> End:
-    """Returns a space as it is now; nobody may write to it meanwhile.
+    """Return a space as it is now; nobody may write to it meanwhile.
 
     Raises:
         CompactedError: Its log was cut: the run was too long for one space.

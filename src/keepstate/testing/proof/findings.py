@@ -48,7 +48,7 @@ class Findings:
         raise TypeError("say what you ask: findings.found are the broken promises")
 
     def __str__(self) -> str:
-        """Returns the counts, and the first examples of each kind."""
+        """Return the counts, and the first examples of each kind."""
         lines = [f"{self.operations} operations: " + ", ".join(f"{n} {k}" for k, n in self.counts().items())]
         for kind in Kind:
             examples = [finding for finding in self.found if finding.kind is kind]
@@ -56,15 +56,15 @@ class Findings:
         return "\n".join(lines)
 
     def add(self, kind: Kind, space: str, text: str) -> None:
-        """Adds a broken promise."""
+        """Add a broken promise."""
         self.found.append(Finding(kind, space, text))
 
     def extend(self, others: Findings) -> None:
-        """Adds all of other findings."""
+        """Add all of other findings."""
         self.found += others.found
         self.operations += others.operations
 
     def counts(self) -> dict[str, int]:
-        """Returns how often each promise was broken, those that were kept with 0."""
+        """Return how often each promise was broken, those that were kept with 0."""
         counted = Counter(finding.kind for finding in self.found)
         return {kind.value: counted[kind] for kind in Kind}

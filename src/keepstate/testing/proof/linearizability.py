@@ -36,7 +36,7 @@ class Call(msgspec.Struct, frozen=True):
     writes: Sequence[tuple[int, int | None]] = ()
 
     def on(self, state: State) -> State | None:
-        """Returns the state behind it, None if it cannot be here."""
+        """Return the state behind it, None if it cannot be here."""
         for place, value in self.expects:
             if state[place] != value:
                 return None
@@ -50,10 +50,10 @@ class Call(msgspec.Struct, frozen=True):
 
 def is_linearizable(calls: Sequence[Call], keys: int, *, steps: int = STEPS) -> bool | None:
     """Whether the calls have an order that begins with all keys absent; None if that takes more steps."""
-    return _Search(calls, keys).run(steps)
+    return _ClaimState(calls, keys).run(steps)
 
 
-class _Search:
+class _ClaimState:
     """A list of beginnings and ends in order of time, from which what is placed is taken out.
 
     The node 0 stands before all; beginnings and ends are the others, `behind` and `before` their links.
@@ -77,7 +77,7 @@ class _Search:
         self._heard = sum(call.heard for call in calls)
 
     def run(self, steps: int) -> bool | None:
-        """Returns the answer, None after so many steps without one."""
+        """Return the answer, None after so many steps without one."""
         placed, placed_heard = 0, 0
         known: set[tuple[int, State]] = set()
         path: list[tuple[int, State]] = []
@@ -122,7 +122,7 @@ class _Search:
 
 
 def sample(history: History, keys: Sequence[bytes], *, most: int) -> list[Call]:
-    """Returns the first calls of a space, as far as they concern some keys without expiry or stamps.
+    """Return the first calls of a space, as far as they concern some keys without expiry or stamps.
 
     What has not ended when the next one begins may have seen what is not in the sample: of that, reads are
     left out, and batches count as unheard.
@@ -144,7 +144,7 @@ def _cut(call: Call, next_ns: int) -> Call | None:
 
 
 def _values(history: History, keys: Collection[bytes]) -> dict[tuple[bytes, int], int | None]:
-    """Returns which value each version of a key names, as clients were told."""
+    """Return which value each version of a key names, as clients were told."""
     found: dict[tuple[bytes, int], int | None] = {(key, 0): None for key in keys}
     for look in history.looks:
         for key in look.found.keys() & keys:

@@ -104,7 +104,7 @@ class Look(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def judged_ms(self) -> int:
-        """Returns the time at which expiry was judged."""
+        """The time at which expiry was judged."""
         return self.now_ms if self.at_ms is None else self.at_ms
 
 
@@ -137,7 +137,7 @@ class History(msgspec.Struct):
 
     @property
     def operations(self) -> int:
-        """Returns how many batches, reads, scans and pages of the log it holds."""
+        """Return how many batches, reads, scans and pages of the log it holds."""
         return len(self.attempts) + len(self.looks) + len(self.pages)
 
 
@@ -145,22 +145,22 @@ Histories: TypeAlias = dict[str, History]
 
 
 def checksum(value: bytes) -> int:
-    """Returns what stands for a value in a history."""
+    """Return what stands for a value in a history."""
     return crc32(value)
 
 
 def checksum_of_log(changes: Sequence[Change]) -> int:
-    """Returns what stands for some changes in a history."""
+    """Return what stands for some changes in a history."""
     return crc32(msgspec.msgpack.encode(changes))
 
 
 def saw(entry: Entry) -> Saw:
-    """Returns what a history keeps of an entry."""
+    """Return what a history keeps of an entry."""
     return Saw(entry.version, entry.created, entry.expires_at_ms, crc32(entry.value))
 
 
 def wrote(write: Write) -> Wrote:
-    """Returns what a history keeps of a write."""
+    """Return what a history keeps of a write."""
     if isinstance(write, Put):
         return Wrote(write.key, crc32(write.value), write.ttl_ms, write.stamp)
     return Wrote(write.key, None)

@@ -33,7 +33,7 @@ class Placed(msgspec.Struct):
 def disorder(
     operations: Sequence[Placed], began_of: Mapping[int, int]
 ) -> Iterator[tuple[Attempt | Look, str]]:
-    """Yields the operations that stand where they cannot, each with the reason.
+    """Yield the operations that stand where they cannot, each with the reason.
 
     Args:
         operations: All of one space, in any order.

@@ -64,15 +64,15 @@ class RecordedStore(StoreWrapper):
         self.revisions: dict[str, int] = {}
 
     def around(self, store: StoreBase | StoreWrapper) -> RecordedStore:
-        """Returns one that writes to the same recorder."""
+        """Return one that writes to the same recorder."""
         return RecordedStore(store, self._recorder, self._launch)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Applies the batches."""
+        """Apply the batches."""
         return await self.apply_admitted(batches, self.admit(batches))
 
     async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Applies what is admitted."""
+        """Apply what is admitted."""
         numbers = [self._recorder.number() for _ in batches]
         named = [
             batch if batch.token else msgspec.structs.replace(batch, token=self._token(batch.space, number))
@@ -119,7 +119,7 @@ class RecordedStore(StoreWrapper):
             self.revisions[space] = revision
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
-        """Reads entries by key."""
+        """Read entries by key."""
         began_ns = time.monotonic_ns()
         reading = await self._store.read(space, keys, at_ms=at_ms)
         found = {
@@ -142,7 +142,7 @@ class RecordedStore(StoreWrapper):
         reverse: bool = False,
         at_ms: int | None = None,
     ) -> Page:
-        """Reads a page of entries."""
+        """Read a page of entries."""
         began_ns = time.monotonic_ns()
         page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
         span = _span_down(prefix, after, page.next) if reverse else _span_up(prefix, after, page.next)
@@ -153,24 +153,24 @@ class RecordedStore(StoreWrapper):
         return page
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Reads the log."""
+        """Read the log."""
         changes = await self._store.changes(space, after, limit=limit)
         page = LogPage(space, after, changes.upto, checksum_of_log(changes.items))
         self._recorder.write(Followed(page))
         return changes
 
     async def drop(self, space: str) -> None:
-        """Refuses: a dropped space has no log that tells what it was."""
+        """Refuse: a dropped space has no log that tells what it was."""
         raise InvalidError(f"{space!r} is recorded and cannot be dropped; take another space")
 
 
 def _wall_ms() -> int:
-    """Returns a time that no clock of this machine shows yet, however it rounds."""
+    """Return a time that no clock of this machine shows yet, however it rounds."""
     return time.time_ns() // 1_000_000 + 1
 
 
 def _refused(outcome: Conflict | StorageError | InvalidError, wall_ms: int) -> Refused | None:
-    """Returns what says that the batch did not apply, None where nobody knows."""
+    """Return what says that the batch did not apply, None where nobody knows."""
     if isinstance(outcome, Conflict):
         return Refused(outcome.key, outcome.actual, wall_ms)
     if isinstance(outcome, OutcomeUnknownError) or not isinstance(outcome, _SURELY_NOT):

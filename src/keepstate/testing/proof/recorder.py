@@ -72,13 +72,13 @@ class Followed(msgspec.Struct, frozen=True, array_like=True, tag="p", gc=False):
     page: LogPage
 
 
-class Noted(msgspec.Struct, frozen=True, array_like=True, tag="n", gc=False):
+class DurableMark(msgspec.Struct, frozen=True, array_like=True, tag="n", gc=False):
     """A client says something of its own work."""
 
     note: Note
 
 
-Record: TypeAlias = Began | Applied | Failed | Looked | Followed | Noted
+Record: TypeAlias = Began | Applied | Failed | Looked | Followed | DurableMark
 
 
 class Recorder:
@@ -94,11 +94,11 @@ class Recorder:
         self._numbers = itertools.count()
 
     def number(self) -> int:
-        """Returns a number that no other batch of this file has."""
+        """Return a number that no other batch of this file has."""
         return next(self._numbers)
 
     def write(self, *records: Record) -> None:
-        """Appends the records; when it returns, they survive a kill."""
+        """Append the records; when it returns, they survive a kill."""
         parts: list[bytes] = []
         for record in records:
             body = self._encode(record)
@@ -106,16 +106,16 @@ class Recorder:
         os.write(self._file, b"".join(parts))
 
     def note(self, space: str, what: str, about: str = "", number: int = 0) -> None:
-        """Appends what a client says of its own work."""
-        self.write(Noted(Note(space, what, about, number)))
+        """Append what a client says of its own work."""
+        self.write(DurableMark(Note(space, what, about, number)))
 
     def close(self) -> None:
-        """Lets go of the file."""
+        """Let go of the file."""
         os.close(self._file)
 
 
 def load(paths: Iterable[Path]) -> Histories:
-    """Returns what the files tell, by space."""
+    """Return what the files tell, by space."""
     histories: Histories = {}
     for path in paths:
         _load_one(path, histories)
@@ -135,7 +135,7 @@ def _load_one(path: Path, histories: Histories) -> None:
             _of(histories, record.space).attempts.append(attempt)
         elif isinstance(record, Followed):
             _of(histories, record.page.space).pages.append(record.page)
-        elif isinstance(record, Noted):
+        elif isinstance(record, DurableMark):
             _of(histories, record.note.space).notes.append(record.note)
         else:
             attempt = attempts.pop(record.number)

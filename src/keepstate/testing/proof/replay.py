@@ -39,20 +39,20 @@ class Replay:
     # ---- what it holds
 
     def live(self, key: bytes, now_ms: int) -> Saw | None:
-        """Returns an entry as a reader sees it at that time."""
+        """Return an entry as a reader sees it at that time."""
         entry = self.entries.get(key)
         expired = entry is not None and entry.expires_at_ms is not None and entry.expires_at_ms <= now_ms
         return None if expired else entry
 
     def failing(self, checks: Iterable[Demand], now_ms: int) -> Demand | None:
-        """Returns the first check that does not hold."""
+        """Return the first check that does not hold."""
         for check in checks:
             if not holds(check, self.live(check.key, now_ms)):
                 return check
         return None
 
     def misseen(self, look: Look) -> str | None:
-        """Returns what a look has seen otherwise than it is, None if it is right."""
+        """Return what a look has seen otherwise than it is, None if it is right."""
         for key, seen in look.found.items():
             visible = self.live(key, look.judged_ms)
             expected = visible is None if seen is None else visible is not None and is_same(visible, seen)
@@ -73,7 +73,7 @@ class Replay:
         return self._keys[bisect_left(self._keys, low) : end]
 
     def states_from(self, key: bytes, revision: int) -> Iterator[tuple[int, Saw | None]]:
-        """Yields the states of a remembered key from a revision on, each with the first revision it had."""
+        """Yield the states of a remembered key from a revision on, each with the first revision it had."""
         revisions, states = self.states[key]
         place = bisect_right(revisions, revision) - 1
         yield revision, states[place]
@@ -82,7 +82,7 @@ class Replay:
     # ---- how it changes
 
     def apply(self, attempt: Attempt, revision: int, now_ms: int) -> list[Logged]:
-        """Applies a batch, and returns what the log must tell of it."""
+        """Apply a batch, and return what the log must tell of it."""
         logged: list[Logged] = []
         for index, write in enumerate(attempt.writes):
             key = write.key + stamp_suffix(revision, index) if write.stamp else write.key
@@ -104,7 +104,7 @@ class Replay:
         return Saw(revision, created, expires_at_ms, write.checksum)
 
     def follow(self, change: Change) -> None:
-        """Does what the log tells of a revision that no batch explains."""
+        """Do what the log tells of a revision that no batch explains."""
         if change.deleted:
             self._set(change.key, None, change.revision)
         else:
@@ -140,7 +140,7 @@ def is_same(expected: Saw, seen: Saw) -> bool:
 
 
 def told(change: Change) -> Logged:
-    """Returns what the log does tell of a write."""
+    """Return what the log does tell of a write."""
     return Logged(change.key, change.deleted, None if change.new is None else checksum(change.new))
 
 

@@ -31,7 +31,7 @@ from keepstate.testing.proof.replay import Logged, Replay, holds, is_same, told
 
 
 def witness(history: History, end: End) -> Findings:
-    """Returns each promise that this history and this end show broken.
+    """Return each promise that this history and this end show broken.
 
     Batches without an answer must have been settled: one that has none counts as never applied.
     """
@@ -50,7 +50,7 @@ class _Witness:
         self._now_ms = self._swept_ms = 0
 
     def findings(self) -> Findings:
-        """Returns what was found, having looked at all."""
+        """Return what was found, having looked at all."""
         for change in self._end.log:
             self._log[change.revision].append(change)
         for look in self._history.looks:
@@ -125,7 +125,7 @@ class _Witness:
         )
 
     def _unclaimed(self, revision: int, changes: Sequence[Change]) -> None:
-        """Takes the store's own removal of what has expired; anything else was nobody's, or was twice."""
+        """Take the store's own removal of what has expired; anything else was nobody's, or was twice."""
         due: list[int] = []
         for change in changes:
             entry = self._replay.entries.get(change.key)
@@ -140,7 +140,7 @@ class _Witness:
             self._replay.follow(change)
 
     def _kind_of_unclaimed(self, changes: Sequence[Change]) -> Kind:
-        """Says of changes that nobody was told of whether they are those of a batch that applied before."""
+        """Say of changes that nobody was told of whether they are those of a batch that applied before."""
         values = {change.key: self._value_of(change) for change in changes}
         for attempt, _ in self._claims.values():
             written = {write.key: write.checksum for write in attempt.writes}
@@ -150,7 +150,7 @@ class _Witness:
         return Kind.GHOST
 
     def _value_of(self, change: Change) -> int | None:
-        """Returns the checksum of what a change wrote, None where neither log nor end still tell."""
+        """Return the checksum of what a change wrote, None where neither log nor end still tell."""
         left = self._end.entries.get(change.key)
         logged = told(change).checksum
         return left.checksum if logged is None and left and left.version == change.revision else logged
@@ -257,7 +257,7 @@ def _keys_of_refusals(attempts: Iterable[Attempt]) -> set[bytes]:
 
 
 def _shown(attempt: Attempt) -> str:
-    """Returns a batch in one line."""
+    """Return a batch in one line."""
     keys = [write.key for write in attempt.writes][:4]
     checks = [(check.key, check.version, check.created) for check in attempt.checks][:4]
     at = "" if attempt.at is None else f" at {attempt.at}"

@@ -35,36 +35,36 @@ class Account:
 
     @classmethod
     def own(cls) -> Account:
-        """Returns the account of this process."""
+        """Return the account of this process."""
         return cls()
 
     @classmethod
     def namespaced(cls) -> Account:
-        """Returns this process's account behind a user namespace in which it is `nobody`. Linux only."""
+        """Return this process's account behind a user namespace in which it is `nobody`. Linux only."""
         nobody = cls.named("nobody")
         return cls(prefix=("unshare", "--user", f"--map-user={nobody.uid}", f"--map-group={nobody.gid}"))
 
     @classmethod
     def named(cls, name: str) -> Account:
-        """Returns the account `name`; only root can use it."""
+        """Return the account `name`; only root can use it."""
         import pwd
 
         entry = pwd.getpwnam(name)
         return cls(uid=entry.pw_uid, gid=entry.pw_gid)
 
     def credentials(self) -> Credentials:
-        """Returns the keyword arguments for `subprocess`."""
+        """Return the keyword arguments for `subprocess`."""
         if self.uid is None or self.gid is None:
             return {}
         return {"user": self.uid, "group": self.gid, "extra_groups": ()}
 
     def give(self, folder: Path) -> None:
-        """Makes the account the owner of `folder`."""
+        """Make the account the owner of `folder`."""
         if self.uid is not None and self.gid is not None:
             os.chown(folder, self.uid, self.gid)
 
     def run(self, *command: str, folder: Path) -> subprocess.CompletedProcess[str]:
-        """Runs a command to its end under this account; `stdout` holds all it said.
+        """Run a command to its end under this account; `stdout` holds all it said.
 
         Raises:
             OSError: The account cannot run it.
@@ -90,7 +90,7 @@ class Account:
 
 @functools.cache
 def unprivileged() -> Account:
-    """Returns the first that works of this process's own account, a namespaced one, and `nobody`."""
+    """Return the first that works of this process's own account, a namespaced one, and `nobody`."""
     if os.geteuid() != 0 and _has_name(os.geteuid()):
         return Account.own()
     namespaced = Account.namespaced()

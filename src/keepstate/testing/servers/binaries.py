@@ -19,7 +19,7 @@ _POSTGRES_PLACES = ("/usr/lib/postgresql/*/bin", "/usr/pgsql-*/bin", "/opt/homeb
 
 
 def find_postgres() -> Path:
-    """Returns the folder that holds `postgres` and `initdb`.
+    """Return the folder that holds `postgres` and `initdb`.
 
     Raises:
         MissingExtraError: There is neither the wheel nor a system installation.
@@ -32,7 +32,7 @@ def find_postgres() -> Path:
 
 
 def find_redis() -> Path:
-    """Returns the path of a `redis-server`.
+    """Return the path of a `redis-server`.
 
     Raises:
         MissingExtraError: There is neither the wheel nor a system installation.
@@ -43,7 +43,7 @@ def find_redis() -> Path:
 
 
 def find_valkey() -> Path:
-    """Returns the path of a `valkey-server`.
+    """Return the path of a `valkey-server`.
 
     Raises:
         MissingExtraError: There is neither the wheel nor a system installation.
@@ -69,7 +69,7 @@ def _in_package(package: str, place: str) -> Iterable[Path]:
 
 
 def _system_postgres() -> Iterable[Path]:
-    """Yields the folder on the search path, then the known places, newest version first."""
+    """Yield the folder on the search path, then the known places, newest version first."""
     on_path = shutil.which("postgres")
     if on_path:
         yield Path(on_path).resolve().parent

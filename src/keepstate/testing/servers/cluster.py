@@ -62,7 +62,7 @@ class RedisCluster:
         return "redis+cluster://" + ",".join(f"{HOST}:{node.port}" for node in self.nodes)
 
     def start(self) -> Self:
-        """Starts all nodes that do not run, and returns when the cluster answers for every slot. About 3 s.
+        """Start all nodes that do not run, and return when the cluster answers for every slot. About 3 s.
 
         Raises:
             StoreUnavailableError: It did not come up in 30 s.
@@ -79,34 +79,34 @@ class RedisCluster:
         return self
 
     def stop(self) -> None:
-        """Shuts all nodes down in order; their data and roles stay."""
+        """Shut all nodes down in order; their data and roles stay."""
         for node in self.nodes:
             node.stop()
 
     def kill(self) -> None:
-        """Kills all nodes with SIGKILL; their data and roles stay."""
+        """Kill all nodes with SIGKILL; their data and roles stay."""
         for node in self.nodes:
             node.kill()
 
     def restart(self) -> Self:
-        """Stops what runs, and starts all nodes again over their data, on their ports."""
+        """Stop what runs, and start all nodes again over their data, on their ports."""
         self.stop()
         return self.start()
 
     def close(self) -> None:
-        """Kills all nodes and removes their data."""
+        """Kill all nodes and remove their data."""
         self._is_formed = False
         for node in self.nodes:
             node.close()
 
     def flush(self) -> None:
-        """Removes all data from all running masters."""
+        """Remove all data from all running masters."""
         for node in self.nodes:
             if node.is_running and node.info()["role"] == "master":
                 node.flush()
 
     def master_of(self, key: str) -> Redis:
-        """Returns the running node that answers for `key`; if its master is gone, waits for the failover.
+        """Return the running node that answers for `key`; if its master is gone, waits for the failover.
 
         Raises:
             StoreUnavailableError: There was none in 30 s.
@@ -114,7 +114,7 @@ class RedisCluster:
         return self._wait(f"a master for {key!r}", lambda: self._find_master(key))
 
     def replica_of(self, master: Redis) -> Redis:
-        """Returns the running replica of a master, once it has all that the master has.
+        """Return the running replica of a master, once it has all that the master has.
 
         Raises:
             StoreUnavailableError: There was none in 30 s.
@@ -123,7 +123,7 @@ class RedisCluster:
 
     @contextmanager
     def forgetful_failover(self, key: str) -> Generator[Redis]:
-        """Has a replica take over that misses exactly what the block writes.
+        """Have a replica take over that misses exactly what the block writes.
 
         Yields the master that answers for `key`. It still acknowledges, and at the end of the block it is
         killed: its replica, cut off and stopped meanwhile, takes its place. What was written before the block
@@ -145,7 +145,7 @@ class RedisCluster:
         self._wait("every slot served", lambda: all(_is_ok(node) for node in running))
 
     def wait_until_ok(self) -> None:
-        """Returns when all running nodes see every slot served, and the replicas hold their masters' data.
+        """Return when all running nodes see every slot served, and the replicas hold their masters' data.
 
         Raises:
             StoreUnavailableError: That took longer than 30 s.
@@ -220,7 +220,7 @@ class RedisCluster:
         return None
 
     def _wait(self, goal: str, look: Callable[[], T | None]) -> T:
-        """Returns what `look` finds, as soon as it is not None or False."""
+        """Return what `look` finds, as soon as it is not None or False."""
         until = SYSTEM_CLOCK.monotonic_s() + _FORMED_WITHIN_S
         while not (found := look()):
             if SYSTEM_CLOCK.monotonic_s() > until:
@@ -244,7 +244,7 @@ def _is_in_sync(node: Redis) -> bool:
 
 
 def _port_of_master(witness: Redis, key: str) -> int | None:
-    """Returns the port of the master that `witness` believes to serve `key`, dead or not."""
+    """Return the port of the master that `witness` believes to serve `key`, dead or not."""
     slot = int(str(witness.command("CLUSTER", "KEYSLOT", key)))
     for line in str(witness.command("CLUSTER", "NODES")).splitlines():
         _, address, _, _, _, _, _, _, *spans = line.split()

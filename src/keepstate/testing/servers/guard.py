@@ -47,13 +47,13 @@ class Guard:
         self.folder = Path(self._read_answer()["folder"])
 
     def new_folder(self, kind: str) -> Path:
-        """Makes a folder for one server; it is gone when this process is."""
+        """Make a folder for one server; it is gone when this process is."""
         folder = self.folder / f"{kind}-{next(self._numbers)}"
         folder.mkdir(mode=0o700)
         return folder
 
     def spawn(self, command: Sequence[str], *, folder: Path, log: Path, account: Account) -> Process:
-        """Starts a server in `folder`, under `account`; what it says is appended to `log`.
+        """Start a server in `folder`, under `account`; what it says is appended to `log`.
 
         Raises:
             StoreUnavailableError: The account cannot run it.
@@ -73,12 +73,12 @@ class Guard:
         return keeper.find_process(pid) or Process(pid, parent=0, born="")
 
     def close(self) -> None:
-        """Kills what still runs, removes the folder, and returns when that is done."""
+        """Kill what still runs, removes the folder, and return when that is done."""
         self.let_go()
         self._keeper.wait()
 
     def let_go(self) -> None:
-        """Closes this process's ends of the pipes."""
+        """Close this process's ends of the pipes."""
         self._requests.close()
         self._answers.close()
 
@@ -88,7 +88,7 @@ class Guard:
         self._keeper.returncode = 0
 
     def _read_answer(self) -> Mapping[str, Any]:
-        """Reads one line, unbuffered: a forked child must find nothing that it could read or write again."""
+        """Read one line, unbuffered: a forked child must find nothing that it could read or write again."""
         answer: dict[str, Any] = json.loads(self._answers.readline() or b'{"error": "the keeper has died"}')
         if "error" in answer:
             raise StoreUnavailableError(f"cannot start a test server: {answer['error']}")
@@ -100,7 +100,7 @@ _guard_lock = threading.Lock()
 
 
 def this_guard() -> Guard:
-    """Returns this process's guard, made at the first call.
+    """Return this process's guard, made at the first call.
 
     Raises:
         UnsupportedError: The platform is not POSIX.

@@ -52,13 +52,13 @@ class Process:
         return now is not None and now.born == self.born
 
     def signal(self, number: int) -> None:
-        """Sends a signal, if the process runs."""
+        """Send a signal, if the process runs."""
         if self.is_running:
             with suppress(ProcessLookupError):
                 os.kill(self.pid, number)
 
     def wait(self, timeout_s: float) -> bool:
-        """Returns True as soon as the process runs no more, False after `timeout_s`."""
+        """Return True as soon as the process runs no more, False after `timeout_s`."""
         until = time.monotonic() + timeout_s
         while self.is_running:
             if time.monotonic() > until:
@@ -68,7 +68,7 @@ class Process:
 
 
 def find_process(pid: int) -> Process | None:
-    """Returns the row of `pid`, from /proc or else from ps; None if there is no such process."""
+    """Return the row of `pid`, from /proc or else from ps; None if there is no such process."""
     if not Path("/proc/self/stat").exists():
         return _ask_ps("-p", str(pid)).get(pid)
     try:
@@ -81,7 +81,7 @@ def find_process(pid: int) -> Process | None:
 
 
 def kill_tree(root: Process) -> None:
-    """Kills a process and all its descendants as a power cut would, and returns when none of them runs.
+    """Kill a process and all its descendants as a power cut would, and return when none of them runs.
 
     The process is stopped before its children are counted, so that it can neither start another one nor
     notice that one died. Killing by process group would miss PostgreSQL's backends: each is one by itself.
@@ -99,7 +99,7 @@ def kill_tree(root: Process) -> None:
 
 
 def remove_folder(folder: Path) -> None:
-    """Removes a folder of servers that no longer run, and the shared memory that killed ones left behind."""
+    """Remove a folder of servers that no longer run, and the shared memory that killed ones left behind."""
     for left in folder.glob("**/postmaster.pid"):
         _free_shared_memory(left)
     shutil.rmtree(folder, ignore_errors=True)
@@ -125,7 +125,7 @@ def _ask_ps(*which: str) -> dict[int, Process]:
 
 
 def _free_shared_memory(postmaster_pid: Path) -> None:
-    """Frees the System V segment that a killed PostgreSQL keeps for its next start, which will not come.
+    """Free the System V segment that a killed PostgreSQL keeps for its next start, which will not come.
 
     The file's seventh line is "key id"; the file is there only if the server did not end by itself.
     """
@@ -135,7 +135,7 @@ def _free_shared_memory(postmaster_pid: Path) -> None:
 
 
 def main() -> None:
-    """Makes the folder, starts what is asked for, and at the end of input clears all away."""
+    """Make the folder, starts what is asked for, and at the end of input clears all away."""
     signal.signal(signal.SIGCHLD, _collect_the_dead)
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
@@ -153,7 +153,7 @@ def main() -> None:
 
 
 def _start(request: Mapping[str, Any]) -> Mapping[str, object]:
-    """Starts `request["command"]` in a session of its own, out of Ctrl-C's way."""
+    """Start `request["command"]` in a session of its own, out of Ctrl-C's way."""
     try:
         with open(request["log"], "ab") as log:
             # Held in no variable: `_collect_the_dead` collects it.

@@ -80,11 +80,11 @@ class Postgres(Server):
         return self.url_of("postgres")
 
     def url_of(self, database: str) -> str:
-        """Returns the address of `database`."""
+        """Return the address of `database`."""
         return f"postgresql://postgres@{HOST}:{self.port}/{database}"
 
     def flush(self) -> None:
-        """Ends all connections to the database of `url` and removes its schemas. About 5 ms."""
+        """End all connections to the database of `url` and remove its schemas. About 5 ms."""
         with self._connect() as connection:
             connection.execute(_END_OTHERS)
             schemas = [str(name) for (name,) in connection.execute(_USERS_SCHEMAS)]
@@ -93,7 +93,7 @@ class Postgres(Server):
             connection.execute("CREATE SCHEMA public")
 
     def create_database(self) -> str:
-        """Creates an empty database and returns its address. 15 to 200 ms: `flush` is cheaper."""
+        """Create an empty database and return its address. 15 to 200 ms: `flush` is cheaper."""
         name = f"test_{os.getpid()}_{next(self._database_numbers)}"
         with self._connect() as connection:
             # Copied as files, an empty database costs a third of what it costs through the log.
@@ -101,7 +101,7 @@ class Postgres(Server):
         return self.url_of(name)
 
     def drop_database(self, url: str) -> None:
-        """Drops the database at `url` with all connections to it; one that is gone already is no error."""
+        """Drop the database at `url` with all connections to it; one that is gone already is no error."""
         with self._connect() as connection:
             connection.execute(_quoted("DROP DATABASE IF EXISTS {} WITH (FORCE)", url.rpartition("/")[2]))
 
@@ -138,7 +138,7 @@ class Postgres(Server):
         return [str(self._program), "-D", str(self.folder / "data"), *words]
 
     def _is_ready(self, pid: int) -> bool:
-        """Reads the server's own word on it, as pg_ctl does; the file of an earlier run names another pid."""
+        """Read the server's own word on it, as pg_ctl does; the file of an earlier run names another pid."""
         try:
             lines = (self.folder / "data" / "postmaster.pid").read_text().splitlines()
         except FileNotFoundError:
@@ -159,7 +159,7 @@ _template_lock = threading.Lock()
 
 
 def _template(binaries: Path, account: Account) -> _Template:
-    """Returns this process's template, made at the first call."""
+    """Return this process's template, made at the first call."""
     guard = this_guard()
     key = (guard.folder, binaries, account)
     with _template_lock:
@@ -174,7 +174,7 @@ def _template(binaries: Path, account: Account) -> _Template:
 
 
 def _reachable(binaries: Path, account: Account) -> Path:
-    """Returns the folder of binaries, or that of a copy where the account may not read the installation."""
+    """Return the folder of binaries, or that of a copy where the account may not read the installation."""
     if account.can_run(str(binaries / "postgres"), "--version"):
         return binaries
     installation = binaries.resolve().parent

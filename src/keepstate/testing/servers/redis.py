@@ -63,19 +63,19 @@ class Redis(Server):
         return f"redis://{HOST}:{self.port}/0"
 
     def command(self, *words: str) -> Reply:
-        """Runs one command on a connection of its own: `redis.command("CONFIG", "REWRITE")`."""
+        """Run one command on a connection of its own: `redis.command("CONFIG", "REWRITE")`."""
         return ask(HOST, self.port, *words)
 
     def commands(self, *commands: Sequence[str]) -> list[Reply]:
-        """Runs commands in order on one connection: `redis.commands(("SELECT", "3"), ("DBSIZE",))`."""
+        """Run commands in order on one connection: `redis.commands(("SELECT", "3"), ("DBSIZE",))`."""
         return ask_each(HOST, self.port, *commands)
 
     def info(self) -> dict[str, str]:
-        """Returns all fields of INFO."""
+        """Return all fields of INFO."""
         return read_fields(self.command("INFO", "everything"))
 
     def flush(self) -> None:
-        """Removes all data, in all databases, before it returns. Under 1 ms for a test's worth of it."""
+        """Remove all data, in all databases, before it returns. Under 1 ms for a test's worth of it."""
         self.command("FLUSHALL", "SYNC")
 
     def _prepare(self, folder: Path) -> None:

@@ -86,7 +86,7 @@ class Server(ABC):
         return self.pid is not None
 
     def start(self) -> Self:
-        """Starts the server over its data, and returns when it answers. A running one is left alone.
+        """Start the server over its data, and return when it answers. A running one is left alone.
 
         Raises:
             StoreUnavailableError: It ended, or did not answer within 30 s; the message quotes its log.
@@ -97,33 +97,33 @@ class Server(ABC):
         return self
 
     def stop(self) -> None:
-        """Shuts the server down in order, as an administrator would; its data stay."""
+        """Shut the server down in order, as an administrator would; its data stay."""
         if self._is_mine() and self._process is not None:
             self._process.signal(self._stop_signal)
             self._process.wait(_STOP_WITHIN_S)
             self.kill()
 
     def kill(self) -> None:
-        """Kills the server's whole process tree with SIGKILL; its data stay as the crash left them."""
+        """Kill the server's whole process tree with SIGKILL; its data stay as the crash left them."""
         if self._is_mine() and self._process is not None:
             kill_tree(self._process)
             self._process = None
 
     def pause(self) -> None:
-        """Stops the server's process in its tracks (SIGSTOP): connections stay, and nothing is answered."""
+        """Stop the server's process in its tracks (SIGSTOP): connections stay, and nothing is answered."""
         self._launched().signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Lets a paused server go on (SIGCONT)."""
+        """Let a paused server go on (SIGCONT)."""
         self._launched().signal(signal.SIGCONT)
 
     def restart(self) -> Self:
-        """Stops the server if it runs, and starts it again over the same data, on the same port."""
+        """Stop the server if it runs, and start it again over the same data, on the same port."""
         self.stop()
         return self.start()
 
     def close(self) -> None:
-        """Kills the server and removes its data. A later `start` begins with nothing, on the same port."""
+        """Kill the server and remove its data. A later `start` begins with nothing, on the same port."""
         self.kill()
         if self._is_mine() and self._folder is not None:
             remove_folder(self._folder)
@@ -147,7 +147,7 @@ class Server(ABC):
         return f"<{type(self).__name__} {HOST}:{place}, {state}>"
 
     def launch(self) -> None:
-        """Starts the server's process without waiting for it: many can come up at once."""
+        """Start the server's process without waiting for it: many can come up at once."""
         if self.is_running:
             return
         if self._folder is None:
@@ -162,7 +162,7 @@ class Server(ABC):
         )
 
     def wait_until_ready(self) -> None:
-        """Returns when the launched server answers; launches it anew if its port was taken in between."""
+        """Return when the launched server answers; launches it anew if its port was taken in between."""
         until = SYSTEM_CLOCK.monotonic_s() + _START_WITHIN_S
         # Ended or not comes first: where it could not listen, somebody else may, and never answer.
         while (has_ended := self._launched().wait(_LOOK_EVERY_S)) or not self._is_ready(self._launched().pid):
@@ -181,7 +181,7 @@ class Server(ABC):
         return self._process
 
     def _launch_again(self) -> None:
-        """Launches an ended server anew if that may do better, on another port if nobody knows this one."""
+        """Launch an ended server anew if that may do better, on another port if nobody knows this one."""
         log = self._log_tail()
         self.kill()
         if not any(cause in log for cause in _PASSING_CAUSES):
@@ -205,11 +205,11 @@ class Server(ABC):
 
     @abstractmethod
     def _prepare(self, folder: Path) -> None:
-        """Fills the new folder with what the first start needs."""
+        """Fill the new folder with what the first start needs."""
 
     @abstractmethod
     def _command(self) -> Sequence[str]:
-        """Returns the server's command line."""
+        """Return the server's command line."""
 
     @abstractmethod
     def _is_ready(self, pid: int) -> bool:
@@ -217,14 +217,14 @@ class Server(ABC):
 
 
 def refuse_reserved(settings: Mapping[str, str], reserved: Mapping[str, str]) -> None:
-    """Raises `InvalidError` if a setting is one that the server sets for itself; `reserved` says why."""
+    """Raise `InvalidError` if a setting is one that the server sets for itself; `reserved` says why."""
     for name in settings:
         if name.lower() in reserved:
             raise InvalidError(f"setting {name!r} cannot be given to a test server: {reserved[name.lower()]}")
 
 
 def _free_port(*, with_bus: bool) -> int:
-    """Returns a port nobody listens on now.
+    """Return a port nobody listens on now.
 
     Chosen by the system's randomness, because test runners seed `random` alike in all their workers.
     """

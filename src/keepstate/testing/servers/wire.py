@@ -16,7 +16,7 @@ Reply = str | int | None | list["Reply"]
 
 
 def ask(host: str, port: int, *words: str, timeout_s: float = 10.0) -> Reply:
-    """Sends one command on a connection of its own and returns its reply.
+    """Send one command on a connection of its own and return its reply.
 
     Raises:
         StoreUnavailableError: Nobody answers there.
@@ -27,7 +27,7 @@ def ask(host: str, port: int, *words: str, timeout_s: float = 10.0) -> Reply:
 
 
 def ask_each(host: str, port: int, *commands: Sequence[str], timeout_s: float = 10.0) -> list[Reply]:
-    """Sends commands on one connection of their own, each when the one before is answered.
+    """Send commands on one connection of their own, each when the one before is answered.
 
     So a command is about the writes before it (WAIT knows only those of its own connection).
 
@@ -51,7 +51,7 @@ def ask_each(host: str, port: int, *commands: Sequence[str], timeout_s: float = 
 
 
 def read_fields(reply: Reply) -> dict[str, str]:
-    """Returns the `name:value` lines of a reply such as that of INFO."""
+    """Return the `name:value` lines of a reply such as that of INFO."""
     lines = (line.partition(":") for line in str(reply).splitlines())
     return {name: value for name, colon, value in lines if colon}
 

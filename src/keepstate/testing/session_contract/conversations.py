@@ -13,7 +13,7 @@ from keepstate.testing.session_contract.stage import SessionStage
 
 
 def said(content: str, role: str = "user") -> dict[str, Any]:
-    """Returns a message."""
+    """Return a message."""
     return {"role": role, "content": content}
 
 
@@ -22,7 +22,7 @@ RESULT = {"role": "tool", "tool_call_id": "c1", "content": "three flights"}
 
 
 async def texts(conversation: Conversation) -> list[str]:
-    """Returns what is said in a conversation."""
+    """Return what is said in a conversation."""
     return [message["content"] async for message in conversation.messages()]
 
 
@@ -120,7 +120,7 @@ class ConversationContract(SessionStage):
 
         def summarise(messages: list[dict[str, Any]]) -> Any:
             given.append(len(messages))
-            return told() if self.colour_name == "async" else finish(told())
+            return told() if self.mode_name == "async" else finish(told())
 
         conversation = session.conversation.within(300, summarise=summarise)
         while not given:

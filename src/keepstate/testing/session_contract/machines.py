@@ -17,11 +17,11 @@ class MachineContract(SessionStage):
     """What an `AgentStateMachine` does, whatever it is kept in."""
 
     def machine(self, **options: Any) -> AgentStateMachine:
-        """Returns a machine of one state; called again, another object of the same."""
+        """Return a machine of one state; called again, another object of the same."""
         return self.closed_later(AgentStateMachine("m", **_TURNS, **options, **self.where()))
 
     async def kept(self) -> dict[str, Any]:
-        """Returns its data, as another object reads them."""
+        """Return its data, as another object reads them."""
         machine = self.machine()
         await machine.refresh()
         return machine.data

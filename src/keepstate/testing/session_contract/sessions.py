@@ -17,7 +17,7 @@ from keepstate.errors import (
     NotFoundError,
     NotOwnerError,
 )
-from keepstate.sessions.lives import ANY_USER
+from keepstate.sessions.generations import ANY_USER
 from keepstate.sessions.records import TaskState
 from keepstate.sessions.session import Session
 from keepstate.testing.session_contract.stage import IDS, SessionStage
@@ -32,12 +32,12 @@ class Booking:
 
 
 def said(role: str, content: str) -> dict[str, Any]:
-    """Returns a message."""
+    """Return a message."""
     return {"role": role, "content": content}
 
 
 async def answer(turn: Session, text: str) -> int:
-    """Adds an answer and counts a step, and returns the number of the answer."""
+    """Add an answer and count a step, and return the number of the answer."""
     number = await turn.conversation.append(said("assistant", text))
     await turn.task.update(lambda task: TaskState(steps_completed=task.steps_completed + 1))
     return number
@@ -138,7 +138,7 @@ class SessionContract(SessionStage):
         async def later(old: dict[str, Any]) -> dict[str, Any]:
             return {**old, "seat": "aisle"}
 
-        if self.colour_name == "async":
+        if self.mode_name == "async":
             await user.update_preferences(later)
         else:
             with pytest.raises(InvalidError, match="plain function"):

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Self, TypeVar
 
 from keepstate.sessions.session import Session
-from keepstate.sessions.sweeping import Sessions
+from keepstate.sessions.sweep import Sessions
 from keepstate.sessions.threads import Threads
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Reading
@@ -49,18 +49,18 @@ class SessionStage(ManagerStage):
 
     def where(self) -> dict[str, Any]:
         if self.in_passed_space:
-            return {"space": self.run_space(), "_colour": self.colour_name}
-        return {"persistence": self.url, "_colour": self.colour_name}
+            return {"space": self.run_space(), "_mode": self.mode_name}
+        return {"persistence": self.url, "_mode": self.mode_name}
 
     def session(self, id: str = "s", **options: Any) -> Session:
-        """Returns a session; called again, another object of the same."""
+        """Return a session; called again, another object of the same."""
         return self.closed_later(Session(id, **options, **self.where()))
 
     async def beside_others(self, id: str, **options: Any) -> tuple[BusyStore, Session, Session]:
-        """Returns a store, a session that works on it, and the same one for others, who work beside it."""
+        """Return a store, a session that works on it, and the same one for others, who work beside it."""
         inner: Any = await self.handle().opened()
         store = BusyStore(inner)
-        kept: dict[str, Any] = {**options, "_colour": self.colour_name}
+        kept: dict[str, Any] = {**options, "_mode": self.mode_name}
         mine, others = (self.closed_later(Session(id, persistence=each, **kept)) for each in (store, inner))
         return store, mine, others
 

@@ -17,11 +17,11 @@ class WallClock:
         self._loop, self._offset_ms = loop, offset_ms
 
     def now_ms(self) -> int:
-        """Returns milliseconds since 1970, as it shows them."""
+        """Return milliseconds since 1970, as it shows them."""
         return BEGIN_MS + int(self._loop.time() * 1000) + self._offset_ms
 
     def jump(self, ms: int) -> None:
-        """Sets it forward, or back."""
+        """Set it forward, or back."""
         self._offset_ms += ms
 
 
@@ -38,25 +38,25 @@ class ProcessClock:
         self.wall, self._loop, self._random = wall, loop, random
 
     def now_ms(self) -> int:
-        """Returns milliseconds since 1970; may jump."""
+        """Return milliseconds since 1970; may jump."""
         return self.wall.now_ms()
 
     def monotonic_s(self) -> float:
-        """Returns virtual seconds."""
+        """Return virtual seconds."""
         return self._loop.time()
 
     def awake_or_asleep_s(self) -> float:
-        """Returns virtual seconds."""
+        """Return virtual seconds."""
         return self._loop.time()
 
     def touched_ms(self, descriptor: int) -> int:
-        """Returns milliseconds since 1970, as its own clock shows them."""
+        """Return milliseconds since 1970, as its own clock shows them."""
         return self.wall.now_ms()
 
     def random_bytes(self, size: int) -> bytes:
-        """Returns bytes that the seed decides."""
+        """Return bytes that the seed decides."""
         return self._random.randbytes(size)
 
     def spread(self) -> float:
-        """Returns a number in [0, 1) that the seed decides."""
+        """Return a number in [0, 1) that the seed decides."""
         return self._random.random()

@@ -49,7 +49,7 @@ class Dials:
 
     @staticmethod
     def drawn(random: Random) -> Dials:
-        """Returns dials for a world: a third are calm, in the others each kind of trouble is or is not."""
+        """Return dials for a world: a third are calm, in the others each kind of trouble is or is not."""
         if random.random() < 0.3:
             return Dials(delayed=0.5, paused=random.choice([0.0, 0.05]))
 

@@ -35,11 +35,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.rounds = 0
 
     def time(self) -> float:
-        """Returns the virtual time, in seconds since the world began."""
+        """Return the virtual time, in seconds since the world began."""
         return self._now_s
 
     def select(self, timeout: float | None) -> list[object]:
-        """Lets time pass instead of waiting, as the selector that `BaseEventLoop` asks before each round."""
+        """Let time pass instead of waiting, as the selector that `BaseEventLoop` asks before each round."""
         self.rounds += 1
         if timeout is None:
             raise StuckError(f"after {self._now_s:.3f} s everybody waits and nothing will wake anybody")
@@ -55,7 +55,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         return []
 
     def _process_events(self, event_list: list[object]) -> None:
-        """Has nothing to do: there is nothing outside."""
+        """Have nothing to do: there is nothing outside."""
 
     def _write_to_self(self) -> None:
-        """Has nobody to wake: there is one thread."""
+        """Have nobody to wake: there is one thread."""

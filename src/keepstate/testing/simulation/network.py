@@ -21,11 +21,11 @@ class FarEnd(Protocol):
     """The far end of a client's line."""
 
     def deliver(self, who: str, batches: Sequence[Batch]) -> list[Outcome]:
-        """Applies what has arrived, at one moment."""
+        """Apply what has arrived, at one moment."""
         ...
 
     def floors(self, batches: Sequence[Batch]) -> list[int]:
-        """Returns where the logs of the batches' spaces begin."""
+        """Return where the logs of the batches' spaces begin."""
         ...
 
 
@@ -46,7 +46,7 @@ class Network:
         self.violations: list[BaseException] = []
 
     def note(self, what: str) -> None:
-        """Adds a line to the trace."""
+        """Add a line to the trace."""
         self.trace.append(f"{self._loop.time():.4f} {what}")
 
     def happens(self, share: float) -> bool:
@@ -64,7 +64,7 @@ class Network:
     # ---- batches
 
     async def apply(self, who: str, server: FarEnd, batches: Sequence[Batch]) -> list[Outcome]:
-        """Brings a flush to the store and its answers back, or does not."""
+        """Bring a flush to the store and its answers back, or do not."""
         self.calls += 1
         dials = self.dials
         if self.happens(dials.refused):
@@ -96,7 +96,7 @@ class Network:
         return outcomes
 
     def _split(self, who: str, server: FarEnd, batches: Sequence[Batch]) -> list[Outcome]:
-        """Delivers the first of the batches, and answers only the first of those."""
+        """Deliver the first of the batches, and answer only the first of those."""
         self._fault(who, "is cut off in the middle of a flush")
         arrived = self._random.randint(0, len(batches))
         answered = self._random.randint(0, arrived)
@@ -123,7 +123,7 @@ class Network:
     # ---- questions and hints
 
     async def ask(self, who: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Brings a question to the store and its answer back, or does not."""
+        """Bring a question to the store and its answer back, or do not."""
         self.calls += 1
         if self.happens(self.dials.failed_read):
             self._fault(who, "cannot ask")
@@ -137,7 +137,7 @@ class Network:
         return answer
 
     async def order(self, who: str, call: Callable[[], Awaitable[T]]) -> T:
-        """Brings an order that has no token to the store, or does not, or loses what came of it."""
+        """Bring an order that has no token to the store, or do not, or loses what came of it."""
         if self.happens(self.dials.refused):
             self._fault(who, "is refused")
             raise StoreUnavailableError("the store is away")
@@ -149,7 +149,7 @@ class Network:
         return answer
 
     def hint(self, tell: Callable[[str], None], space: str) -> None:
-        """Brings a hint to a client, at once, later or never."""
+        """Bring a hint to a client, at once, later or never."""
         if self.happens(self.dials.lost_hint):
             return
         if self.happens(self.dials.delayed):
@@ -159,7 +159,7 @@ class Network:
 
 
 def _known_again(batches: Sequence[Batch], outcomes: Sequence[Outcome]) -> list[Batch]:
-    """Returns those that the store would know again: what was refused at its first coming, no log keeps."""
+    """Return those that the store would know again: what was refused at its first coming, no log keeps."""
     return [
         batch
         for batch, outcome in zip(batches, outcomes, strict=True)

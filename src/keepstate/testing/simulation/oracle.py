@@ -32,18 +32,18 @@ class Oracle:
         self._applications: dict[tuple[int, int], tuple[Batch, Applied]] = {}
 
     def model(self, space: str) -> ModelSpace:
-        """Returns a space's model."""
+        """Return a space's model."""
         model = self._models.get(space)
         if model is None:
             model = self._models[space] = ModelSpace()
         return model
 
     def latest_ms(self) -> int:
-        """Returns the latest time that any space has come to."""
+        """Return the latest time that any space has come to."""
         return max((model.now_ms for model in self._models.values()), default=0)
 
     def _asked(self, space: str) -> ModelSpace:
-        """Returns the model of a space that is asked now: that is when a space looks at the clock."""
+        """Return the model of a space that is asked now: that is when a space looks at the clock."""
         model = self.model(space)
         now_ms = self._wall.now_ms()
         if now_ms > model.now_ms or model.revision == 0:  # what there is nothing of remembers no time
@@ -51,7 +51,7 @@ class Oracle:
         return model
 
     def judge(self, batches: Sequence[Batch], outcomes: Sequence[Outcome]) -> None:
-        """Raises `AssertionError` unless the store answered a delivery as the model does."""
+        """Raise `AssertionError` unless the store answered a delivery as the model does."""
         for batch, outcome in zip(batches, outcomes, strict=True):
             model = self._asked(batch.space)
             before = model.revision
@@ -69,12 +69,12 @@ class Oracle:
         self._applications[_identity(batch)] = batch, now
 
     def applied_at(self, batch: Batch) -> Applied | None:
-        """Returns where this very batch was applied, under whichever token."""
+        """Return where this very batch was applied, under whichever token."""
         known = self._applications.get(_identity(batch))
         return None if known is None else known[1]
 
     def follow(self, space: str) -> None:
-        """Lets the model follow what the store itself has removed; anything else is a fault."""
+        """Let the model follow what the store itself has removed; anything else is a fault."""
         state, model = self._heap.seen(space), self.model(space)
         if state.revision != model.revision:
             self._asked(space)
@@ -83,14 +83,14 @@ class Oracle:
             assert state.revision == model.revision, f"{space!r}: {state.revision} is not {model.revision}"
 
     def drop(self, space: str) -> None:
-        """Follows a drop."""
+        """Follow a drop."""
         if self.model(space).revision > self.model(space).floor:
             self._asked(space).drop()
 
     # ---- what was read
 
     def read(self, space: str, keys: Sequence[bytes], at_ms: int | None, reading: Reading) -> None:
-        """Raises `AssertionError` unless the reading is what the model has now."""
+        """Raise `AssertionError` unless the reading is what the model has now."""
         model = self._asked(space)
         expected = Reading([model.live(key, at_ms) for key in keys], model.revision, model.now_ms)
         assert reading == expected, f"{space!r} read {reading}, and should have {expected}"
@@ -98,7 +98,7 @@ class Oracle:
     def scan(
         self, space: str, prefix: bytes, after: bytes | None, limit: int, at_ms: int | None, page: Page
     ) -> None:
-        """Raises `AssertionError` unless the upward page is what the model has now."""
+        """Raise `AssertionError` unless the upward page is what the model has now."""
         model = self._asked(space)
         told, present = (page.revision, page.now_ms), (model.revision, model.now_ms)
         assert told == present, f"{space!r}: a page of {told} at {present}"
@@ -122,7 +122,7 @@ class Oracle:
         return keys
 
     def changes(self, space: str, after: int, changes: Changes) -> None:
-        """Raises `AssertionError` unless the answer is whole revisions of the model's log, none left out."""
+        """Raise `AssertionError` unless the answer is whole revisions of the model's log, none left out."""
         log = self.model(space).log
         expected = log[
             bisect_right(log, after, key=_revision) : bisect_right(log, changes.upto, key=_revision)
@@ -136,7 +136,7 @@ class Oracle:
 
 
 def _identity(batch: Batch) -> tuple[int, int]:
-    """Names a batch among those that are kept: its copies with a token have the same writes and checks."""
+    """Name a batch among those that are kept: its copies with a token have the same writes and check."""
     return id(batch.writes), id(batch.checks)
 
 

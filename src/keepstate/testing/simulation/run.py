@@ -84,7 +84,7 @@ def simulate(
     dials: Dials | None = None,
     workloads: Sequence[type[Workload]] = EVERY,
 ) -> Report:
-    """Runs a world and judges it. Meanwhile the limits of values and batches are 1/64 of what they are.
+    """Run a world and judges it. Meanwhile the limits of values and batches are 1/64 of what they are.
 
     Args:
         seed: Decides all that happens in it.
@@ -115,7 +115,7 @@ def simulate(
 
 @contextmanager
 def _no_collection() -> Generator[None]:
-    """Holds back the garbage collector: when it runs, and ends generators, is no part of a seed."""
+    """Hold back the garbage collector: when it runs, and end generators, is no part of a seed."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -127,7 +127,7 @@ def _no_collection() -> Generator[None]:
 
 @contextmanager
 def _no_warnings() -> Generator[None]:
-    """Holds back what stores say of each retry: a world is made of them, and keeps its own trace."""
+    """Hold back what stores say of each retry: a world is made of them, and keep its own trace."""
     log = logging.getLogger("keepstate.stores")
     level = log.level
     log.setLevel(logging.ERROR)
@@ -139,7 +139,7 @@ def _no_warnings() -> Generator[None]:
 
 @contextmanager
 def _small_limits() -> Generator[None]:
-    """Makes large values of middling ones, so that many are written, read and collected."""
+    """Make large values of middling ones, so that many are written, read and collected."""
     with ExitStack() as small:
         for name in ("VALUE_BYTES", "BATCH_BYTES", "READ_BYTES", "PAGE_BYTES"):
             scaled = getattr(limits, name) // _LIMITS_SCALED_BY
@@ -187,7 +187,7 @@ async def _act(world: World, actor: Actor, workloads: Sequence[Workload]) -> Non
 async def _ended(
     tasks: Sequence[asyncio.Task[None]], within_s: float, *, watched: Sequence[asyncio.Task[None]]
 ) -> None:
-    """Returns when the tasks have ended; raises what any of them raised, or the watched ones."""
+    """Return when the tasks have ended; raises what any of them raised, or the watched ones."""
     left = set(tasks)
     deadline_s = asyncio.get_running_loop().time() + within_s
     while left:

@@ -35,7 +35,7 @@ class Server(MemoryStore):
     # ---- batches
 
     def deliver(self, who: str, batches: Sequence[Batch]) -> list[Outcome]:
-        """Applies what has arrived."""
+        """Apply what has arrived."""
         outcomes = self._apply_now(batches)
         for batch, outcome in zip(batches, outcomes, strict=True):
             self._network.note(f"{who} {batch.space} {len(batch.writes)} writes: {outcome!r}")
@@ -45,11 +45,11 @@ class Server(MemoryStore):
         return outcomes
 
     def floors(self, batches: Sequence[Batch]) -> list[int]:
-        """Returns where the logs of the batches' spaces begin."""
+        """Return where the logs of the batches' spaces begin."""
         return [self._heap.seen(batch.space).floor for batch in batches]
 
     def _follow(self, space: str) -> None:
-        """Takes note of what has just become of a space, the store's own removals too."""
+        """Take note of what has just become of a space, the store's own removals too."""
         self.oracle.follow(space)
         timed, revision = self._timed.get(space, 0), self._heap.seen(space).revision
         for new in range(timed + 1, revision + 1):
@@ -57,13 +57,13 @@ class Server(MemoryStore):
         self._timed[space] = revision
 
     async def drop(self, space: str) -> None:
-        """Drops a space."""
+        """Drop a space."""
         await self._drop(space)
         self.oracle.drop(space)
         self._follow(space)
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
-        """Removes what has expired."""
+        """Remove what has expired."""
         removed = await self._sweep(prefix, limit)
         for space in self._heap.spaces:
             self._follow(space)
@@ -72,7 +72,7 @@ class Server(MemoryStore):
     # ---- questions
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
-        """Reads entries."""
+        """Read entries."""
         reading = await super().read(space, keys, at_ms=at_ms)
         self.oracle.read(space, keys, at_ms, reading)
         return reading
@@ -87,13 +87,13 @@ class Server(MemoryStore):
         reverse: bool = False,
         at_ms: int | None = None,
     ) -> Page:
-        """Scans upwards."""
+        """Scan upwards."""
         page = await self._scan(space, prefix, after, limit, reverse, at_ms)
         self.oracle.scan(space, prefix, after, limit, at_ms, page)
         return page
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Tells of changes."""
+        """Tell of changes."""
         changes = await self._changes(space, after, limit)
         self.oracle.changes(space, after, changes)
         return changes
@@ -101,14 +101,14 @@ class Server(MemoryStore):
     # ---- hints
 
     def tell_of_changes(self, listener: Callable[[str], None]) -> None:
-        """Lets a line hear the name of each space that changes."""
+        """Let a line hear the name of each space that changes."""
         self._listening[listener] = None
 
     def tell_no_more(self, listener: Callable[[str], None]) -> None:
-        """Lets it hear no more."""
+        """Let it hear no more."""
         self._listening.pop(listener, None)
 
     def hear(self, space: str) -> None:
-        """Tells all lines."""
+        """Tell all lines."""
         for listener in list(self._listening):
             listener(space)

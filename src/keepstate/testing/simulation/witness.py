@@ -76,19 +76,19 @@ class Witness:
         return history
 
     def forget(self, space: str) -> None:
-        """Asks for no order of a space that is dropped: its log goes."""
+        """Ask for no order of a space that is dropped: its log goes."""
         self._dropped.add(space)
 
     # ---- questions
 
     def asked(self, space: str) -> Asked:
-        """Takes note of a question."""
+        """Take note of a question."""
         return Asked(self._now(), self._told.get(space, 0))
 
     def told(
         self, space: str, asked: Asked, keys: Sequence[bytes], reading: Reading, at_ms: int | None
     ) -> None:
-        """Takes note of what a read was answered."""
+        """Take note of what a read was answered."""
         self._hear(space, reading.revision, asked.at_least)
         found = {key: _saw(entry) for key, entry in zip(keys, reading.entries, strict=True)}
         self._look(space, asked, reading.revision, reading.now_ms, found, None, at_ms)
@@ -102,7 +102,7 @@ class Witness:
         page: Page,
         at_ms: int | None,
     ) -> None:
-        """Takes note of what an upward scan was answered."""
+        """Take note of what an upward scan was answered."""
         self._hear(space, page.revision, asked.at_least)
         low = prefix if after is None else after + b"\0"
         span = Span(low, successor(prefix) if page.next is None else page.next + b"\0")
@@ -131,7 +131,7 @@ class Witness:
     # ---- batches
 
     def sent(self, batches: Sequence[Batch]) -> list[Asked]:
-        """Takes note of batches that are about to be sent."""
+        """Take note of batches that are about to be sent."""
         asked = [Asked(self._now(), self._told.get(batch.space, 0), batch) for batch in batches]
         for one, batch in zip(asked, batches, strict=True):
             if batch.token is None:  # with one of its caller's it only asks what became of another
@@ -141,7 +141,7 @@ class Witness:
         return asked
 
     def answered(self, asked: Sequence[Asked], outcomes: Sequence[Outcome]) -> None:
-        """Takes note of what the caller of `apply` was answered."""
+        """Take note of what the caller of `apply` was answered."""
         for one, outcome in zip(asked, outcomes, strict=True):
             batch = one.batch
             assert batch is not None
@@ -175,7 +175,7 @@ class Witness:
     # ---- the end
 
     async def judge(self, store: Store) -> None:
-        """Raises `AssertionError` if no order explains what was told, or a refusal was none."""
+        """Raise `AssertionError` if no order explains what was told, or a refusal was none."""
         for batch, outcome in self._refused:
             if (applied := self._oracle.applied_at(batch)) is not None:
                 raise AssertionError(f"{batch} is at {applied}, and its caller was told {outcome}")
@@ -188,7 +188,7 @@ class Witness:
         assert not self.findings.found, str(self.findings)
 
     def _settle(self, asked: Asked) -> None:
-        """Gives a batch whose end nobody heard the answer that it would have had."""
+        """Give a batch whose end nobody heard the answer that it would have had."""
         if asked.attempt is None or asked.batch is None or asked.attempt.ended_ns < FOREVER:
             return
         if (applied := self._oracle.applied_at(asked.batch)) is not None:

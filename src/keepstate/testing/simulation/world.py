@@ -10,8 +10,8 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from keepstate._clock import Clock
-from keepstate.engine.keepstate import Keepstate
-from keepstate.engine.space import Space
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.engine.space.space import Space
 from keepstate.errors import (
     AttemptsExhaustedError,
     ConflictError,
@@ -139,14 +139,14 @@ class World:
         return Process(name, store, ks, wall)
 
     def name(self, kind: str) -> str:
-        """Returns a name that nothing else in the world has."""
+        """Return a name that nothing else in the world has."""
         self._numbers += 1
         return f"{kind}{self._numbers}"
 
     # ---- steps
 
     def begin_step(self) -> bool:
-        """Counts a step, and says whether there was one left."""
+        """Count a step, and return whether there was one left."""
         if self.network.violations:
             raise self.network.violations[0]
         if self.taken >= self.steps:
@@ -155,7 +155,7 @@ class World:
         return True
 
     async def think(self) -> None:
-        """Lets some time pass between two steps, sometimes a long one."""
+        """Let some time pass between two steps, sometimes a long one."""
         if self.network.happens(self.dials.paused):
             await asyncio.sleep(self.random.random() * self.dials.longest_pause_s)
         else:
@@ -170,7 +170,7 @@ class World:
         walls[place].jump(ms)
 
     async def fate(self, actor: Actor, work: Callable[[], Awaitable[T]], what: str) -> tuple[Fate, T | None]:
-        """Does an operation, sometimes only half, and finds out what became of it."""
+        """Do an operation, sometimes only half, and finds out what became of it."""
         self.operations += 1
         fate, answer = await self._fate(actor, work)
         self.network.note(f"{actor.name} {what}: {fate.value}")
@@ -190,7 +190,7 @@ class World:
             return Fate.REFUSED, None
 
     async def _settled(self, actor: Actor, error: OutcomeUnknownError) -> Fate:
-        """Asks what became of a batch, as a caller in doubt should."""
+        """Ask what became of a batch, as a caller in doubt should."""
         if error.token is None:
             return Fate.UNKNOWN
         for _ in range(_SETTLED_IN):
@@ -203,7 +203,7 @@ class World:
         return Fate.UNKNOWN
 
     async def looked(self, actor: Actor, work: Callable[[], Awaitable[Any]], what: str) -> Any:
-        """Does an operation that changes nothing, and returns None where the store was away."""
+        """Do an operation that changes nothing, and return None where the store was away."""
         self.operations += 1
         try:
             answer = await work()
@@ -215,12 +215,12 @@ class World:
     # ---- the end
 
     async def open(self) -> None:
-        """Opens the store, and every process's handle on it."""
+        """Open the store, and every process's handle on it."""
         for store in (self.server, *(process.store for process in self.processes)):
             await store.open()
 
     async def close(self, within_s: float) -> list[str]:
-        """Closes them, and returns which could not be closed in time."""
+        """Close them, and return which could not be closed in time."""
         stuck: list[str] = []
         for store in (*(process.store for process in self.processes), self.server):
             try:
@@ -230,7 +230,7 @@ class World:
         return stuck
 
     async def heal(self) -> None:
-        """Ends all trouble, and returns when what was under way has arrived.
+        """End all trouble, and return when what was under way has arrived.
 
         A space's time stands still while its store's clock is behind it, so that clock is set right too.
         """

@@ -50,11 +50,11 @@ class Clocked(Stage):
 
     @pytest.fixture(autouse=True)
     def turnable_clock(self) -> None:
-        """Gives the test a clock of its own."""
+        """Give the test a clock of its own."""
         self.clock = ManualClock()
 
     async def pass_time(self, ms: int) -> None:
-        """Turns the clock."""
+        """Turn the clock."""
         self.clock.advance(ms)
 
     async def test_an_entry_expires_in_the_millisecond_that_it_says(
@@ -103,7 +103,7 @@ class Persists(Stage):
     """A handle that is opened later finds all that an earlier one left."""
 
     async def reopened(self, store: StoreBase, tmp_path: Path) -> StoreBase:
-        """Closes the handle and returns a new one."""
+        """Close the handle and return a new one."""
         await store.close()
         return await self.make_store(tmp_path).open()
 
@@ -297,11 +297,11 @@ class SharedAcrossProcesses(Shared):
     """Several processes on one store, which each opens by its URL."""
 
     def store_url(self, store: StoreBase) -> str:
-        """Returns the URL by which another process opens the store, where `store.url` is not enough."""
+        """Return the URL by which another process opens the store, where `store.url` is not enough."""
         return store.url
 
     def start_process(self, store: StoreBase, space: str, times: int) -> subprocess.Popen[str]:
-        """Starts a process that opens the store and increments the space's counter."""
+        """Start a process that opens the store and increments the space's counter."""
         worker = "keepstate.testing.store_contract.incrementer"
         command = [sys.executable, "-m", worker, self.store_url(store), space, str(times)]
         return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
@@ -345,7 +345,7 @@ class LosesReplies(Stage):
     """A store whose answers can get lost on their way: no batch is lost, none is applied twice."""
 
     def lose(self, store: StoreBase, *, requests: int = 0, replies: int = 0) -> None:
-        """Makes the store's next requests vanish before it sees them, then replies after it applied them."""
+        """Make the store's next requests vanish before it sees them, then replies after it applied them."""
         raise NotImplementedError(f"{type(self).__name__} does not say how its store loses replies")
 
     @pytest.mark.parametrize("replies", [1, 2])

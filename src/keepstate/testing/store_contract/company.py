@@ -24,7 +24,7 @@ A = b"\x01a"
 
 
 async def increment(store: StoreBase, space: str, times: int) -> int:
-    """Adds one to the counter so often, each time on what it read, and returns how often it was refused."""
+    """Add one to the counter so often, each time on what it read, and return how often it was refused."""
     refusals = 0
     while times:
         entry = await entry_of(store, space, COUNTER)

@@ -26,7 +26,7 @@ A = b"\x01a"
 
 
 def every_call(store: StoreBase, space: str) -> list[Coroutine[Any, Any, object]]:
-    """Returns one call of each method."""
+    """Return one call of each method."""
     return [
         store.apply([Batch(space, [Put(A, b"")])]),
         store.apply([]),
@@ -41,7 +41,7 @@ def every_call(store: StoreBase, space: str) -> list[Coroutine[Any, Any, object]
 
 
 async def errors_of(calls: list[Coroutine[Any, Any, object]]) -> list[str]:
-    """Returns the error's name for each call that raised, and what came back for the others."""
+    """Return the error's name for each call that raised, and what came back for the others."""
     names: list[str] = []
     for call in calls:
         try:

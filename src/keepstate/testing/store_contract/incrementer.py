@@ -6,12 +6,13 @@ import sys
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
-from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.opening import store_class
+from keepstate.stores.urls import StoreUrl
 from keepstate.testing.store_contract.company import increment
 
 
 def main(url: str, space: str, times: str) -> None:
-    """Opens the store and increments the space's counter so often."""
+    """Open the store and increments the space's counter so often."""
     place = StoreUrl.parse(url)
     store = finish(store_class(place.scheme).from_url(place, runner=ThreadRunner()).open())
     finish(increment(store, space, int(times)))

@@ -12,7 +12,7 @@ import pytest
 from keepstate._clock import Clock
 from keepstate.errors import ClockError
 from keepstate.stores.base import StoreBase
-from keepstate.stores.leaps import LEAP_MS
+from keepstate.stores.clock_leaps import LEAP_MS
 from keepstate.stores.protocol import ABSENT, Applied, Batch, Check, Conflict, Leap, Put
 from keepstate.testing.clocks import ManualClock
 from keepstate.testing.store_contract.stage import (
@@ -30,7 +30,7 @@ _YEAR_MS = 365 * 86_400_000
 
 
 def warnings_in(caplog: pytest.LogCaptureFixture, space: str) -> int:
-    """Returns how many warnings say that the space is ahead of both clocks."""
+    """Return how many warnings say that the space is ahead of both clocks."""
     return sum(
         record.levelno == logging.WARNING and "both clocks" in record.message and space in record.message
         for record in caplog.records
@@ -221,11 +221,11 @@ class ConfirmsServersClock(Stage):
     """A store on a server, by whose clock no space leaps that the client's own clock does not confirm."""
 
     def make_store_by(self, clock: Clock) -> StoreBase:
-        """Returns a handle whose process has this clock, not yet opened."""
+        """Return a handle whose process has this clock, not yet opened."""
         raise NotImplementedError(f"{type(self).__name__} does not say how to make its store by a clock")
 
     async def set_time(self, store: StoreBase, space: str, ms: int) -> None:
-        """Sets the stored time of a space, as a server whose clock was wrong leaves it."""
+        """Set the stored time of a space, as a server whose clock was wrong leaves it."""
         raise NotImplementedError(f"{type(self).__name__} does not say how to set a space's time")
 
     async def test_two_clocks_that_differ_let_no_space_leap(self, store: StoreBase, space: str) -> None:

@@ -19,7 +19,7 @@ SLACK = 1_000
 
 
 async def fill_log(store: StoreBase, space: str, revisions: int) -> None:
-    """Applies many small batches quickly."""
+    """Apply many small batches quickly."""
     batches = [Batch(space, [Put(b"\x01%d" % (i % 7), b"")]) for i in range(revisions)]
     for start in range(0, revisions, FLUSH_BATCHES):
         outcomes = await store.apply(batches[start : start + FLUSH_BATCHES])
@@ -27,12 +27,12 @@ async def fill_log(store: StoreBase, space: str, revisions: int) -> None:
 
 
 def told(changes: Changes) -> tuple[list[Change], int, int]:
-    """Returns what an answer tells beside nonces."""
+    """Return what an answer tells beside nonces."""
     return list(changes.items), changes.upto, changes.floor
 
 
 async def nonces(store: StoreBase, space: str, after: int, *, limit: int = 1024) -> dict[int, bytes]:
-    """Returns the nonces that one answer tells."""
+    """Return the nonces that one answer tells."""
     return dict((await store.changes(space, after, limit=limit)).nonces)
 
 

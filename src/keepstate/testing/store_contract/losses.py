@@ -9,7 +9,7 @@ import pytest
 
 from keepstate.errors import HistoryLostError
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Applied, Batch, Check, NoticesLosses, Put, TellsMarks
+from keepstate.stores.protocol import Applied, Batch, Check, DetectsLosses, Put, TellsMarks
 from keepstate.testing.store_contract.stage import (
     Stage,
     applied,
@@ -42,11 +42,11 @@ class NoticesLostFloors(Stage):
     """A store on a server, whose handles compare what they saw last with what the server has now."""
 
     async def replace_floor(self, store: StoreBase, space: str) -> None:
-        """Gives the floor of a space another nonce: the server lost that revision and made it again."""
+        """Give the floor of a space another nonce: the server lost that revision and made it again."""
         raise NotImplementedError(f"{type(self).__name__} does not say how to replace a floor")
 
     async def _lost_at_the_floor(self, store: StoreBase, space: str, tmp_path: Path) -> StoreBase:
-        """Returns a handle whose highest mark was the floor; `store` has written above it since."""
+        """Return a handle whose highest mark was the floor; `store` has written above it since."""
         second = await self.make_store(tmp_path).open()
         await applied(store, space, Put(A, b"1"))
         await store.drop(space)
@@ -68,7 +68,7 @@ class NoticesLostFloors(Stage):
             noticed = error
 
         assert isinstance(noticed, HistoryLostError)
-        assert isinstance(second, NoticesLosses)
+        assert isinstance(second, DetectsLosses)
         assert second.losses(space) == 1
         assert [entry.value for entry in await scanned(store, space, b"\x02")] == [b"3"]
         await second.close()

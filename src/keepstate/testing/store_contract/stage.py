@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 import pytest
 
 from keepstate._finish import finish
-from keepstate._runner import Colour, Runner, TaskRunner, ThreadRunner
+from keepstate._runner import Mode, Runner, TaskRunner, ThreadRunner
 from keepstate.errors import InvalidError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import (
@@ -36,7 +36,7 @@ from keepstate.stores.protocol import (
 
 T = TypeVar("T")
 
-only_async = pytest.mark.parametrize("colour", ["async"], indirect=True)
+only_async = pytest.mark.parametrize("mode", ["async"], indirect=True)
 """Marks a test of what only an event loop can do."""
 
 SHORT_MS = 30
@@ -49,7 +49,7 @@ LONG_MS = 600_000
 class Stage:
     """Opens the store, runs the tests in both colours, and puts the space away afterwards."""
 
-    colour_name: Colour
+    mode_name: Mode
     _loop: asyncio.Runner | None = None
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
@@ -61,7 +61,7 @@ class Stage:
     # ---- what a backend's test says
 
     def make_store(self, tmp_path: Path) -> StoreBase:
-        """Returns a handle of the store under test, in the colour of `self.runner()` and not yet opened.
+        """Return a handle of the store under test, in the colour of `self.runner()` and not yet opened.
 
         Called again with the same path it returns another handle on the same store.
         """
@@ -70,32 +70,32 @@ class Stage:
     # ---- what it says it with
 
     def runner(self) -> Runner:
-        """Returns a runner in the colour that the test runs in."""
-        return TaskRunner() if self.colour_name == "async" else ThreadRunner()
+        """Return a runner in the colour that the test runs in."""
+        return TaskRunner() if self.mode_name == "async" else ThreadRunner()
 
     def drive(self, work: Coroutine[Any, Any, T]) -> T:
-        """Runs a coroutine to its end in the test's colour."""
+        """Run a coroutine to its end in the test's colour."""
         return self._loop.run(work) if self._loop is not None else finish(work)
 
     @pytest.fixture(params=["async", "blocking"], autouse=True)
-    def colour(self, request: pytest.FixtureRequest) -> Iterator[Colour]:
-        """Sets the colour of the test."""
-        self.colour_name = request.param
-        if self.colour_name == "blocking":
-            yield self.colour_name
+    def mode(self, request: pytest.FixtureRequest) -> Iterator[Mode]:
+        """Set the colour of the test."""
+        self.mode_name = request.param
+        if self.mode_name == "blocking":
+            yield self.mode_name
             return
         with asyncio.Runner() as self._loop:
-            yield self.colour_name
+            yield self.mode_name
 
     @pytest.fixture
     def space(self, request: pytest.FixtureRequest) -> str:
-        """Returns the name of a space that no other test knows."""
+        """Return the name of a space that no other test knows."""
         test: pytest.Item = request.node
         return f"{test.name[:100]}/{uuid.uuid4().hex[:12]}"
 
     @pytest.fixture
-    def store(self, tmp_path: Path, space: str, colour: Colour) -> Iterator[StoreBase]:
-        """Yields the opened store, and drops the test's space in the end."""
+    def store(self, tmp_path: Path, space: str, mode: Mode) -> Iterator[StoreBase]:
+        """Yield the opened store, and drop the test's space in the end."""
         store = self.drive(self.make_store(tmp_path).open())
         yield store
         if repr(store).endswith(" open>"):
@@ -105,16 +105,16 @@ class Stage:
     # ---- time and company
 
     async def pass_time(self, ms: int) -> None:
-        """Returns when the store's clock has moved on by so much; waits where it cannot be turned."""
+        """Return when the store's clock has moved on by so much; waits where it cannot be turned."""
         pause_s = (ms + 2) / 1000
-        if self.colour_name == "async":
+        if self.mode_name == "async":
             await asyncio.sleep(pause_s)
         else:
             time.sleep(pause_s)
 
     async def together(self, *work: Coroutine[Any, Any, T]) -> list[T]:
-        """Runs all at once, as tasks or as threads, and returns their answers in order."""
-        if self.colour_name == "async":
+        """Run all at once, as tasks or as threads, and return their answers in order."""
+        if self.mode_name == "async":
             return await asyncio.gather(*work)
         with ThreadPoolExecutor(max_workers=len(work)) as threads:
             return [answer.result() for answer in [threads.submit(finish, one) for one in work]]
@@ -140,7 +140,7 @@ async def applied(
     token: bytes | None = None,
     retry_of: int | None = None,
 ) -> Applied:
-    """Applies one batch that must not be refused."""
+    """Apply one batch that must not be refused."""
     outcome = await outcome_of(store, space, *writes, checks=checks, at=at, token=token, retry_of=retry_of)
     assert type(outcome) is Applied, outcome
     return outcome
@@ -155,7 +155,7 @@ async def refused(
     token: bytes | None = None,
     retry_of: int | None = None,
 ) -> Conflict:
-    """Applies one batch that must be refused with a conflict."""
+    """Apply one batch that must be refused with a conflict."""
     outcome = await outcome_of(store, space, *writes, checks=checks, at=at, token=token, retry_of=retry_of)
     assert type(outcome) is Conflict, outcome
     return outcome
@@ -170,31 +170,31 @@ async def outcome_of(
     token: bytes | None = None,
     retry_of: int | None = None,
 ) -> Outcome:
-    """Applies one batch and returns what became of it."""
+    """Apply one batch and return what became of it."""
     [outcome] = await store.apply([Batch(space, writes, checks, at=at, token=token, retry_of=retry_of)])
     return outcome
 
 
 async def entry_of(store: Store, space: str, key: bytes) -> Entry | None:
-    """Returns one key's entry."""
+    """Return one key's entry."""
     return (await store.read(space, [key])).entries[0]
 
 
 async def value_of(store: Store, space: str, key: bytes) -> bytes | None:
-    """Returns one key's value."""
+    """Return one key's value."""
     entry = await entry_of(store, space, key)
     return None if entry is None else entry.value
 
 
 async def revision_of(store: Store, space: str) -> int:
-    """Returns the number of the last batch applied to the space."""
+    """Return the number of the last batch applied to the space."""
     return (await store.read(space, [])).revision
 
 
 async def scanned(
     store: Store, space: str, prefix: bytes, *, limit: int = 256, reverse: bool = False
 ) -> list[Entry]:
-    """Returns all entries under a prefix, page by page."""
+    """Return all entries under a prefix, page by page."""
     entries: list[Entry] = []
     after: bytes | None = None
     while True:
@@ -209,7 +209,7 @@ async def scanned(
 
 
 async def changed(store: Store, space: str, after: int = 0) -> list[Change]:
-    """Returns all changes after a revision, page by page, ordered by revision and key."""
+    """Return all changes after a revision, page by page, ordered by revision and key."""
     items: list[Change] = []
     while True:
         changes = await store.changes(space, after)
@@ -220,7 +220,7 @@ async def changed(store: Store, space: str, after: int = 0) -> list[Change]:
 
 
 async def is_invalid(work: Coroutine[Any, Any, object]) -> InvalidError:
-    """Returns the `InvalidError` that the call must raise."""
+    """Return the `InvalidError` that the call must raise."""
     with pytest.raises(InvalidError) as caught:
         await work
     assert str(caught.value), "the error does not say what is wrong"
@@ -228,6 +228,6 @@ async def is_invalid(work: Coroutine[Any, Any, object]) -> InvalidError:
 
 
 async def put_away(store: Store, *spaces: str) -> None:
-    """Drops what a test made beside its own space."""
+    """Drop what a test made beside its own space."""
     for space in spaces:
         await store.drop(space)

@@ -209,7 +209,7 @@ class BatchContract(TypedStage):
             await state.commit(wrong)
 
     async def test_a_state_that_was_not_read_says_so(self) -> None:
-        state = KeyedState("t", persistence=self.url, keys=[Visits], _colour=self.colour_name)
+        state = KeyedState("t", persistence=self.url, keys=[Visits], _mode=self.mode_name)
         self._closing.append(state)
 
         with pytest.raises(NotLoadedError):
@@ -296,7 +296,7 @@ class BatchContract(TypedStage):
     async def test_threads_in_one_space_are_apart(self) -> None:
         space = self.handle().space("shared")
         names = ["1", "10", "a/b", "a%2Fb", "%", "t ä :"]
-        states = [KeyedState(name, space=space, keys=[Visits], _colour=self.colour_name) for name in names]
+        states = [KeyedState(name, space=space, keys=[Visits], _mode=self.mode_name) for name in names]
         for number, state in enumerate(states):
             await state.commit(update(Visits, number + 1))
 
@@ -314,7 +314,7 @@ class BatchContract(TypedStage):
         ):
             arguments: dict[str, Any] = {"thread_id": "t", **options}
             with pytest.raises(InvalidError):
-                KeyedState(**arguments, space=space, _colour=self.colour_name)
+                KeyedState(**arguments, space=space, _mode=self.mode_name)
 
     # ---- transactions
 

@@ -6,7 +6,7 @@ from types import new_class
 from typing import Any
 
 from keepstate.typed.key import KeyScope, MergeStrategy, ProfileKey, StateKey
-from keepstate.typed.ready import CounterKey, ListKey, MaximumKey, RegisterKey, SetKey
+from keepstate.typed.ready_keys import CounterKey, ListKey, MaximumKey, RegisterKey, SetKey
 
 
 class Visits(CounterKey):
@@ -80,7 +80,7 @@ class Evens(StateKey[int, int]):
 
     @classmethod
     def apply(cls, value: int, update: int) -> int:
-        """Returns the sum."""
+        """Return the sum."""
         if update % 2:
             raise ValueError(f"{update} is odd")
         return value + update
@@ -93,7 +93,7 @@ class Forgetful(StateKey[int, int]):
 
     @classmethod
     def apply(cls, value: int, update: int) -> int:
-        """Returns nothing."""
+        """Return nothing."""
         return None  # type: ignore[return-value]  # pyright: ignore[reportReturnType]
 
 
@@ -113,12 +113,12 @@ class SplitName(StateKey[dict[str, str], str]):
 
     @classmethod
     def apply(cls, value: dict[str, str], update: str) -> dict[str, str]:
-        """Returns the name with another first part."""
+        """Return the name with another first part."""
         return {**value, "first": update}
 
     @classmethod
     def upgrade(cls, raw: Any, from_version: int) -> Any:
-        """Returns the text in parts."""
+        """Return the text in parts."""
         first, _, last = raw.partition(" ")
         return {"first": first, "last": last}
 
@@ -138,7 +138,7 @@ class Locale(ProfileKey[str]):
 
     @classmethod
     def default(cls) -> str:
-        """Returns English."""
+        """Return English."""
         return "en"
 
 
@@ -155,7 +155,7 @@ class Tags(ProfileKey[list[str]]):
 
 
 def many(count: int, scope: KeyScope = KeyScope.THREAD) -> list[Any]:
-    """Returns so many counters, of the thread or of a run."""
+    """Return so many counters, of the thread or of a run."""
 
     def named(number: int) -> Any:
         members = {"KEY": f"key {number}", "SCOPE": scope}

@@ -23,36 +23,36 @@ from keepstate.typed.batch import MutationBatch
 from keepstate.typed.key import KeyScope
 from keepstate.typed.options import StateKeyOptions
 from keepstate.typed.persisted import PersistedState
-from keepstate.typed.ready import RegisterKey
+from keepstate.typed.ready_keys import RegisterKey
 from keepstate.typed.registry import Keys, PluginRegistrar
 from keepstate.typed.state import KeyedState
 
 
-class Diary:
+class BranchEventLog:
     """Brings a list."""
 
     name = "diary"
     options: StateKeyOptions | None = None
 
     def register(self, registrar: PluginRegistrar) -> None:
-        """Registers the list."""
+        """Register the list."""
         registrar.register_key(Notes, self.options)
 
 
-class Journal(Diary):
+class Journal(BranchEventLog):
     """Brings the same list."""
 
     name = "journal"
 
 
-class Keeping(Diary):
+class Keeping(BranchEventLog):
     """Brings the list, and leaves what is in it."""
 
     options = StateKeyOptions(retain_on_uninstall=True)
 
 
 def register_key_of(kind: Any) -> Any:
-    """Returns a key; every one has the same name."""
+    """Return a key; every one has the same name."""
 
     class Held(RegisterKey[kind]):
         """A value of this kind."""
@@ -68,7 +68,7 @@ class PluginContract(TypedStage):
     async def test_a_plugin_is_any_object_that_registers(self) -> None:
         state = await self.state(keys=())
 
-        await state.install_plugin(Diary())
+        await state.install_plugin(BranchEventLog())
         await state.commit(update(Notes, ["a"]))
 
         assert state.read(Notes) == ["a"]
@@ -94,8 +94,8 @@ class PluginContract(TypedStage):
 
         async def fail() -> None:
             async with space.transaction() as tx:
-                states.append(await self.state(space=tx, keys=(), plugins=[Diary()]))
-                await states[0].uninstall_plugin(Diary())
+                states.append(await self.state(space=tx, keys=(), plugins=[BranchEventLog()]))
+                await states[0].uninstall_plugin(BranchEventLog())
                 await states[0].install_plugin(Keys([Plan], "plans"))
                 assert states[0].read(Notes) is None
                 raise ZeroDivisionError
@@ -126,15 +126,15 @@ class PluginContract(TypedStage):
         state = await self.state(keys=())
         assert state.read(Notes) is None
 
-        await state.install_plugin(Diary())
+        await state.install_plugin(BranchEventLog())
 
         assert state.read(Notes) == ["a"]
 
     async def test_uninstalling_removes_the_values_of_its_keys_here_and_in_the_store(self) -> None:
-        state = await self.state(keys=[Visits], plugins=[Diary()])
+        state = await self.state(keys=[Visits], plugins=[BranchEventLog()])
         await state.commit(update(Notes, ["a"]).update(Visits, 1))
 
-        await state.uninstall_plugin(Diary)
+        await state.uninstall_plugin(BranchEventLog)
 
         assert (state.read(Notes), state.read(Visits)) == (None, 1)
         with pytest.raises(StateError, match="not registered"):
@@ -217,7 +217,7 @@ class PluginContract(TypedStage):
         assert without.export_persisted() == whole.export_persisted()
 
     async def test_two_plugins_with_one_key_are_refused_and_both_named(self) -> None:
-        state = await self.state(keys=[], plugins=[Diary()])
+        state = await self.state(keys=[], plugins=[BranchEventLog()])
 
         with pytest.raises(StateError, match=r"diary.*journal") as refused:
             await state.install_plugin(Journal())
@@ -232,7 +232,7 @@ class PluginContract(TypedStage):
                 registrar.register_key(Plan)
                 registrar.register_key(Notes)
 
-        state = await self.state(keys=[], plugins=[Diary()])
+        state = await self.state(keys=[], plugins=[BranchEventLog()])
 
         with pytest.raises(StateError):
             await state.install_plugin(Both())
@@ -241,10 +241,10 @@ class PluginContract(TypedStage):
             await state.commit(update(Plan, "a"))
 
     async def test_a_plugin_is_installed_once(self) -> None:
-        state = await self.state(keys=[], plugins=[Diary()])
+        state = await self.state(keys=[], plugins=[BranchEventLog()])
 
         with pytest.raises(StateError, match="installed already"):
-            await state.install_plugin(Diary())
+            await state.install_plugin(BranchEventLog())
 
     async def test_one_key_with_other_options_is_refused_and_with_the_same_taken(self) -> None:
         class Twice:

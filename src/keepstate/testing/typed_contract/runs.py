@@ -17,18 +17,18 @@ from keepstate.typed.tools import ToolCallContext, ToolOutput
 
 
 def adds(ctx: ToolCallContext) -> MutationBatch:
-    """Counts."""
+    """Count."""
     return update(Visits, 1)
 
 
 def plans(ctx: ToolCallContext) -> ToolOutput:
-    """Adds to the plan what it saw of it."""
+    """Add to the plan what it saw of it."""
     seen = ctx.snapshot.get(Plan) or ""
     return ToolOutput(seen, update(Plan, seen + "p"), [f"saw {seen!r}"])
 
 
 def plots(ctx: ToolCallContext) -> MutationBatch:
-    """Does the same."""
+    """Do the same."""
     return update(Plan, (ctx.snapshot.get(Plan) or "") + "q")
 
 
@@ -36,7 +36,7 @@ class AgentRunContract(RunsInTurnContract):
     """`AgentRun`."""
 
     async def begun(self, run_id: str = "r1", **options: Any) -> AgentRun:
-        """Returns a run of thread `t` that has begun."""
+        """Return a run of thread `t` that has begun."""
         run = self.run(**options)
         await run.start_run("t", run_id)
         return run
@@ -160,7 +160,7 @@ class AgentRunContract(RunsInTurnContract):
 
         def scores(ctx: ToolCallContext) -> Any:
             work = ctx.profile.update(Score, "alice", lambda score: score + 1)
-            return finish(work) if self.colour_name == "blocking" else work
+            return finish(work) if self.mode_name == "blocking" else work
 
         step = await run.step(scores, scores)
 

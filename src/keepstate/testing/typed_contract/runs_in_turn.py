@@ -153,7 +153,7 @@ class RunsInTurnContract(TypedStage):
             if event.new_revision > 2:
                 return None
             work = run.commit(update(Notes, ["n"]), messages=["inner"])
-            return finish(work) if self.colour_name == "blocking" else work
+            return finish(work) if self.mode_name == "blocking" else work
 
         run.add_hook(follows)
         await run.commit(update(Visits, 1), messages=["outer"])

@@ -10,8 +10,8 @@ from typing import Any, TypeVar
 import pytest
 
 from keepstate._finish import finish
-from keepstate._runner import Colour
-from keepstate.engine.keepstate import Keepstate
+from keepstate._runner import Mode
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.opening import source_of
 from keepstate.testing.store_contract.stage import Stage
 from keepstate.testing.typed_contract.keys import KEYS
@@ -33,54 +33,54 @@ class TypedStage(Stage):
     # ---- what a backend's test says
 
     def make_url(self, tmp_path: Path) -> str:
-        """Returns the URL of a store in which there is nothing yet; asked once a test."""
+        """Return the URL of a store in which there is nothing yet; asked once a test."""
         raise NotImplementedError(f"{type(self).__name__} does not say where state is to be kept")
 
     # ---- what the contract says it with
 
     @property
     def url(self) -> str:
-        """Returns the URL of the place."""
+        """The URL of the place."""
         if self._url is None:
             self._url = self.make_url(self._folder)
         return self._url
 
     @pytest.fixture(autouse=True)
-    def place(self, tmp_path: Path, colour: Colour) -> Iterator[None]:
-        """Closes in the end what was made in the place."""
+    def place(self, tmp_path: Path, mode: Mode) -> Iterator[None]:
+        """Close in the end what was made in the place."""
         self._folder, self._closing = tmp_path, []
         yield
         for made in reversed(self._closing):
             self.drive(made.close())
 
     def handle(self) -> Keepstate:
-        """Returns a handle on the place's store."""
-        handle = Keepstate(source_of(self.url, self.colour_name))
+        """Return a handle on the place's store."""
+        handle = Keepstate(source_of(self.url, self.mode_name))
         self._closing.append(handle)
         return handle
 
     async def state(self, *, keys: Iterable[AnyKey] = KEYS, **options: Any) -> KeyedState:
-        """Returns the state of thread `t`, read; called again, another one that sees the same."""
-        state = KeyedState("t", keys=keys, **self._where(options), **options, _colour=self.colour_name)
+        """Return the state of thread `t`, read; called again, another one that sees the same."""
+        state = KeyedState("t", keys=keys, **self._where(options), **options, _mode=self.mode_name)
         self._closing.append(state)
         await state.refresh()
         return state
 
     def run(self, **options: Any) -> AgentRun:
-        """Returns what does runs in the place; called again, as another process would have it."""
+        """Return what does runs in the place; called again, as another process would have it."""
         arguments: dict[str, Any] = {"keys": KEYS, **self._where(options), **options}
-        run = AgentRun(**arguments, _colour=self.colour_name)
+        run = AgentRun(**arguments, _mode=self.mode_name)
         self._closing.append(run)
         return run
 
     def profiles(self, **options: Any) -> ProfileAccess:
-        """Returns access to the place's profiles."""
-        access = ProfileAccess(**self._where(options), **options, _colour=self.colour_name)
+        """Return access to the place's profiles."""
+        access = ProfileAccess(**self._where(options), **options, _mode=self.mode_name)
         self._closing.append(access)
         return access
 
     def do_inside(self, work: Coroutine[Any, Any, T]) -> T:
-        """Returns what a piece of work returns that is done by a tool: such a function is beside the loop."""
+        """Return what a piece of work returns that is done by a tool: such a function is beside the loop."""
         if self._loop is None:
             return finish(work)
         return asyncio.run_coroutine_threadsafe(work, self._loop.get_loop()).result(30)
@@ -90,5 +90,5 @@ class TypedStage(Stage):
 
 
 def update(key: Any, change: Any) -> MutationBatch:
-    """Returns a batch of one update, of no base."""
+    """Return a batch of one update, of no base."""
     return MutationBatch().update(key, change)

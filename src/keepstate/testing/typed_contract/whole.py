@@ -23,7 +23,7 @@ from keepstate.testing.typed_contract.keys import (
 from keepstate.testing.typed_contract.stage import TypedStage, update
 from keepstate.typed.key import KeyScope
 from keepstate.typed.persisted import PersistedState
-from keepstate.typed.ready import RegisterKey
+from keepstate.typed.ready_keys import RegisterKey
 
 
 class WholeStateContract(TypedStage):

@@ -32,7 +32,7 @@ KEY = bytes(range(32))
 
 
 def encrypted(store: StoreBase) -> Any:
-    """Returns it as the contract's own type, of which it has all that the contract asks for."""
+    """Return it as the contract's own type, of which it has all that the contract asks for."""
     return EncryptedStore(store, KeyRing(KEY))
 
 

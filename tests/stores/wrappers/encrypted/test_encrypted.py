@@ -17,6 +17,7 @@ from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.sqlite import SqliteStore
+from keepstate.sync import of
 
 SECRET = "the launch code is 0000"
 
@@ -75,7 +76,7 @@ def test_an_async_handle_s_blocking_twin_reads_the_same(tmp_path: Path) -> None:
         url = f"sqlite:///{tmp_path}/s.db"
         async with keepstate.open(url, encryption=KeyRing(KeyRing.new_key())) as ks:
             await ks.space("s").documents.put("plan", SECRET)
-            return await asyncio.to_thread(ks.sync.space("s").documents.get, "plan")
+            return await asyncio.to_thread(of(ks).space("s").documents.get, "plan")
 
     assert asyncio.run(main()) == SECRET
 
@@ -89,7 +90,7 @@ def test_a_passed_encrypted_store_has_a_blocking_twin(tmp_path: Path) -> None:
         store = await EncryptedStore(plain, KeyRing(KeyRing.new_key())).open()
         async with keepstate.open(store) as ks:
             await ks.space("s").documents.put("plan", SECRET)
-            found = await asyncio.to_thread(ks.sync.space("s").documents.get, "plan")
+            found = await asyncio.to_thread(of(ks).space("s").documents.get, "plan")
         await source.close()
         return found
 

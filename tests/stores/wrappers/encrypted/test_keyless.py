@@ -20,6 +20,7 @@ from keepstate.cli.commands import run
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import ENCRYPTION_SPACE, Applied, Batch, Check, Delete, Put
 from keepstate.stores.wrappers.keyless import RECORD, KeylessStore, refused_if_encrypted
+from keepstate.sync import of
 
 RING = KeyRing(bytes(range(32)))
 WRITES: dict[str, Callable[[Any], Any]] = {
@@ -74,7 +75,7 @@ def test_no_kind_of_write_gets_in_from_an_event_loop(url: str) -> None:
                 with pytest.raises(InvalidError, match="is encrypted"):
                     await write(keyless.space("s"))
             with pytest.raises(InvalidError, match="is encrypted"):
-                await asyncio.to_thread(keyless.sync.space("s").documents.put, "plan", 1)
+                await asyncio.to_thread(of(keyless).space("s").documents.put, "plan", 1)
             await keyless.close()
             return await ks.space("s").documents.get("plan")
 

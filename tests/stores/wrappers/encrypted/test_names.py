@@ -13,7 +13,7 @@ from keepstate import EncryptedStore, KeyRing, parameters_hash, sync
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.managers.parameters import sameness
-from keepstate.managers.team_records import TaskQueueState, TeamState
+from keepstate.managers.teams.records import TaskQueueState, TeamState
 from keepstate.stores.base import StoreBase
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.wrappers.wrapper import StoreWrapper
@@ -31,7 +31,7 @@ Use = Callable[[sync.Keepstate, Keys], list[bytes]]
 
 @contextmanager
 def opened(is_encrypted: bool) -> Iterator[tuple[sync.Keepstate, Keys]]:
-    """Yields a handle, and a function that returns all keys as the innermost store has them."""
+    """Yield a handle, and a function that returns all keys as the innermost store has them."""
     plain = finish(MemoryStore(runner=ThreadRunner()).open())
     store: StoreBase | StoreWrapper = plain
     if is_encrypted:
@@ -97,7 +97,7 @@ def history_object(ks: sync.Keepstate, keys: Keys) -> list[bytes]:
 
 
 def stored_part(pin: str) -> bytes:
-    """Returns the first part of a large document: what the codec puts before bytes of that length."""
+    """Return the first part of a large document: what the codec puts before bytes of that length."""
     return codec.encode(pin.encode() + LARGE)[: 1 << 20]
 
 

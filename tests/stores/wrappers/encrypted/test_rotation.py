@@ -10,7 +10,7 @@ import pytest
 import keepstate
 from keepstate import CorruptError, EncryptedStore, KeyRing, sync
 from keepstate._finish import finish
-from keepstate.engine.keepstate import Keepstate
+from keepstate.engine.space.keepstate import Keepstate
 from keepstate.opening import source_of
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Put

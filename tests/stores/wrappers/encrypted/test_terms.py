@@ -12,7 +12,7 @@ import pytest
 
 from keepstate import ConflictError, CorruptError, EncryptedStore, KeyRing, LeaseLostError, sync
 from keepstate._finish import finish
-from keepstate.engine import layout
+from keepstate.engine.kernel import layout
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Batch, Check, Entry, Put
 from keepstate.stores.redis.encoding import place
@@ -45,7 +45,7 @@ return string.format('%d %d %d', version, created, expires)
 
 
 def in_sqlite(path: Path, key: bytes, change: Callable[[Row], Row]) -> None:
-    """Rewrites a row of space `s` as a process that can write to the file may do: all checksums are right."""
+    """Rewrite a row of space `s` as a process that can write to the file may do: all checksums are right."""
     with closing(apsw.Connection(str(path), vfs=pages.file_system())) as connection:
         found: Any = connection.execute(
             "SELECT entries.id, value, version, created, expires_at_ms FROM entries "
@@ -62,7 +62,7 @@ def in_sqlite(path: Path, key: bytes, change: Callable[[Row], Row]) -> None:
 
 
 def in_redis(server: Redis, key: bytes, change: Callable[[Row], Row]) -> None:
-    """Rewrites a field of space `s` in the server."""
+    """Rewrite a field of space `s` in the server."""
     command = "EVAL", _REWRITE, "1", place("keepstate", "s").keys[0].decode(), key.hex()
     version, created, expires_at_ms = map(int, str(server.command(*command, "")).split())
     changed = change((version, created, expires_at_ms or None))
@@ -71,7 +71,7 @@ def in_redis(server: Redis, key: bytes, change: Callable[[Row], Row]) -> None:
 
 @pytest.fixture(params=["sqlite", "redis"])
 def store_of(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Rewrite]:
-    """Returns a URL, and what rewrites rows of its space `s` behind the back of keepstate."""
+    """Return a URL, and what rewrites rows of its space `s` behind the back of keepstate."""
     if request.param == "sqlite":
         path = tmp_path / "s.db"
         return f"sqlite:///{path}", lambda key, change: in_sqlite(path, key, change)

@@ -32,7 +32,7 @@ from keepstate.testing.store_contract import (
 
 
 def as_base(store: Any) -> StoreBase:
-    """Returns it as the contract's own type, of which it has all that the contract asks for."""
+    """Return it as the contract's own type, of which it has all that the contract asks for."""
     made: StoreBase = store
     return made
 

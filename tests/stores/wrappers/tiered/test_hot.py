@@ -163,7 +163,7 @@ def test_what_others_write_is_read_when_the_time_is_over(
     assert finish(values(lazy, A)) == [b"2"]
 
 
-def test_own_writes_are_read_at_once_in_both_colours(lazy: TieredStore) -> None:
+def test_own_writes_are_read_at_once_in_both_modes(lazy: TieredStore) -> None:
     twin = finish(lazy.twin(ThreadRunner()).open())
     for i in range(4):
         writer, reader = (lazy, twin) if i % 2 else (twin, lazy)

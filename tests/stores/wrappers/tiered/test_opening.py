@@ -10,8 +10,10 @@ import pytest
 import keepstate
 from keepstate import InvalidError, KeyRing, TieredStore, sync
 from keepstate._runner import ThreadRunner
+from keepstate.opening import store_class
 from keepstate.stores.memory import MemoryStore
-from keepstate.stores.urls import StoreUrl, store_class
+from keepstate.stores.urls import StoreUrl
+from keepstate.sync import of
 
 
 def test_a_url_puts_memory_in_front_of_any_store(tmp_path: Path) -> None:
@@ -51,7 +53,7 @@ def test_a_store_that_is_not_open_is_opened_and_closed_with_its_handle(tmp_path:
     async def work() -> None:
         async with keepstate.open(store) as ks:
             await ks.space("run/1").documents.put("plan", 1)
-            assert ks.sync.space("run/1").documents.get("plan") == 1
+            assert of(ks).space("run/1").documents.get("plan") == 1
             assert store.is_open
 
     asyncio.run(work())
@@ -59,7 +61,7 @@ def test_a_store_that_is_not_open_is_opened_and_closed_with_its_handle(tmp_path:
     assert not store.is_open
 
 
-def test_a_store_that_is_not_open_takes_the_colour_of_its_handle(tmp_path: Path) -> None:
+def test_a_store_that_is_not_open_takes_the_mode_of_its_handle(tmp_path: Path) -> None:
     with sync.open(TieredStore(cold=f"sqlite:///{tmp_path}/agents.db")) as ks:
         ks.space("run/1").documents.put("plan", 1)
 

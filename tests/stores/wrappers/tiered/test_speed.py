@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timed
 
 
 def fastest(call: Callable[[], object]) -> float:
-    """Returns the time of the fastest of many calls: what others do on the machine only adds to it."""
+    """Return the time of the fastest of many calls: what others do on the machine only adds to it."""
     spent: list[float] = []
     for _ in range(500):
         begun = time.perf_counter()
@@ -31,7 +31,7 @@ def fastest(call: Callable[[], object]) -> float:
 def test_what_is_remembered_is_read_many_times_faster_than_from_postgresql(postgres_url: str) -> None:
     """Five times wherever the server runs; `make bench` tells how often with caller and server held apart."""
     cold = opened(postgres_url)
-    hot = finish(TieredStore(cold=postgres_url, max_staleness_s=3600, colour="blocking").open())
+    hot = finish(TieredStore(cold=postgres_url, max_staleness_s=3600, mode="blocking").open())
     finish(put(cold, KEY, b"x" * 500))
 
     def read(store: Store) -> Callable[[], object]:
@@ -44,7 +44,7 @@ def test_what_is_remembered_is_read_many_times_faster_than_from_postgresql(postg
 
 def test_a_verified_read_of_what_is_large_is_faster_than_its_travel(postgres_url: str) -> None:
     cold = opened(postgres_url)
-    verified = finish(TieredStore(cold=postgres_url, colour="blocking").open())
+    verified = finish(TieredStore(cold=postgres_url, mode="blocking").open())
     finish(put(cold, KEY, bytes(1_000_000)))
     finish(values(verified, KEY))
 

@@ -64,7 +64,7 @@ def crew(postgres_url: str, cache: Valkey) -> Iterator[Crew]:
 
 
 def warm_up(crew: Crew) -> TieredStore:
-    """Returns a handle that has written and read two keys."""
+    """Return a handle that has written and read two keys."""
     store, _ = crew.open()
     finish(put(store, A, b"1"))
     finish(put(store, B, b"1"))
@@ -199,7 +199,7 @@ def test_a_cold_store_that_is_encrypted_takes_no_cache(postgres_url: str, cache:
 
 
 def spoil(cache: Valkey) -> None:
-    """Turns one bit in every value that the cache holds."""
+    """Turn one bit in every value that the cache holds."""
     store = finish(RedisStore(StoreUrl.parse(cache.url), runner=ThreadRunner()).open())
     spoilt = 0
     for shard in range(SHARDS):

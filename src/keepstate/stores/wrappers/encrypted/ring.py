@@ -32,7 +32,7 @@ class KeyRing:
 
     @classmethod
     def new_key(cls) -> bytes:
-        """Returns a new random key; keep it where the store is not kept."""
+        """Return a new random key; keep it where the store is not kept."""
         return SYSTEM_CLOCK.random_bytes(KEY_BYTES)
 
     def __repr__(self) -> str:
@@ -47,18 +47,18 @@ class KeyRing:
         return wanted in self._keys
 
     def derived(self, wanted: bytes, salt: bytes, purpose: bytes) -> bytes:
-        """Returns a key made of the ring's key of this id, another one for each salt and purpose."""
+        """Return a key made of the ring's key of this id, another one for each salt and purpose."""
         return derived(self._keys[wanted], salt, purpose)
 
 
 def derived(key: bytes, salt: bytes, purpose: bytes) -> bytes:
-    """Returns 32 bytes by HKDF with SHA-256 (RFC 5869)."""
+    """Return 32 bytes by HKDF with SHA-256 (RFC 5869)."""
     extracted = hmac.digest(salt, key, "sha256")
     return hmac.digest(extracted, purpose + b"\x01", "sha256")
 
 
 def key_id(key: bytes) -> bytes:
-    """Returns what names a key in sealed bytes."""
+    """Return what names a key in sealed bytes."""
     return sha256(b"keepstate key id\x00" + key).digest()[:KEY_ID_BYTES]
 
 

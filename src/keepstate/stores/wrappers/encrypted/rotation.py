@@ -30,7 +30,7 @@ class Rotation:
         self._store, self._newest = store, keys.newest_id
 
     async def seal_again(self, space: str, sealer: Sealer) -> int:
-        """Returns how many values of a space were sealed again."""
+        """Return how many values of a space were sealed again."""
         count = 0
         for section in _SECTIONS:
             after: bytes | None = None

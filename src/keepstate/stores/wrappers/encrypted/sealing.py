@@ -83,11 +83,11 @@ class Opened(NamedTuple):
     terms: Terms
 
     def version_of(self, entry: Entry) -> int:
-        """Returns the version to tell of the entry that the value was found in."""
+        """Return the version to tell of the entry that the value was found in."""
         return entry.version if self.version is None else self.version
 
     def refuse_altered(self, space: str, entry: Entry, now_ms: int) -> None:
-        """Raises `CorruptError` if the row is not as its writer can have meant it.
+        """Raise `CorruptError` if the row is not as its writer can have meant it.
 
         Args:
             space: Where.
@@ -139,7 +139,7 @@ class Sealer:
         index: int | None = None,
         version: int | None = None,
     ) -> bytes:
-        """Returns the value sealed for one place.
+        """Return the value sealed for one place.
 
         Args:
             space: Where.
@@ -158,7 +158,7 @@ class Sealer:
         return head + nonce + cipher.encrypt(nonce, value, self._bound(head, space, key, index))
 
     def open(self, space: str, key: bytes, sealed: bytes) -> Opened:
-        """Returns what was sealed for this place.
+        """Return what was sealed for this place.
 
         Raises:
             CorruptError: It was not sealed, or under no key of the ring, for another place, or has changed.
@@ -195,12 +195,12 @@ class Sealer:
 
 
 def plain_size(sealed: bytes) -> int:
-    """Returns the size of the value in sealed bytes."""
+    """Return the size of the value in sealed bytes."""
     return len(sealed) - _head_size(sealed) - _NONCE_BYTES - _TAG_BYTES
 
 
 def _head_size(sealed: bytes) -> int:
-    """Returns the size of what stands before the nonce."""
+    """Return the size of what stands before the nonce."""
     if len(sealed) < _HEAD_BYTES:
         return _HEAD_BYTES
     terms = sealed[_HEAD_BYTES - 1]
@@ -220,7 +220,7 @@ def _encoded(terms: Terms, version: int | None) -> bytes:
 
 
 def _decoded(head: bytes) -> tuple[int | None, Terms]:
-    """Returns the version of the real write, if the value was sealed again, and the terms."""
+    """Return the version of the real write, if the value was sealed again, and the terms."""
     bits, at = head[_HEAD_BYTES - 1], _HEAD_BYTES
     numbers: list[int | None] = []
     for is_there in (head[0] == _AGAIN, bits & _EXPIRES, bits & _CREATED):

@@ -84,11 +84,11 @@ class EncryptedStore(StoreWrapper):
         self._name_key = lru_cache(maxsize=_NAMES_KEPT)(self._made_name_key)
 
     def around(self, store: StoreBase | StoreWrapper) -> Self:
-        """Returns the same around another store."""
+        """Return the same around another store."""
         return type(self)(store, self._keys, clock=self._clock)
 
     async def open(self) -> Self:
-        """Opens the store, unless it is open already.
+        """Open the store, unless it is open already.
 
         Raises:
             CorruptError: No key of the ring fits the store, or it holds what is not encrypted.
@@ -106,7 +106,7 @@ class EncryptedStore(StoreWrapper):
         return self
 
     async def _record(self) -> bytes:
-        """Returns the store's id and secret, made by whoever opens it first."""
+        """Return the store's id and secret, made by whoever opens it first."""
         while (sealed := await self._stored_record()) is None:
             others = [name for name in await self._store.spaces(limit=2) if name != ENCRYPTION_SPACE]
             # A new record beside sealed values would make all of them unreadable.
@@ -136,7 +136,7 @@ class EncryptedStore(StoreWrapper):
         return self._known[0]
 
     async def rotate(self, prefix: str = "") -> int:
-        """Seals again, under the newest key, what stands under older ones; returns how many values.
+        """Seal again, under the newest key, what stands under older ones; returns how many values.
 
         Others may read and write meanwhile. It can be ended at any time: the next call goes on. Versions stay
         as they are, and no change is told of. An older key may go when this has ended and the logs, which
@@ -154,7 +154,7 @@ class EncryptedStore(StoreWrapper):
         return count + await rotation.seal_again(ENCRYPTION_SPACE, self._first)
 
     def object_name(self, space: str, content: bytes) -> bytes:
-        """Returns a name that tells the content to nobody who guesses it."""
+        """Return a name that tells the content to nobody who guesses it."""
         return hmac.digest(self._name_key(space), sha256(content).digest(), "sha256")[:DIGEST_SIZE]
 
     def _made_name_key(self, space: str) -> bytes:
@@ -165,11 +165,11 @@ class EncryptedStore(StoreWrapper):
     # ---- writing
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Seals and applies each batch."""
+        """Seal and apply each batch."""
         return await self.apply_admitted(batches, self.admit(batches))
 
     async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Seals and applies what was admitted."""
+        """Seal and apply what was admitted."""
         sealed = [self._sealed(batch) for batch in batches]
         outcomes = await self._store.apply_admitted(sealed, sizes)
         for place, outcome in enumerate(outcomes):
@@ -198,7 +198,7 @@ class EncryptedStore(StoreWrapper):
         return msgspec.structs.replace(batch, writes=writes)
 
     async def _judged_again(self, batch: Batch, size: int, conflict: Conflict) -> Outcome:
-        """Returns the outcome of a batch whose checks may name versions from before values were sealed again.
+        """Return the outcome of a batch whose checks may name versions from before values were sealed again.
 
         The store counts a value that was sealed again as written then; who read it through this wrapper knows
         the version of its real write.
@@ -224,7 +224,7 @@ class EncryptedStore(StoreWrapper):
         return outcome
 
     async def _versions(self, batch: Batch) -> dict[bytes, tuple[int, int]]:
-        """Returns the versions that are told and that the store counts, where they differ."""
+        """Return the versions that are told and that the store counts, where they differ."""
         keys = [check.key for check in batch.checks if check.version is not None]
         versions: dict[bytes, tuple[int, int]] = {}
         for start in range(0, len(keys), _SURELY_FIT):
@@ -239,7 +239,7 @@ class EncryptedStore(StoreWrapper):
     # ---- reading
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
-        """Reads and opens entries by key."""
+        """Read and open entries by key."""
         admission.admit_read(space, keys, at_ms)
         refuse_record(space)
         reading = await self._stored(space, keys, at_ms)
@@ -258,7 +258,7 @@ class EncryptedStore(StoreWrapper):
         return await self._stored_by_parts(space, keys, at_ms)
 
     async def _stored_by_parts(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
-        """Reads what passes the limit of one read only by what sealing adds, or refuses it."""
+        """Read what passes the limit of one read only by what sealing adds, or refuses it."""
         for _ in range(_ATTEMPTS):
             entries: list[Entry | None] = []
             readings: list[Reading] = []
@@ -287,7 +287,7 @@ class EncryptedStore(StoreWrapper):
         reverse: bool = False,
         at_ms: int | None = None,
     ) -> Page:
-        """Reads and opens a page of entries."""
+        """Read and open a page of entries."""
         refuse_record(space)
         page = await self._store.scan(space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms)
         now_ms = page.now_ms
@@ -309,7 +309,7 @@ class EncryptedStore(StoreWrapper):
         return Page(entries, page.next, page.revision, now_ms, page.nonce)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Reads the log and opens what it holds; what was only sealed again is no change."""
+        """Read the log and open what it holds; what was only sealed again is no change."""
         refuse_record(space)
         changes = await self._store.changes(space, after, limit=limit)
         items = [change for change in map(self._told, [space] * len(changes.items), changes.items) if change]
@@ -330,11 +330,11 @@ class EncryptedStore(StoreWrapper):
     # ---- all spaces
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
-        """Lists spaces, but for the one that is the wrapper's own."""
+        """List spaces, but for the one that is the wrapper's own."""
         return await spaces_but_record(self._store, prefix, after, limit)
 
     async def drop(self, space: str) -> None:
-        """Empties a space."""
+        """Empty a space."""
         refuse_record(space)
         await self._store.drop(space)
 

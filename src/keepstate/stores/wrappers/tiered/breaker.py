@@ -35,7 +35,7 @@ class Breaker:
         return not self._pause_s
 
     def allows(self) -> bool:
-        """Returns whether to ask now; when a pause is over, one caller may, and the others a pause later."""
+        """Return whether to ask now; when a pause is over, one caller may, and the others a pause later."""
         if not self._pause_s:
             return True
         with self._lock:
@@ -47,7 +47,7 @@ class Breaker:
             return True
 
     def failed(self, error: Exception) -> None:
-        """Takes note of a failure: many who asked at once may tell of the same one."""
+        """Take note of a failure: many who asked at once may tell of the same one."""
         with self._lock:
             first = not self._pause_s
             if not first and not self._is_tried:
@@ -59,7 +59,7 @@ class Breaker:
             _log.warning("%s fails, and is left out until it answers again: %s", self._name, error)
 
     def worked(self) -> None:
-        """Takes note of an answer."""
+        """Take note of an answer."""
         if not self._pause_s:
             return
         with self._lock:

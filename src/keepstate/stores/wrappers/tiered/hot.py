@@ -37,11 +37,11 @@ class Told:
         self.epoch = 0
 
     def of(self, space: str) -> int:
-        """Returns the highest revision; 0 where nothing was told."""
+        """Return the highest revision; 0 where nothing was told."""
         return self._revisions.get(space, 0)
 
     def saw(self, space: str, revision: int) -> None:
-        """Takes note of a revision."""
+        """Take note of a revision."""
         if revision <= self._revisions.get(space, 0):
             return
         with self._lock:
@@ -50,7 +50,7 @@ class Told:
                 self._begin_anew()
 
     def forget(self) -> None:
-        """Makes all that was asked for until now doubtful."""
+        """Make all that was asked for until now doubtful."""
         with self._lock:
             self._begin_anew()
 
@@ -107,7 +107,7 @@ class HotTier:
         return len(self._order)
 
     def moment(self) -> Moment:
-        """Returns the present moment, to be taken before a question is sent."""
+        """Return the present moment, to be taken before a question is sent."""
         return Moment(self._told.epoch, self._clock.monotonic_s())
 
     # ---- asking
@@ -115,7 +115,7 @@ class HotTier:
     def fresh(
         self, space: str, keys: Sequence[bytes], within_s: float, at_ms: int | None = None
     ) -> Reading | None:
-        """Returns a reading that was the present one within this time, or None where that is not known.
+        """Return a reading that was the present one within this time, or None where that is not known.
 
         With `at_ms` expiry is judged then. An absence is of the time at which it was told, so it is not known
         of another time.
@@ -148,7 +148,7 @@ class HotTier:
             return Reading(entries, view.revision, now_ms)
 
     def held(self, space: str, keys: Sequence[bytes], at_ms: int | None = None) -> Held:
-        """Returns what is remembered, however old; with `at_ms` only what holds at that time too."""
+        """Return what is remembered, however old; with `at_ms` only what holds at that time too."""
         with self._lock:
             view = self._views.get(space)
             if view is None:
@@ -172,7 +172,7 @@ class HotTier:
         found: Iterable[tuple[bytes, Entry | None]],
         moment: Moment,
     ) -> None:
-        """Takes in what the cold store told of the present; what was known of an older revision goes."""
+        """Take in what the cold store told of the present; what was known of an older revision goes."""
         with self._lock:
             if moment.epoch != self._told.epoch:
                 return
@@ -190,7 +190,7 @@ class HotTier:
             self._shrink(space, view)
 
     def catch_up(self, space: str, after: int, upto: int, changed: Set[bytes], moment: Moment) -> None:
-        """Moves the space's view along to a revision, given the keys that have changed since another."""
+        """Move the space's view along to a revision, given the keys that have changed since another."""
         with self._lock:
             view = self._views.get(space)
             if view is None or not after <= view.revision < upto or moment.epoch != self._told.epoch:
@@ -202,7 +202,7 @@ class HotTier:
                 del self._views[space]
 
     def took(self, batch: Batch, applied: Applied, moment: Moment) -> None:
-        """Takes in what a batch has changed."""
+        """Take in what a batch has changed."""
         self._told.saw(batch.space, applied.revision)
         if not batch.writes or batch.token is not None:
             return  # a token is answered by the batch that had it first, which may be another
@@ -222,13 +222,13 @@ class HotTier:
             self._shrink(batch.space, view)
 
     def expire(self, space: str) -> None:
-        """Lets nothing of a space be fresh that was not verified since."""
+        """Let nothing of a space be fresh that was not verified since."""
         with self._lock:
             if (view := self._views.get(space)) is not None:
                 view.at_s = _LONG_AGO_S
 
     def lose(self, space: str) -> None:
-        """Forgets a space whose revisions no longer mean what they did."""
+        """Forget a space whose revisions no longer mean what they did."""
         self._told.forget()
         with self._lock:
             self._drop(space)

@@ -19,7 +19,7 @@ from typing import Annotated, Final, Self
 import msgspec
 
 from keepstate._clock import SYSTEM_CLOCK, Clock
-from keepstate._runner import Colour, Runner, runner_of
+from keepstate._runner import Mode, Runner, runner_of
 from keepstate.errors import CompactedError, HistoryLostError, InvalidError
 from keepstate.stores import admission
 from keepstate.stores.base import StoreBase
@@ -35,7 +35,7 @@ from keepstate.stores.protocol import (
     Reading,
     TellsMarks,
 )
-from keepstate.stores.urls import TIERED, StoreUrl, store_class
+from keepstate.stores.urls import TIERED, StoreUrl, backend_class
 from keepstate.stores.wrappers.tiered.hot import Held, HotTier, Moment, Told
 from keepstate.stores.wrappers.tiered.warm import NO_CLAIMS, Claims, WarmTier
 from keepstate.stores.wrappers.wrapper import StoreWrapper
@@ -75,7 +75,7 @@ class TieredStore(StoreWrapper):
             left as it is: the tier opens one of its own on the same data, whose calls it never repeats.
         max_staleness_s: For how long what was verified may be read again without asking `cold`, in seconds.
             At 0 each read is verified: nothing is ever stale.
-        colour: Of stores that are given by their URLs.
+        mode: Of stores that are given by their URLs.
         clock: Tells how long ago something was verified.
 
     Raises:
@@ -90,34 +90,34 @@ class TieredStore(StoreWrapper):
         hot_bytes: int = HOT_BYTES,
         warm: StoreBase | str | None = None,
         max_staleness_s: float = 0.0,
-        colour: Colour = "async",
+        mode: Mode = "async",
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        if colour not in ("async", "blocking"):
-            raise InvalidError(f"`colour` is {colour!r}; it is 'async' or 'blocking'")
+        if mode not in ("async", "blocking"):
+            raise InvalidError(f"`colour` is {mode!r}; it is 'async' or 'blocking'")
         _refuse_unless(cold, (str, StoreBase, StoreWrapper), "cold", "a store or its URL")
         _refuse_unless(
             warm, (str, StoreBase, NoneType), "warm", "a store that is not wrapped, its URL, or None"
         )
-        store = _made(cold, colour) if isinstance(cold, str) else cold
+        store = _made(cold, mode) if isinstance(cold, str) else cold
         super().__init__(store)
         if type(hot_bytes) is not int or hot_bytes < 0:
             raise InvalidError(f"`hot_bytes` is {hot_bytes!r}; it is a number of bytes, or 0")
         if type(max_staleness_s) not in (int, float) or not 0 <= max_staleness_s < float("inf"):
             raise InvalidError(f"`max_staleness_s` is {max_staleness_s!r}; it is a number of seconds, or 0")
         self._hot_bytes, self._within_s, self._clock = hot_bytes, float(max_staleness_s), clock
-        self._turn = Turn(runner_of(store.colour), clock)
+        self._turn = Turn(runner_of(store.mode), clock)
         self._told = Told()
         self._hot = HotTier(hot_bytes, self._told, clock)
         self._warm: WarmTier | None = None
         self._marked = store if isinstance(store, TellsMarks) else None
         if isinstance(warm, str):
-            self._warm_by(_made(warm, store.colour, _WARM_OPTIONS))
+            self._warm_by(_made(warm, store.mode, _WARM_OPTIONS))
         elif warm is not None:
-            self._warm_by(warm.twin(runner_of(warm.colour)))
+            self._warm_by(warm.twin(runner_of(warm.mode)))
 
     def _warm_by(self, cache: StoreBase) -> None:
-        """Puts a cache, which is nobody else's, in front of the cold store."""
+        """Put a cache, which is nobody else's, in front of the cold store."""
         if self._marked is None:
             raise InvalidError(
                 f"{self._store!r} can have no warm tier: it is no server, which needs none, or is wrapped; "
@@ -127,27 +127,27 @@ class TieredStore(StoreWrapper):
 
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> Self:
-        """Returns the store that a URL names: its scheme behind `tiered+` is that of the cold one."""
+        """Return the store that a URL names: its scheme behind `tiered+` is that of the cold one."""
         own = {name: value for name, value in url.options.items() if name in TieredOptions.__struct_fields__}
         options = msgspec.structs.replace(url, options=own).options_as(TieredOptions)
         others = {name: value for name, value in url.options.items() if name not in own}
         cold = msgspec.structs.replace(url, scheme=url.backend, options=others)
         return cls(
-            cold=store_class(cold.scheme).from_url(cold, runner=runner),
+            cold=backend_class(cold.scheme).from_url(cold, runner=runner),
             hot_bytes=options.hot_bytes,
             warm=options.warm,
             max_staleness_s=options.max_staleness_s,
         )
 
     def around(self, store: StoreBase | StoreWrapper) -> Self:
-        """Returns the same around another store."""
+        """Return the same around another store."""
         return self._again(store, None if self._warm is None else self._warm.cache)
 
     def twin(self, runner: Runner) -> Self:
-        """Returns the same on the store's twin for another colour, not yet opened."""
+        """Return the same on the store's twin for another colour, not yet opened."""
         return self._again(
             self._store.twin(runner),
-            None if self._warm is None else self._warm.twin(runner_of(runner.colour)),
+            None if self._warm is None else self._warm.twin(runner_of(runner.mode)),
         )
 
     def _again(self, cold: StoreBase | StoreWrapper, warm: StoreBase | None) -> Self:
@@ -166,7 +166,7 @@ class TieredStore(StoreWrapper):
     # ---- opening and closing
 
     async def open(self) -> Self:
-        """Opens the tiers; a warm one that is not there is opened when it is."""
+        """Open the tiers; a warm one that is not there is opened when it is."""
         was_open = self._store.is_open
         await super().open()
         if self._warm is not None and not self._warm.cache.is_open:
@@ -179,7 +179,7 @@ class TieredStore(StoreWrapper):
         return self
 
     async def close(self) -> None:
-        """Closes the tiers; twice is once."""
+        """Close the tiers; twice is once."""
         try:
             await self._store.close()
         finally:
@@ -187,7 +187,7 @@ class TieredStore(StoreWrapper):
                 await self._warm.close()
 
     def warn_if_open(self) -> None:
-        """Warns, once, that who held it has dropped it and not closed it."""
+        """Warn, once, that who held it has dropped it and not closed it."""
         self._store.warn_if_open()
         if self._warm is not None:
             self._warm.cache.warn_if_open()
@@ -195,11 +195,11 @@ class TieredStore(StoreWrapper):
     # ---- writing
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Applies each batch to the cold store."""
+        """Apply each batch to the cold store."""
         return await self.apply_admitted(batches, self.admit(batches))
 
     async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Applies what was admitted to the cold store."""
+        """Apply what was admitted to the cold store."""
         moment = self._hot.moment()
         try:
             outcomes = await self._store.apply_admitted(batches, sizes)
@@ -217,7 +217,7 @@ class TieredStore(StoreWrapper):
         return outcomes
 
     async def drop(self, space: str) -> None:
-        """Empties a space."""
+        """Empty a space."""
         try:
             await self._store.drop(space)
         finally:
@@ -226,7 +226,7 @@ class TieredStore(StoreWrapper):
     # ---- reading
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
-        """Reads entries by key, from the nearest tier that is right."""
+        """Read entries by key, from the nearest tier that is right."""
         self._store.admit(())  # a closed handle, or one of another process, remembers nothing
         admission.admit_read(space, keys, at_ms)
         if self._turn.is_over():
@@ -262,7 +262,7 @@ class TieredStore(StoreWrapper):
     async def _still_held(
         self, space: str, held: Held, revision: int, moment: Moment, *, alone: bool
     ) -> dict[bytes, Entry | None]:
-        """Returns what is remembered, as far as it is so at a revision that the cold store has told."""
+        """Return what is remembered, as far as it is so at a revision that the cold store has told."""
         if held.revision is None or held.revision > revision:
             return {}  # another answer has overtaken this one
         if held.revision == revision:
@@ -280,7 +280,7 @@ class TieredStore(StoreWrapper):
         }
 
     async def _still_claimed(self, space: str, claims: Claims, revision: int) -> Mapping[bytes, Entry]:
-        """Returns what is claimed, as far as it is so at a revision that the cold store has told."""
+        """Return what is claimed, as far as it is so at a revision that the cold store has told."""
         mark, marked = claims.mark, self._marked
         if mark is None or marked is None or mark.revision > revision:
             return {}
@@ -294,7 +294,7 @@ class TieredStore(StoreWrapper):
     async def _changed(
         self, space: str, after: int, upto: int, mark: Mark | None = None
     ) -> Set[bytes] | None:
-        """Returns the keys that have changed between two revisions, or None where the log cannot tell."""
+        """Return the keys that have changed between two revisions, or None where the log cannot tell."""
         try:
             if mark is not None and self._marked is not None:
                 changes = await self._marked.changes_under(space, mark, after, limit=_CHANGES)
@@ -327,7 +327,7 @@ class TieredStore(StoreWrapper):
         reverse: bool = False,
         at_ms: int | None = None,
     ) -> Page:
-        """Reads a page of entries from the cold store."""
+        """Read a page of entries from the cold store."""
         with self._noticing(space):
             page = await self._store.scan(
                 space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms
@@ -336,7 +336,7 @@ class TieredStore(StoreWrapper):
         return page
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Reads the cold store's log."""
+        """Read the cold store's log."""
         with self._noticing(space):
             changes = await self._store.changes(space, after, limit=limit)
         self._told.saw(space, changes.upto)
@@ -356,13 +356,13 @@ def _refuse_unless(given: object, kinds: tuple[type, ...], what: str, wanted: st
         raise InvalidError(f"`{what}` is a {type(given).__name__}; give {wanted}")
 
 
-def _made(url: str, colour: Colour, options: dict[str, str] | None = None) -> StoreBase:
+def _made(url: str, mode: Mode, options: dict[str, str] | None = None) -> StoreBase:
     parsed = StoreUrl.parse(url)
     if parsed.scheme.startswith(TIERED):
         raise InvalidError(f"{parsed} has tiers already; name the store itself")
     if options:
         parsed = msgspec.structs.replace(parsed, options={**options, **parsed.options})
-    return store_class(parsed.scheme).from_url(parsed, runner=runner_of(colour))
+    return backend_class(parsed.scheme).from_url(parsed, runner=runner_of(mode))
 
 
 def _admitted(space: str, reading: Reading) -> Reading:

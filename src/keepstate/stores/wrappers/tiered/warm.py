@@ -56,12 +56,12 @@ class Claim(msgspec.Struct, array_like=True, frozen=True):
 
     @property
     def mark(self) -> Mark:
-        """Returns when it was so."""
+        """Return when it was so."""
         return Mark(self.revision, self.nonce)
 
     @property
     def entry(self) -> Entry:
-        """Returns the entry that is claimed."""
+        """The entry that is claimed."""
         return Entry(self.key, self.value, self.version, self.created, self.expires_at_ms)
 
 
@@ -94,7 +94,7 @@ class WarmTier:
 
     @property
     def cache(self) -> StoreBase:
-        """Returns the store."""
+        """The store."""
         return self._cache
 
     @property
@@ -103,11 +103,11 @@ class WarmTier:
         return self._breaker.is_closed
 
     def twin(self, runner: Runner) -> StoreBase:
-        """Returns a store on the same cache for another colour, not yet opened."""
+        """Return a store on the same cache for another colour, not yet opened."""
         return self._cache.twin(runner)
 
     async def open(self) -> None:
-        """Opens the cache, now or when it is there.
+        """Open the cache, now or when it is there.
 
         Raises:
             InvalidError: It is no store, or not set as one must be.
@@ -118,7 +118,7 @@ class WarmTier:
             self._breaker.failed(error)
 
     async def close(self) -> None:
-        """Closes the cache."""
+        """Close the cache."""
         with suppress(StorageError):
             await self._cache.close()
 
@@ -126,7 +126,7 @@ class WarmTier:
         if not self._breaker.allows():
             return False
         if not self._cache.is_open:  # it was not there when it was to be opened
-            self._cache = self._cache.twin(runner_of(self._cache.colour))
+            self._cache = self._cache.twin(runner_of(self._cache.mode))
             self._cache.hurry()
             await self._cache.open()
         return True
@@ -134,7 +134,7 @@ class WarmTier:
     # ---- asking and telling
 
     async def told(self, space: str, keys: Sequence[bytes]) -> Claims:
-        """Returns what is claimed of some keys, all as of one mark: the one that most claims are of."""
+        """Return what is claimed of some keys, all as of one mark: the one that most claims are of."""
         asked = [key for key in keys if key[0] != OBJECTS]
         if not asked:
             return NO_CLAIMS
@@ -157,7 +157,7 @@ class WarmTier:
         return Claims(most, {entry.key: entry for mark, entry in found if mark == most})
 
     async def claim(self, space: str, mark: Mark, entries: Iterable[Entry]) -> None:
-        """Tells entries to who asks next, as far as they are worth it."""
+        """Tell entries to who asks next, as far as they are worth it."""
         puts: list[Write] = []
         size_bytes = 0
         for entry in entries:
@@ -193,7 +193,7 @@ def _encoded(space: str, mark: Mark, entry: Entry) -> bytes:
 
 
 def _claim(stored: bytes, space: str, key: bytes) -> Claim | None:
-    """Returns the claim in a value of the cache, if it is one of this place."""
+    """Return the claim in a value of the cache, if it is one of this place."""
     body = stored[_HEAD_BYTES:]
     if stored[:_HEAD_BYTES] != _MAGIC + blake2b(body, digest_size=_SUM_BYTES).digest():
         return None

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, ClassVar
 
-from keepstate.engine import layout
-from keepstate.engine.watch import DocumentChange
+from keepstate.engine.documents.watch import DocumentChange
+from keepstate.engine.kernel import layout
 from keepstate.errors import StoreUnavailableError
 from keepstate.testing.simulation.workloads.workload import Workload
 from keepstate.testing.simulation.world import MAIN, Actor
@@ -26,7 +26,7 @@ class Counting(Workload):
     weight: ClassVar[float] = 3.0
 
     async def act(self, actor: Actor) -> None:
-        """Updates a document, several at once, or puts one on condition."""
+        """Update a document, several at once, or put one on condition."""
         kind = self.world.random.choice(["update", "update", "several", "put", "patch", "delete"])
         document = self.world.random.choice(_NAMES)
         if kind == "several":
@@ -79,7 +79,7 @@ class Counting(Workload):
     # ---- watching
 
     def listeners(self) -> Iterable[Coroutine[Any, Any, None]]:
-        """Returns two watches, one of all documents and one of some."""
+        """Return two watches, one of all documents and one of some."""
         self._seen: list[list[DocumentChange]] = [[], []]
         return (self._watch(1, "*", self._seen[0]), self._watch(2, "count/*", self._seen[1]))
 
@@ -109,7 +109,7 @@ class Counting(Workload):
     # ---- the end
 
     async def finish(self) -> None:
-        """Waits until the watches have heard of everything."""
+        """Wait until the watches have heard of everything."""
         last = await self.judge.space.documents.put("count/last", {"n": 0, "names": []})
         for _ in range(60):
             if all(seen and seen[-1].revision >= last for seen in self._seen):
@@ -119,7 +119,7 @@ class Counting(Workload):
         raise AssertionError(f"watches have heard up to {heard} of {last} after 30 s of quiet")
 
     async def verify(self) -> None:
-        """Compares documents with what was told, and watches with documents."""
+        """Compare documents with what was told, and watches with documents."""
         names: list[str] = []
         for document in _NAMES:
             value = await self.judge.space.documents.get(document, {"n": 0, "names": []})
@@ -146,7 +146,7 @@ def _difference(told: list[Change], expected: list[Change]) -> str:
 
 
 def _verify_chain(seen: list[DocumentChange]) -> None:
-    """Raises `AssertionError` unless each change begins where the one before has ended."""
+    """Raise `AssertionError` unless each change begins where the one before has ended."""
     present: dict[str, Any] = {}
     revision = 0
     for change in seen:

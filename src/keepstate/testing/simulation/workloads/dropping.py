@@ -18,7 +18,7 @@ class Dropping(Workload):
     highest = 0
 
     async def act(self, actor: Actor) -> None:
-        """Writes to the space, reads it, or drops it."""
+        """Write to the space, reads it, or drop it."""
         space = actor.process.ks.space(_SPACE)
         kind = self.world.random.choice(["put", "put", "get", "drop"])
         name = self.world.random.choice("xyz")
@@ -36,7 +36,7 @@ class Dropping(Workload):
             await self.world.fate(actor, lambda: actor.process.ks.drop(_SPACE), "drops scratch")
 
     async def verify(self) -> None:
-        """Drops it for good."""
+        """Drop it for good."""
         await self.judge.process.ks.drop(_SPACE)
         found = [name async for name in self.judge.process.ks.spaces()]
         assert _SPACE not in found, f"after the last drop there are {found}"

@@ -11,6 +11,17 @@ from keepstate.testing.simulation.workloads.limiting import Limiting
 from keepstate.testing.simulation.workloads.playing import Playing
 from keepstate.testing.simulation.workloads.recording import Recording
 from keepstate.testing.simulation.workloads.transferring import Transferring
-from keepstate.testing.simulation.workloads.working import Working
+from keepstate.testing.simulation.workloads.working import WorkingCopy
 
-EVERY = (Counting, Transferring, Limiting, Leasing, Working, Recording, Expiring, Keeping, Playing, Dropping)
+EVERY = (
+    Counting,
+    Transferring,
+    Limiting,
+    Leasing,
+    WorkingCopy,
+    Recording,
+    Expiring,
+    Keeping,
+    Playing,
+    Dropping,
+)

@@ -15,7 +15,7 @@ class Expiring(Workload):
     """What a reader finds at every moment is compared where the store answers; here only the end is."""
 
     async def act(self, actor: Actor) -> None:
-        """Puts, updates, deletes or reads a document that will expire, or sweeps."""
+        """Put, updates, deletes or read a document that will expire, or sweeps."""
         documents = actor.space.documents
         kind = self.world.random.choice(["put", "put", "update", "delete", "get", "list", "sweep"])
         name = self.world.random.choice(_NAMES)
@@ -38,7 +38,7 @@ class Expiring(Workload):
         return [name async for name in actor.space.documents.keys("brief/*")]
 
     async def verify(self) -> None:
-        """Waits until all has expired, and sweeps."""
+        """Wait until all has expired, and sweeps."""
         await asyncio.sleep(_LONGEST_S + 0.1)
         left = await self._listed(self.judge)
         assert not left, f"{left} should have expired"

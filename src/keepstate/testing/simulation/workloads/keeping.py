@@ -21,7 +21,7 @@ class Keeping(Workload):
     weight: ClassVar[float] = 0.5
 
     async def act(self, actor: Actor) -> None:
-        """Puts, reads or deletes a large document, or collects."""
+        """Put, reads or delete a large document, or collects."""
         documents = actor.process.ks.space(_SPACE).documents
         key = self.world.random.choice(_NAMES)
         kind = self.world.random.choice(["put", "put and collect", "get", "collect", "delete"])
@@ -54,7 +54,7 @@ class Keeping(Workload):
         assert value is None or value == _value(value["name"]), "a large value is not what was put"
 
     async def verify(self) -> None:
-        """Collects, and reads what is left."""
+        """Collect, and read what is left."""
         await self.judge.process.ks.sweep()
         documents = self.judge.process.ks.space(_SPACE).documents
         for key in _NAMES:

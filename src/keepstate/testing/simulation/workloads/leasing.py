@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from keepstate.engine.lease import Lease
+from keepstate.engine.queue.lease import Lease
 from keepstate.testing.simulation.workloads.workload import Workload
 from keepstate.testing.simulation.world import Actor, Fate, World
 
@@ -22,7 +22,7 @@ class Leasing(Workload):
         self.held: dict[str, Lease] = {}
 
     async def act(self, actor: Actor) -> None:
-        """Acquires a lease, or uses the one that the actor believes in, or believed in."""
+        """Acquire a lease, or uses the one that the actor believes in, or believed in."""
         lease = self.held.get(actor.name)
         if lease is None:
             await self._acquire(actor)
@@ -65,12 +65,12 @@ class Leasing(Workload):
         self._believe(actor, self.fates[name])
 
     def _believe(self, actor: Actor, fate: Fate) -> None:
-        """Lets some go on with a lease that was refused, as a process does that does not look."""
+        """Let some go on with a lease that was refused, as a process does that does not look."""
         if fate is Fate.REFUSED and self.world.random.random() < 0.6:
             del self.held[actor.name]
 
     async def verify(self) -> None:
-        """Looks for a former holder's write behind a later one's."""
+        """Look for a former holder's write behind a later one's."""
         names: list[str] = []
         for lease in _NAMES:
             highest = 0

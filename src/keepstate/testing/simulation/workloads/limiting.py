@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepstate.engine import layout
+from keepstate.engine.kernel import layout
 from keepstate.testing.simulation.workloads.workload import Workload
 from keepstate.testing.simulation.world import MAIN, Actor
 
@@ -14,7 +14,7 @@ class Limiting(Workload):
     """Each takes a slot of its own if fewer than three are taken, or frees one."""
 
     async def act(self, actor: Actor) -> None:
-        """Takes a slot, or frees one."""
+        """Take a slot, or frees one."""
         name = self.world.name(_PREFIX)
         frees = self.world.random.random() < 0.4
 
@@ -30,7 +30,7 @@ class Limiting(Workload):
         await self.world.fate(actor, work, f"frees a slot for {name}" if frees else f"takes {name}")
 
     async def verify(self) -> None:
-        """Replays how slots were taken and freed."""
+        """Replay how slots were taken and freed."""
         taken: set[bytes] = set()
         prefix = layout.name_prefix(layout.DOCUMENTS, _PREFIX)
         for change in self.world.oracle.model(MAIN).log:

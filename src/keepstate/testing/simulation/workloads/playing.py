@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, ClassVar
 
-from keepstate.engine.space import Space
+from keepstate.engine.space.space import Space
 from keepstate.errors import StoreUnavailableError
 from keepstate.testing.simulation.workloads.workload import Workload
 from keepstate.testing.simulation.world import Actor
@@ -23,10 +23,10 @@ class Playing(Workload):
     weight: ClassVar[float] = 0.0
 
     async def act(self, actor: Actor) -> None:
-        """Has no steps: the players play by themselves."""
+        """Have no steps: the players play by themselves."""
 
     def listeners(self) -> Iterable[Coroutine[Any, Any, None]]:
-        """Returns both players."""
+        """Return both players."""
         self._hits = 0
         self._is_over = False
         return [self._play(number, process) for number, process in enumerate(_PLAYERS)]
@@ -54,7 +54,7 @@ class Playing(Workload):
             assert late_s < _PROMPT_S, f"a player heard of {revision} after {late_s:.3f} s without loss"
 
     async def _hit(self, space: Space, number: int) -> None:
-        """Puts the ball where the other one waits for it; to put it there twice is to put it there."""
+        """Put the ball where the other one waits for it; to put it there twice is to put it there."""
         while True:
             try:
                 await space.documents.put(_BALL, number)
@@ -64,7 +64,7 @@ class Playing(Workload):
             return
 
     async def finish(self) -> None:
-        """Waits for one more hit of each."""
+        """Wait for one more hit of each."""
         hits = self._hits
         for _ in range(60):
             if self._hits >= hits + 2:
@@ -76,6 +76,6 @@ class Playing(Workload):
         await asyncio.sleep(5)
 
     async def verify(self) -> None:
-        """Looks whether there is a ball."""
+        """Look whether there is a ball."""
         ball = await self.judge.process.ks.space(_SPACE).documents.get(_BALL)
         assert ball is not None and ball < self._hits, f"ball {ball} after {self._hits} hits"

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Coroutine, Iterable
 from typing import Any, ClassVar
 
-from keepstate.engine.event_record import ANY, Event, Expected
+from keepstate.engine.events.record import ANY, Event, Expected
 from keepstate.errors import StoreUnavailableError
 from keepstate.testing.simulation.workloads.workload import Workload
 from keepstate.testing.simulation.world import MAIN, Actor, Fate
@@ -22,7 +22,7 @@ class Recording(Workload):
     weight: ClassVar[float] = 2.0
 
     async def act(self, actor: Actor) -> None:
-        """Appends to a stream, blindly or behind the event that it saw last."""
+        """Append to a stream, blindly or behind the event that it saw last."""
         stream = self.world.random.choice(_STREAMS)
         expected: Expected | int = ANY
         if self.world.random.random() < 0.4:
@@ -42,7 +42,7 @@ class Recording(Workload):
             self.fates[event] = fate
 
     def listeners(self) -> Iterable[Coroutine[Any, Any, None]]:
-        """Returns a follower of one stream: it looks up with every change of the space."""
+        """Return a follower of one stream: it looks up with every change of the space."""
         self._heard: list[Event] = []
         return [self._follow(0, _FOLLOWED)]
 
@@ -66,7 +66,7 @@ class Recording(Workload):
             assert late_s < _PROMPT_S, f"{event} came after {late_s:.3f} s in a world without loss"
 
     async def finish(self) -> None:
-        """Waits until the follower has heard of everything."""
+        """Wait until the follower has heard of everything."""
         name = f"the end of {_FOLLOWED}"
         number = await self.judge.space.events.append(name, stream=_FOLLOWED)
         self.fates[name] = Fate.APPLIED
@@ -77,7 +77,7 @@ class Recording(Workload):
         raise AssertionError(f"a follower heard {self._heard[-1:]} and not {number} after 30 s")
 
     async def verify(self) -> None:
-        """Compares what is read, what was heard and what was told."""
+        """Compare what is read, what was heard and what was told."""
         names: list[str] = []
         for stream in _STREAMS:
             read = await self.judge.space.events.read(stream=stream, limit=100_000)

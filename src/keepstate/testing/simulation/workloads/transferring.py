@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any, ClassVar
 
-from keepstate.engine.transaction import Transaction
+from keepstate.engine.space.transaction import Transaction
 from keepstate.testing.simulation.workloads.workload import Workload
 from keepstate.testing.simulation.world import Actor
 
@@ -21,7 +21,7 @@ class Transferring(Workload):
     weight: ClassVar[float] = 2.0
 
     async def act(self, actor: Actor) -> None:
-        """Transfers once, transfers until it succeeds, or audits."""
+        """Transfer once, transfers until it succeeds, or audits."""
         kind = self.world.random.choice(["transfer", "transact", "audit", "audit and write"])
         if kind == "transfer":
             await self._transfer(actor)
@@ -70,7 +70,7 @@ class Transferring(Workload):
                 await tx.documents.put("audit", found)
 
     async def verify(self) -> None:
-        """Replays the events and compares with the accounts."""
+        """Replay the events and compare with the accounts."""
         balances = dict.fromkeys(_ACCOUNTS, _BEGIN)
         names: list[str] = []
         for event in await self.judge.space.events.read(stream=_STREAM, limit=100_000):

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import ClassVar
 
-from keepstate.engine.queue import Task
-from keepstate.engine.tasks import TaskState
+from keepstate.engine.queue.queue import Task
+from keepstate.engine.queue.tasks import TaskState
 from keepstate.testing.simulation.workloads.workload import Workload
 from keepstate.testing.simulation.world import MAIN, Actor, Fate, World
 
@@ -15,7 +15,7 @@ _STREAM = "completions"
 _OPEN: tuple[TaskState, ...] = ("ready", "waiting", "claimed")
 
 
-class Working(Workload):
+class WorkingCopy(Workload):
     """Workers claim, hold, complete, fail and forget tasks."""
 
     weight: ClassVar[float] = 3.0
@@ -29,7 +29,7 @@ class Working(Workload):
         self._held_until_ms: dict[str, int] = {}
 
     async def act(self, actor: Actor) -> None:
-        """Puts or claims a task, or does something with the one that the actor holds or held."""
+        """Put or claims a task, or do something with the one that the actor holds or held."""
         task = self._held.get(actor.name)
         if task is None:
             await (self._add(actor) if self.world.random.random() < 0.5 else self._claim(actor))
@@ -129,14 +129,14 @@ class Working(Workload):
             self._believe(actor, fate)
 
     def _believe(self, actor: Actor, fate: Fate) -> None:
-        """Lets some go on with a task that they no longer hold."""
+        """Let some go on with a task that they no longer hold."""
         if fate is Fate.REFUSED and self.world.random.random() < 0.6:
             self._held.pop(actor.name, None)
 
     # ---- the end
 
     async def finish(self) -> None:
-        """Works off what is left, as long as leases and waits of failed tasks may last."""
+        """Work off what is left, as long as leases and wait of failed tasks may last."""
         queue = self.judge.space.queue
         for _ in range(120):
             asked_ms = self._now_ms()
@@ -150,7 +150,7 @@ class Working(Workload):
         raise AssertionError(f"after two minutes of quiet the queue still has {await queue.counts()}")
 
     async def verify(self) -> None:
-        """Looks at every task that was put."""
+        """Look at every task that was put."""
         queue = self.judge.space.queue
         for task_id, fate in self._put.items():
             info = await queue.get(task_id)

@@ -25,19 +25,19 @@ class Workload(ABC):
 
     @abstractmethod
     async def act(self, actor: Actor) -> None:
-        """Takes one step."""
+        """Take one step."""
 
     def listeners(self) -> Iterable[Coroutine[Any, Any, None]]:
-        """Returns what runs all the time, and never ends by itself."""
+        """Return what runs all the time, and never ends by itself."""
         return ()
 
     async def finish(self) -> None:
-        """Brings the work to its end, after the world has healed."""
+        """Bring the work to its end, after the world has healed."""
         return
 
     @abstractmethod
     async def verify(self) -> None:
-        """Raises `AssertionError` if something is not as it was told to be."""
+        """Raise `AssertionError` if something is not as it was told to be."""
 
     @property
     def judge(self) -> Actor:
@@ -45,7 +45,7 @@ class Workload(ABC):
         return self.world.actors[0]
 
     def compare(self, found: Iterable[str], where: str) -> None:
-        """Raises `AssertionError` unless the names found are those of what applied, each once."""
+        """Raise `AssertionError` unless the names found are those of what applied, each once."""
         names = list(found)
         if len(names) > len(set(names)):
             doubled = {name for name in names if names.count(name) > 1}

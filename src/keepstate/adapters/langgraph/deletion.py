@@ -1,0 +1,349 @@
+"""Lets go of checkpoints of a thread and of what only they need, and of whole threads; beside writers.
+
+A checkpoint's record goes first, then what was written on it, then what is left of its commit, each in as
+many batches as it takes: whoever finds a record finds all that belongs to it. From the first record on until
+all is done an entry says so: whoever lets go of something next finishes what was interrupted.
+
+Others store checkpoints meanwhile. So records are deleted only as they were when they were chosen, and those
+that follow others before those: a checkpoint that needs what came before it writes its parent's record anew,
+and then all is chosen again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Sequence, Set
+from typing import Final
+from uuid import UUID
+
+import msgspec
+
+from keepstate.adapters.langgraph.put import FORKS, LINES, RECORDED_MAIN, fork_name
+from keepstate.adapters.langgraph.queries import Reading, Stored
+from keepstate.adapters.langgraph.records import (
+    CheckpointRecord,
+    Names,
+    checkpoint_key,
+    names_of,
+    read,
+    short_names,
+    space_of,
+)
+from keepstate.adapters.langgraph.saver_state import Keeper
+from keepstate.engine.history.garbage import collect_history
+from keepstate.engine.history.heads import MAIN, Head, heads, put_head
+from keepstate.engine.history.prune import Keeping, prune
+from keepstate.engine.history.session import HistorySession
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.executor import SpaceExecutor
+from keepstate.engine.kernel.part_collector import collect_parts
+from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.errors import AttemptsExhaustedError
+from keepstate.sessions.binding import short
+from keepstate.stores.protocol import Entry, Store
+
+_LOG: Final = logging.getLogger("keepstate.adapters.langgraph")
+
+Choose = Callable[[Sequence[Stored], int], set[Names]]
+"""Returns which of a thread's checkpoints are to be let go of, given the time."""
+
+_FOREIGN: Final = (layout.DOCUMENTS, layout.LEASES, layout.HEADS, layout.TASKS, layout.BLOBS)
+"""What begins to be there before anything else that is not a checkpoint's."""
+_BY_BATCH: Final = 400
+_ROUNDS: Final = 16
+"""So often it is chosen again where others go on from what was chosen; then the rest stays until later."""
+_LATE_MS: Final = 3_600_000
+"""So much earlier than its checkpoint a write may come: what is older and has none has lost it."""
+_UUID_TICKS: Final = 10_000
+_UUID_EPOCH_MS: Final = 12_219_292_800_000
+"""How long before 1970 the time in an id begins, which counts 100 ns."""
+
+
+class Deletion(msgspec.Struct, frozen=True):
+    """What became of a thread.
+
+    Attributes:
+        gone: How many checkpoints were let go of.
+        left: How many are left.
+    """
+
+    gone: int
+    left: int
+
+
+async def let_go(keeper: Keeper, handle: Keepstate, thread: str, choose: Choose) -> Deletion:
+    """Delete checkpoints, and what is left of those that are there no more."""
+    executor, reading = keeper.executor(handle, thread), Reading(keeper, handle, thread)
+    gone: set[Names] = set()
+    found: Sequence[Stored] = ()
+    for _ in range(_ROUNDS):
+        found, chosen = await to_go(reading, choose)
+        deleted, is_done = await _delete_records(executor, [one for one in found if one.names in chosen])
+        gone |= deleted
+        if is_done:
+            break
+    left = [stored for stored in found if stored.names not in gone]
+    store = await handle.opened()
+    await _delete_writes(executor, store, [stored.names for stored in left], gone)
+    is_begun = gone or (await store.read(executor.stored_name, [layout.LETTING_GO])).entries[0] is not None
+    try:
+        if is_begun:
+            await _finish(keeper, executor, thread)
+        if not left:
+            keeper.summaries.forget(thread)
+            await collect_parts(store, executor.stored_name)
+    except AttemptsExhaustedError as error:  # the checkpoints are gone: what is left of them can wait
+        _LOG.warning("what is left of old checkpoints of thread %r stays until later: %s", thread, error)
+    return Deletion(len(gone), len(left))
+
+
+async def to_go(reading: Reading, choose: Choose) -> tuple[list[Stored], set[Names]]:
+    """Return a thread's checkpoints, the latest first, and which of them are to be let go of."""
+    found = [stored async for stored in reading.records(None)]
+    chosen = choose(found, await (await reading.unit()).now_ms())
+    return found, chosen - _needed(found, chosen)
+
+
+def _needed(found: Sequence[Stored], gone: set[Names]) -> set[Names]:
+    """Return which of the checkpoints to be let go of the others need, for their delta channels."""
+    by_names = {stored.names: stored for stored in found}
+    needed: set[Names] = set()
+    for stored in found:
+        if stored.names in gone:
+            continue
+        lacks = set(stored.record.lacks)
+        at: Stored | None = stored
+        while lacks and at is not None and at.record.parent is not None:
+            at = by_names.get(at.names._replace(id=at.record.parent))
+            if at is not None:
+                needed.add(at.names)
+                lacks.difference_update(at.record.snapshots)
+    return needed & gone
+
+
+# ---- writes and records
+
+
+async def _delete_writes(
+    executor: SpaceExecutor, store: Store, left: Sequence[Names], chosen: Set[Names]
+) -> None:
+    """Delete what was written on checkpoints that were let go of, or that have long been there no more."""
+    now_ms = (await store.read(executor.stored_name, [])).now_ms
+    gone = set(map(_in_keys, chosen))
+    kept = set(map(_in_keys, left))
+    latest = dict(sorted(kept))
+    after: bytes | None = None
+    while True:
+        page = await store.scan(executor.stored_name, layout.PENDING, after=after, limit=_BY_BATCH)
+        keys: list[bytes] = []
+        for entry in page.entries:
+            line, id = short_names(entry.key)
+            if (line, id) in gone or ((line, id) not in kept and is_lost(id, now_ms, latest.get(line))):
+                keys.append(entry.key)
+        await _delete(executor, keys)
+        after = page.next
+        if after is None:
+            return
+
+
+def _in_keys(names: Names) -> tuple[str, str]:
+    return short_names(checkpoint_key(names.line, names.id))
+
+
+def is_lost(id: str, now_ms: int, latest: str | None) -> bool:
+    """Return whether what was written on an absent checkpoint will never get one.
+
+    Args:
+        id: The checkpoint's.
+        now_ms: The time.
+        latest: The latest checkpoint of its namespace.
+    """
+    try:
+        told = UUID(id)
+    except ValueError:
+        return latest is not None and id < latest
+    if told.version != 6:
+        return latest is not None and id < latest
+    ticks = (told.int >> 96 << 28) | (told.int >> 80 & 0xFFFF) << 12 | told.int >> 64 & 0xFFF
+    return now_ms - (ticks // _UUID_TICKS - _UUID_EPOCH_MS) > _LATE_MS
+
+
+async def _delete(executor: SpaceExecutor, keys: Sequence[bytes]) -> None:
+    async def work(unit: Unit) -> None:
+        for key in keys:
+            unit.delete(key)
+
+    if keys:
+        await executor.run(work)
+
+
+async def _delete_records(executor: SpaceExecutor, chosen: Sequence[Stored]) -> tuple[set[Names], bool]:
+    """Delete the records of checkpoints, those that follow others before those, until one has changed.
+
+    Returns:
+        Which it let go of, and whether none had changed.
+    """
+    gone = sorted(chosen, key=lambda stored: stored.record.number, reverse=True)
+    deleted: set[Names] = set()
+    for begin in range(0, len(gone), _BY_BATCH):
+        some = {checkpoint_key(one.names.line, one.names.id): one for one in gone[begin : begin + _BY_BATCH]}
+
+        async def work(unit: Unit, some: dict[bytes, Stored] = some) -> bool:
+            there = [entry for entry in await unit.read(*some) if entry is not None]
+            if any(entry.version != some[entry.key].version for entry in there):
+                return False
+            if there:
+                unit.put(layout.LETTING_GO, b"")
+            for entry in there:
+                unit.delete(entry.key)
+            return True
+
+        are_same, _ = await executor.run(work)
+        if not are_same:
+            return deleted, False
+        deleted.update(stored.names for stored in some.values())
+    return deleted, True
+
+
+# ---- commits
+
+
+async def _finish(keeper: Keeper, executor: SpaceExecutor, thread: str) -> None:
+    """Let branches stand on what is left, grafts over the rest, and delete what nothing leads to."""
+
+    async def work(unit: Unit) -> Entry | None:
+        session = keeper.session(executor, unit)
+        left = [stored async for stored in _records(unit, thread)]
+        main = await _main(unit)
+        if await _place_branches(session, left, main):
+            return None
+        kept = {stored.record.commit for stored in left} | await _others(session, main)
+        await prune(session, Keeping(1, None, tagged=True, commits=frozenset(kept)))
+        return await unit.get(layout.LETTING_GO) or Entry(layout.LETTING_GO, b"", 0, 0)
+
+    unfinished: Entry | None = None
+    while unfinished is None:
+        unfinished, _ = await executor.run(work)
+    await collect_history(await executor.store(), executor.stored_name)
+
+    async def end(unit: Unit) -> None:
+        entry = await unit.get(layout.LETTING_GO)
+        if entry is not None and entry.version == unfinished.version:  # nobody else has begun since
+            unit.delete(layout.LETTING_GO)
+
+    await executor.run(end)
+
+
+async def _records(unit: Unit, thread: str) -> AsyncIterator[Stored]:
+    async for entry in unit.scan(layout.CHECKPOINTS):
+        record = read(await unit.value(entry), CheckpointRecord, entry.key)
+        yield Stored(names_of(thread, entry.key, record), record, entry.version)
+
+
+async def _main(unit: Unit) -> str:
+    return MAIN if await unit.get(layout.RECORDED) is None else RECORDED_MAIN
+
+
+async def _others(session: HistorySession, main: str) -> set[bytes]:
+    """Return the commits that branches of others lead to."""
+    todo = [
+        head.commit async for name, head in heads(session.unit, layout.BRANCHES) if not _is_mine(name, main)
+    ]
+    found = set(todo)
+    while todo:
+        fresh = [parent for parent in await session.parents(todo.pop()) if parent not in found]
+        found.update(fresh)
+        todo += fresh
+    return found
+
+
+def _is_mine(branch: str, main: str) -> bool:
+    return branch == main or branch.startswith((LINES, FORKS))
+
+
+async def _place_branches(session: HistorySession, left: Sequence[Stored], main: str) -> bool:
+    """Put each namespace's branch on its latest checkpoint, and others on the ends of lines.
+
+    Returns:
+        Whether there is more to place than goes into one batch. What leads to a commit is put before what
+        has led there is moved, and that before others are deleted: all are reached all the time.
+    """
+    unit = session.unit
+    wanted = await _wanted(session, left, main)
+    mine = {name: head async for name, head in heads(unit, layout.BRANCHES) if _is_mine(name, main)}
+    changed = [name for name, head in wanted.items() if mine.get(name) != head]
+    changed.sort(key=lambda name: name in mine)
+    changed += mine.keys() - wanted.keys()
+    for name in changed[:_BY_BATCH]:
+        key = layout.named_key(layout.BRANCHES, name)
+        await unit.get(key)  # so that the batch checks it
+        if name in wanted:
+            put_head(unit, layout.BRANCHES, name, wanted[name])
+        else:
+            unit.delete(key)
+    return len(changed) > _BY_BATCH
+
+
+async def _wanted(session: HistorySession, left: Sequence[Stored], main: str) -> dict[str, Head]:
+    latest: dict[str, Stored] = {}
+    for stored in left:
+        known = latest.get(stored.names.line)
+        if known is None or stored.names.id > known.names.id:
+            latest[stored.names.line] = stored
+    reached = await _reached(session, {stored.record.commit for stored in left})
+    wanted: dict[str, Head] = {}
+    for stored in left:
+        head = Head(stored.record.commit, stored.record.number)
+        if latest[stored.names.line] is stored:
+            wanted[short(LINES + stored.names.line) if stored.names.line else main] = head
+        elif head.commit not in reached:
+            wanted[fork_name(head.commit)] = head
+    return wanted
+
+
+async def _reached(session: HistorySession, commits: Set[bytes]) -> set[bytes]:
+    """Return which of the commits others of them lead to."""
+    reached: set[bytes] = set()
+    seen = set(commits)
+    todo = list(commits)
+    while todo:
+        for parent in await session.parents(todo.pop()):
+            if parent in commits:
+                reached.add(parent)
+            if parent not in seen:
+                seen.add(parent)
+                todo.append(parent)
+    return reached
+
+
+# ---- threads
+
+
+async def delete(keeper: Keeper, handle: Keepstate, thread: str) -> None:
+    """Delete all checkpoints of a thread, whoever stores some just now; what else is in its space stays."""
+    executor = keeper.executor(handle, thread)
+    store = await handle.opened()
+    keeper.summaries.forget(thread)
+    for part in _FOREIGN:
+        if (await store.scan(executor.stored_name, part, limit=1)).entries:
+            await _delete_own(keeper, executor, thread)
+            return
+    await handle.drop(space_of(thread))
+
+
+async def _delete_own(keeper: Keeper, executor: SpaceExecutor, thread: str) -> None:
+    async def work(unit: Unit) -> int:
+        count = 0
+        unit.put(layout.LETTING_GO, b"")
+        for part in (layout.CHECKPOINTS, layout.PENDING):
+            page = await unit.store.scan(unit.space, part, limit=_BY_BATCH)
+            for entry in page.entries:
+                await unit.get(entry.key)
+                unit.delete(entry.key)
+                count += 1
+        return count
+
+    while (await executor.run(work))[0]:
+        pass
+    await _finish(keeper, executor, thread)

@@ -1,0 +1,43 @@
+"""What a saver has at hand between its calls, whatever colour they are."""
+
+from __future__ import annotations
+
+from keepstate.adapters.langgraph.channel_diff import Standings
+from keepstate.adapters.langgraph.records import space_of
+from keepstate.adapters.langgraph.serde import Values
+from keepstate.engine.history.objects import Kept, SharedObjects
+from keepstate.engine.history.session import HistorySession, Records
+from keepstate.engine.kernel.arguments import admit_space
+from keepstate.engine.kernel.executor import SpaceExecutor
+from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.space.keepstate import Keepstate
+
+
+class Keeper:
+    """Values, and what was read and stored lately.
+
+    Args:
+        values: What encodes and decodes.
+    """
+
+    def __init__(self, values: Values) -> None:
+        self.values = values
+        self.summaries = Standings()
+        self._records, self._objects = Records(), SharedObjects()
+
+    def with_values(self, values: Values) -> Keeper:
+        """Return the same, with other values."""
+        other = Keeper(values)
+        other.summaries = self.summaries
+        other._records, other._objects = self._records, self._objects
+        return other
+
+    def executor(self, handle: Keepstate, thread: str) -> SpaceExecutor:
+        """Return where a thread's work is done."""
+        name = admit_space("name", space_of(thread), handle.tenant_id)
+        return SpaceExecutor(handle, name, handle.author)
+
+    def session(self, executor: SpaceExecutor, unit: Unit) -> HistorySession:
+        """Return the history of a thread, as one unit of work sees it."""
+        kept = Kept(self._objects, executor.stored_name)
+        return HistorySession(unit, self._records, kept, self.values.codec)

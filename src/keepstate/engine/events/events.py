@@ -1,0 +1,500 @@
+"""Events: what happened in a space, in order, in streams.
+
+Appending never contends: the store completes each event's key with the revision and the place in the batch,
+so that numbers of all streams of a space are in one order, and a reader that goes on after a number
+misses nothing. Each append also rewrites the head of its stream, blindly, so that `expected` can be checked
+against the head's version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from datetime import datetime
+from typing import Any, Protocol, cast
+
+import msgspec
+
+from keepstate._runner import Mode
+from keepstate.engine.events.folds import FoldEntry, Folding, Moment, is_behind
+from keepstate.engine.events.record import (
+    ANY,
+    EXISTS,
+    NO_STREAM,
+    Event,
+    EventRecord,
+    Expected,
+    admit_ids,
+    admit_number,
+    admit_stream,
+    append_records,
+    details_of,
+    event_of,
+    events_prefix,
+    head_key,
+    index_bytes,
+    key_after,
+    number_of,
+    removed_digest,
+    stamp_at,
+    stamp_in,
+    truncated,
+)
+from keepstate.engine.events.reducers import Fold, Reducer
+from keepstate.engine.events.truncation import truncate
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.arguments import admit_flag, admit_instance
+from keepstate.engine.kernel.content_names import event_id_key
+from keepstate.engine.kernel.executor import ATTEMPTS, Executor
+from keepstate.engine.kernel.key_text import describe
+from keepstate.engine.kernel.notifications import hear
+from keepstate.engine.kernel.positions import Positions
+from keepstate.engine.kernel.stored import damaged
+from keepstate.engine.kernel.unit import Unit
+from keepstate.errors import ConflictError, HistoryLostError, InvalidError, KeepstateError
+from keepstate.stores.protocol import ABSENT, Entry
+from keepstate.values import limits
+from keepstate.values.key import Stamp, stamp_suffix, unpack
+
+_LONGEST_WAIT_S = 5.0
+_EVENTS_BY_APPEND = 990
+_EVENTS_WITH_IDS = 490
+_STAMP_TAG = stamp_suffix(0, 0)[:1]
+"""Follows a stream's own name in the keys of its events; what follows in the keys of `a\\0` is no stamp."""
+
+
+class Events:
+    """The event streams of a space, or of a transaction on it."""
+
+    def __init__(self, executor: Executor) -> None:
+        self._executor = executor
+
+    def __repr__(self) -> str:
+        return f"<Events of {self._executor.name!r}>"
+
+    @property
+    def executor(self) -> Executor:
+        """Return the scope that it works in; for the rooms above."""
+        return self._executor
+
+    def stream(self, name: str = "main") -> EventStream:
+        """Return one stream; asks the store nothing."""
+        return EventStream.of(self, name)
+
+    async def streams(self) -> AsyncIterator[str]:
+        """Yield the names of the streams in which something was appended."""
+        async for _, entry in self._executor.scan(layout.HEADS):
+            yield str(unpack(entry.key[len(layout.HEADS) :])[0])
+
+    async def append(
+        self,
+        *events: object,
+        stream: str = "main",
+        expected: Expected | int = ANY,
+        id: str | Sequence[str] | None = None,
+        type: str | None = None,
+        cause: Event | str | None = None,
+        correlation: str | None = None,
+    ) -> int:
+        """Append events together.
+
+        Args:
+            events: At most 990 values that the codec keeps; 490 if they have ids.
+            stream: Which stream; at most 200 bytes of UTF-8.
+            expected: `ANY`, `NO_STREAM`, `EXISTS`, or the number of the stream's last event.
+            id: What the event is called, or a list with an id for each. An event whose id the stream has
+                already is not appended again, whatever it holds; if all are there, the stream may be as it
+                likes.
+            type: `name` or `name@version` of events that are dicts; `@upcast` brings them up to date.
+            cause: The event that they follow from, or its id; they have its correlation.
+            correlation: What they have in common with all that follows from the same beginning.
+
+        Returns:
+            The number of the last one; 0 inside a transaction, which has none before it ends.
+
+        Raises:
+            ConflictError: The stream is not as expected; nothing was appended.
+        """
+        admit_stream(stream)
+        if not isinstance(expected, Expected) and expected.__class__ is not int:
+            raise InvalidError(f"`expected` is {expected!r}; give ANY, NO_STREAM, EXISTS or a number")
+        most = _EVENTS_BY_APPEND if id is None else _EVENTS_WITH_IDS
+        if not 0 < len(events) <= most:
+            raise InvalidError(f"{len(events)} events were given to append; give 1 to {most}")
+        ids = admit_ids(id, len(events))
+        now_ms = self._executor.clock.now_ms()
+        records: list[bytes] = []
+        for place, event in enumerate(events):
+            details = details_of(event, type, cause, correlation)
+            if ids:
+                details["id"] = ids[place]
+            encoded = self._executor.encode(event, events_prefix(stream))
+            record = EventRecord(encoded, now_ms, self._executor.author, details)
+            records.append(msgspec.msgpack.encode(record))
+        if ids:
+            return await self._append_once(stream, records, ids, expected)
+
+        async def work(unit: Unit) -> int:
+            await self._expect(unit, stream, expected)
+            return append_records(unit, stream, records)
+
+        index, revision = await self._executor.run(work, attempts=ATTEMPTS if expected is ANY else 1)
+        return number_of(Stamp(revision, index)) if revision else 0
+
+    async def _append_once(
+        self, stream: str, records: Sequence[bytes], ids: Sequence[str], expected: Expected | int
+    ) -> int:
+        """Append the events whose ids the stream does not have, and return the number of the last."""
+        store, space = await self._executor.store(), self._executor.stored_name
+        keys = [event_id_key(store, space, stream, id) for id in ids]
+
+        async def work(unit: Unit) -> Entry:
+            found = await unit.read(*keys)
+            missing = [place for place, entry in enumerate(found) if entry is None]
+            if missing:
+                await self._expect(unit, stream, expected)
+            for place in missing:
+                unit.put(keys[place], index_bytes(append_records(unit, stream, [records[place]])))
+            (last,) = await unit.read(keys[-1])
+            assert last is not None
+            return last
+
+        try:
+            last, revision = await self._executor.run(work, attempts=ATTEMPTS if expected is ANY else 1)
+        except ConflictError:
+            # Who came first may have been this very append, sent before by the same caller.
+            known = (await self._executor.run(lambda unit: unit.read(*keys)))[0]
+            if self._executor.gathers or None in known or known[-1] is None:
+                raise
+            last, revision = known[-1], 0
+        written = last.version or revision  # one that the transaction has appended itself has no version yet
+        return number_of(Stamp(written, int.from_bytes(last.value))) if written else 0
+
+    async def _expect(self, unit: Unit, stream: str, expected: Expected | int) -> None:
+        head = head_key(stream)
+        if expected is ANY:
+            return
+        if expected is NO_STREAM and not unit.knows(head):
+            unit.check(head, version=ABSENT, asked="expected=NO_STREAM")
+            return
+        was_known = unit.knows(head)
+        last = await self._last(unit, stream)
+        if not _is_as(expected, last):
+            found = "is absent" if last is None else f"ends at {last}"
+            asked = expected.name if isinstance(expected, Expected) else expected
+            raise ConflictError(
+                f"stream {stream!r} of {self._executor.name!r} {found}, and expected={asked} was asked; "
+                "read it again",
+                space=self._executor.name,
+                key=head,
+                actual=last or 0,
+            )
+        if expected is EXISTS and not was_known:  # else a stricter check may stand already
+            entry = await unit.get(head)
+            unit.check(head, created=entry.created if entry else 0, asked="expected=EXISTS")
+
+    async def _last(self, unit: Unit, stream: str) -> int | None:
+        entry = await unit.get(head_key(stream))
+        if entry is None:
+            return None
+        if len(entry.value) != 2:
+            raise damaged(describe(entry.key), "a stream's head holds the index of its last event")
+        return number_of(Stamp(entry.version, int.from_bytes(entry.value)))
+
+    async def last(self, stream: str = "main") -> int | None:
+        """Return the number of a stream's last event, or None if it has none."""
+        admit_stream(stream)
+        return (await self._executor.run(lambda unit: self._last(unit, stream)))[0]
+
+    async def read(
+        self, *, stream: str = "main", after: str | int | None = None, limit: int = 256
+    ) -> list[Event]:
+        """Return events in order.
+
+        Args:
+            stream: Which stream.
+            after: Starts behind the event of this `position`, in this process or another; or, within a
+                handle, behind its `number`. Without it, at the first event.
+            limit: How many at the most; to read on, give the position of the last one as `after`.
+
+        Raises:
+            HistoryLostError: The store no longer has the event that `after` stands behind: a backup was
+                restored, or a server failed over, and others may have written since.
+            InvalidError: `after` is not a position, or one of another space, stream or kind.
+            PrunedError: The stream was truncated behind `after`.
+        """
+        return await self.page(stream, after, limit, whole=after is not None)
+
+    async def page(self, stream: str, after: str | int | None, limit: int, *, whole: bool) -> list[Event]:
+        """Return events in order.
+
+        Args:
+            stream: Which stream.
+            after: Starts behind this number.
+            limit: How many at the most.
+            whole: Whether to raise `PrunedError` where events between `after` and the first one are gone.
+        """
+        admit_stream(stream)
+        limits.admit_count("limit", limit)
+        found: list[Event] = []
+        positions, prefix = await self._positions(), events_prefix(stream)
+        expected: bytes | None = None  # the digest of the event that the first one read has to be
+        if isinstance(after, str):
+            after, expected = positions.event_in("after", after, prefix)
+        place, here = key_after(stream, after, inclusive=expected is not None), positions.place(prefix)
+        async for unit, entry in self._executor.scan(prefix + _STAMP_TAG, after=place):
+            number = number_of(stamp_in(entry))
+            digest = positions.digest(entry.value)
+            if expected is not None:
+                if number != after or expected not in (digest, removed_digest(await unit.value(entry))):
+                    break
+                expected = None
+                continue
+            event = event_of(self._executor, await unit.value(entry), number, stream, here + digest)
+            if event is None:  # what stands before it is gone, or about to go
+                if whole:
+                    raise truncated(self._executor.name, stream, number)
+                found.clear()
+                continue
+            found.append(event)
+            if len(found) == limit:
+                return found
+        if expected is not None and after is not None:
+            raise await self._missing(stream, after)
+        if after is not None and not found:
+            await self._refuse_lost(after)
+        own = self._executor.appended(events_prefix(stream))[: limit - len(found)]
+        opened = (event_of(self._executor, record, None, stream) for record in own)
+        return [*found, *(event for event in opened if event is not None)]
+
+    async def _positions(self) -> Positions:
+        return Positions(await self._executor.store(), self._executor.stored_name, self._executor.name)
+
+    async def _missing(self, stream: str, number: int) -> KeepstateError:
+        """Return the error for an event that is not there: it was truncated, or the store lost it."""
+        async for unit, entry in self._executor.scan(events_prefix(stream) + _STAMP_TAG):
+            end = number_of(stamp_in(entry))
+            if end > number and removed_digest(await unit.value(entry)) is not None:
+                return truncated(self._executor.name, stream, end)
+        revision = stamp_at(number).revision
+        return (await self._positions()).lost(revision, f"event {number} of stream {stream!r}")
+
+    async def _refuse_lost(self, number: int) -> None:
+        """Raise where a reader would wait behind a number until others have filled up to it again."""
+        store, revision = await self._executor.store(), stamp_at(number).revision
+        now = (await store.read(self._executor.stored_name, [])).revision
+        if revision > now:
+            raise HistoryLostError(
+                f"space {self._executor.name!r} is at revision {now}, below {revision} of event {number}: "
+                "the number is another space's, or the store lost it",
+                space=self._executor.name,
+                revision=revision,
+            )
+
+    async def follow(self, *, stream: str = "main", after: str | int | None = None) -> AsyncIterator[Event]:
+        """Yield events in order, and then each new one when it comes; it never ends by itself.
+
+        Raises:
+            HistoryLostError: As for `read`.
+        """
+        self._executor.refuse_inside("following a stream")
+        store = await self._executor.store()
+        async with hear(store, self._executor.stored_name) as hints:
+            while True:
+                events = await self.read(stream=stream, after=after)
+                for event in events:
+                    after = event.position
+                    yield event
+                if not events:
+                    await hints.wait(_LONGEST_WAIT_S)
+
+
+class HasEvents(Protocol):
+    """A space, or a transaction on one."""
+
+    @property
+    def events(self) -> Any:
+        """Its streams."""
+        ...
+
+
+class EventStream:
+    """One stream of events: `EventStream(space, "orders")` is `space.events.stream("orders")`.
+
+    Args:
+        place: The space, or a transaction on it.
+        name: Its name in the space; at most 200 bytes of UTF-8.
+
+    Attributes:
+        name: Its name in the space.
+    """
+
+    name: str
+
+    def __init__(self, place: HasEvents, name: str = "main", *, _mode: Mode = "async") -> None:
+        given: Any = getattr(place, "_inner", place) if _mode == "blocking" else place
+        events: Any = getattr(given, "events", None)
+        executor = getattr(events, "_executor", None)
+        if not isinstance(executor, Executor):
+            raise InvalidError(f"{place!r} has no events here; give a space or transaction of {_mode} use")
+        if executor.runner.mode != _mode:
+            right = "keepstate" if executor.runner.mode == "async" else "keepstate.sync"
+            raise InvalidError(f"{place!r} is {executor.runner.mode}; hand it to the EventStream of {right}")
+        admit_stream(name)
+        self._events, self._executor, self.name = cast(Events, events), executor, name
+        self._upto: Moment = None
+
+    @classmethod
+    def of(cls, events: Events, name: str, upto: Moment = None) -> EventStream:
+        """Return a stream of a space's events, as it was at a moment; asks the store nothing."""
+        admit_stream(name)
+        stream = cls.__new__(cls)
+        executor = events.executor
+        stream._events, stream._executor, stream.name, stream._upto = events, executor, name, upto
+        return stream
+
+    @property
+    def executor(self) -> Executor:
+        """Return the scope that it works in; for the rooms above."""
+        return self._executor
+
+    def __repr__(self) -> str:
+        at = "" if self._upto is None else f" at {self._upto}"
+        return f"<EventStream {self.name!r}{at} of {self._events!r}>"
+
+    async def append(
+        self,
+        *events: object,
+        expected: Expected | int = ANY,
+        id: str | Sequence[str] | None = None,
+        type: str | None = None,
+        cause: Event | str | None = None,
+        correlation: str | None = None,
+    ) -> int:
+        """Append events together, and return the number of the last; see `Events.append`."""
+        if self._upto is not None:
+            raise InvalidError(f"{self!r} is the stream as it was; append to the stream itself")
+        return await self._events.append(
+            *events,
+            stream=self.name,
+            expected=expected,
+            id=id,
+            type=type,
+            cause=cause,
+            correlation=correlation,
+        )
+
+    async def read(self, *, after: str | int | None = None, limit: int = 256) -> list[Event]:
+        """Return events in order, 256 if not told otherwise; see `Events.read`."""
+        return self._within(await self._events.read(stream=self.name, after=after, limit=limit))
+
+    async def page(self, after: int | None, limit: int, *, whole: bool) -> list[Event]:
+        """Return events in order, or raise where some of them are gone."""
+        return await self._events.page(self.name, after, limit, whole=whole)
+
+    def _within(self, events: list[Event]) -> list[Event]:
+        for place, event in enumerate(events):
+            if is_behind(event, self._upto):
+                return events[:place]
+        return events
+
+    async def follow(self, *, after: str | int | None = None) -> AsyncIterator[Event]:
+        """Yield events in order, and then each new one when it comes; it never ends by itself."""
+        if self._upto is not None:
+            raise InvalidError(f"{self!r} gets no more events; follow the stream itself")
+        async for event in self._events.follow(stream=self.name, after=after):
+            yield event
+
+    async def last(self) -> int | None:
+        """Return the number of the last event, or None if there is none."""
+        if self._upto is None:
+            return await self._events.last(self.name)
+        number = after = None
+        while events := await self.read(after=after, limit=1_024):
+            number = after = events[-1].number
+        return number
+
+    # ---- states
+
+    def at(self, moment: int | datetime) -> EventStream:
+        """Return the stream as it was; asks the store nothing.
+
+        Args:
+            moment: The number of the last event to be in it; or a time with its zone: then it ends before
+                the first event that was recorded later.
+        """
+        admit_instance("moment", moment, int, datetime)
+        if not isinstance(moment, datetime):
+            admit_number("moment", moment)
+        elif moment.tzinfo is None:
+            raise InvalidError(f"`moment` is {moment!r}, of no zone; give one with tzinfo")
+        return EventStream.of(self._events, self.name, moment)
+
+    async def fold(
+        self,
+        reducer: Reducer,
+        initial: Any = None,
+        cache_every: int | None = 100,
+        *,
+        name: str | None = None,
+        version: int = 1,
+        from_base: bool = False,
+    ) -> Any:
+        """Return the state that the events make of an initial one.
+
+        The state is kept, under the reducer's name, whenever `cache_every` events were read; the next fold
+        reads only what came after it. What was kept by other code or from another initial state is not used:
+        constants, classes and functions that the reducer uses count as its code.
+
+        Args:
+            reducer: Called with the state so far and each event, and returns the state after it. It must do
+                the same each time: no clock, no chance, no store.
+            initial: The state before the first event; it is not changed.
+            cache_every: After how many events to keep the state; None keeps nothing, and lets the state be
+                anything.
+            name: What the kept state is called.
+            version: Goes up when the reducer does something else and nothing shows it, neither its code nor
+                what that uses: another file is read, or an installed package is of another version.
+            from_base: Goes on from the state that truncation left, also if another reducer made that.
+
+        Raises:
+            PrunedError: Events that it needs were let go by truncation.
+            InvalidError: The reducer returned None, or a state that cannot be kept.
+        """
+        fold = Fold(reducer, initial, cache_every, name, version)
+        return (await self.fold_entry(fold, from_base=from_base)).state
+
+    async def fold_entry(self, fold: Fold, *, from_base: bool = False) -> FoldEntry:
+        """Return the same with the number of its last event, which an append that builds on it expects."""
+        admit_instance("fold", fold, Fold)
+        admit_flag("from_base", from_base)
+        folding = Folding(self._executor, self.name, self)
+        return await folding.fold(fold, self._upto, from_base=from_base)
+
+    async def truncate(self, upto: int, *folds: Fold) -> int:
+        """Let go of the events up to a number; what they came to is kept for each fold.
+
+        Each state is folded from the events twice and compared before any event is removed. Events that are
+        let go forget their ids.
+
+        Args:
+            upto: The number of the last event to let go.
+            folds: All folds whose state has been kept; theirs go on from what is kept for them.
+
+        Returns:
+            How many events were removed.
+
+        Raises:
+            InvalidError: A fold is not given that has a kept state, or came to something else the second
+                time; or a projection has not come so far. Nothing was removed.
+        """
+        if self._upto is not None:
+            raise InvalidError(f"{self!r} is the stream as it was; truncate the stream itself")
+        return await truncate(
+            self._executor, self.name, Folding(self._executor, self.name, self), upto, folds
+        )
+
+
+def _is_as(expected: Expected | int, last: int | None) -> bool:
+    if isinstance(expected, Expected):
+        return (last is None) is (expected is NO_STREAM)
+    return last == expected

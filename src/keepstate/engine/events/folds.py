@@ -1,0 +1,309 @@
+"""States folded from the events of a stream, and what is kept so that events are not folded again.
+
+A fold keeps its state as a cache, which any later fold may go on from as long as reducer and initial state
+are the same. Two are kept, so that two versions of an application that run side by side, as while one
+replaces the other, do not throw away each other's. After each 10,000 events one stays for good, for folds up
+to an earlier moment. Truncation leaves a base: the state at the last event that was let go. A cache may be
+thrown away at any time; a base is all that is left.
+"""
+
+from __future__ import annotations
+
+import logging
+from copy import deepcopy
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final, Protocol
+
+import msgspec
+
+from keepstate.engine.events.record import Event
+from keepstate.engine.events.reducers import Fold
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.executor import Executor, called
+from keepstate.engine.kernel.stored import StoredMs, opened
+from keepstate.engine.kernel.times import milliseconds_of
+from keepstate.engine.kernel.unit import Unit
+from keepstate.errors import CorruptError, InvalidError, PrunedError
+from keepstate.stores.protocol import Entry
+from keepstate.values import limits
+from keepstate.values.key import pack
+
+_log = logging.getLogger("keepstate.engine")
+
+_PAGE = 1_024
+_CACHES = ("cache", "cache/2")
+MOMENT: Final = "moment"
+"""What a state is called that is kept for good; its number follows in the key."""
+_STALE = 500
+_FAR = 10_000
+"""After so many events a state is kept for good: a long fold that is killed goes on from there, and a fold up
+to an earlier moment reads no more than these."""
+
+Moment = int | datetime | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoldEntry:
+    """A state as it was folded.
+
+    Attributes:
+        state: The state.
+        number: Of the last event in it; what an append `expected` that builds on it. None if there is none.
+        events_read: How many events had to be read.
+    """
+
+    state: Any
+    number: int | None
+    events_read: int
+
+
+class FoldRecord(msgspec.Struct, array_like=True, frozen=True):
+    """A state as it is kept."""
+
+    digest: bytes
+    number: int
+    latest_ms: StoredMs
+    """When the latest of its events was recorded."""
+    state: bytes
+    count: int = 0
+    """How many events are in it."""
+
+    def is_before(self, upto: Moment) -> bool:
+        """Whether it holds no event behind a moment."""
+        if isinstance(upto, datetime):
+            return self.latest_ms <= milliseconds_of(upto)
+        return upto is None or self.number <= upto
+
+    def is_behind(self, base: FoldRecord | None) -> bool:
+        """Whether the events after it are there: nothing was let go but what is in it."""
+        return base is None or base.number <= self.number
+
+
+class Source(Protocol):
+    """Where the events are."""
+
+    async def page(self, after: int | None, limit: int, *, whole: bool) -> list[Event]:
+        """Return events in order; see `Events.read`."""
+        ...
+
+
+@dataclass(slots=True)
+class _Course:
+    """How far a fold has come."""
+
+    state: Any
+    number: int | None = None
+    latest_ms: int = 0
+    count: int = 0
+    kept: int = 0
+    """How many events were in it when it was kept last."""
+    read: int = 0
+
+    def take(self, state: Any, event: Event) -> None:
+        self.state = state
+        self.latest_ms = max(self.latest_ms, milliseconds_of(event.recorded_at))
+        self.count, self.read = self.count + 1, self.read + 1
+        self.number = self.number if event.number is None else event.number
+
+    def has_come_far(self) -> bool:
+        """Whether it has passed a number of events at which a state is kept for good."""
+        return self.count // _FAR > self.kept // _FAR
+
+
+class Folding:
+    """Folds one stream.
+
+    Args:
+        executor: Where it is.
+        stream: Its name.
+        source: What reads it.
+    """
+
+    def __init__(self, executor: Executor, stream: str, source: Source) -> None:
+        self._executor, self._stream, self._source = executor, stream, source
+
+    async def fold(self, fold: Fold, upto: Moment = None, *, from_base: bool = False) -> FoldEntry:
+        """Return the state up to a moment, and keep it if that saves enough later."""
+        self._executor.refuse_coroutine(fold.reducer)
+        digest = b"" if fold.cache_every is None else fold.digest()
+        start = await self._start(fold, digest, upto, from_base=from_base)
+        course = await self._followed(fold, digest, start, upto)
+        if fold.cache_every is not None and course.read >= fold.cache_every:
+            await self._keep(fold, digest, course, upto)
+        return FoldEntry(course.state, course.number, course.read)
+
+    async def afresh(self, fold: Fold, upto: int) -> FoldRecord | None:
+        """Return the state up to a number, folded from the base or the start; None if nothing is there."""
+        digest = fold.digest()
+        base = await self.kept(fold, "base")
+        start = self._usable_base(fold, base, digest, upto, from_base=False)
+        course = await self._followed(fold, None, start, upto)
+        return None if course.number is None else self._record(fold, digest, course, course.number)
+
+    async def _followed(
+        self, fold: Fold, digest: bytes | None, start: FoldRecord | None, upto: Moment
+    ) -> _Course:
+        if start is None:
+            course = _Course(deepcopy(fold.initial))
+        else:
+            state = self._decoded(fold, start)
+            course = _Course(state, start.number, start.latest_ms, start.count, start.count)
+        after = course.number
+        most = limits.COUNT if self._executor.gathers else _PAGE  # own events have no number to go on behind
+        while True:
+            events = await self._source.page(after, most, whole=True)
+            for event in events:
+                if is_behind(event, upto):
+                    return course
+                course.take(await _reduced(fold, course.state, event), event)
+            if len(events) < most:
+                return course
+            after = course.number
+            if digest and course.has_come_far():
+                await self._keep(fold, digest, course, upto)
+
+    # ---- what is kept
+
+    async def kept(self, fold: Fold, kind: str) -> FoldRecord | None:
+        """Return a kept state, a `cache` or a `base`."""
+        key = layout.fold_key(self._stream, fold.title, kind)
+
+        async def work(unit: Unit) -> FoldRecord | None:
+            entry = await unit.get(key)
+            return None if entry is None else opened(await unit.value(entry), FoldRecord, f"{fold.title!r}")
+
+        return (await self._executor.run(work))[0]
+
+    async def _caches(self, fold: Fold) -> list[FoldRecord]:
+        """Return the states that other folds have kept, without those that are damaged."""
+
+        async def work(unit: Unit) -> list[FoldRecord]:
+            entries = await unit.read(*self._cache_keys(fold))
+            return [
+                record for entry in entries if entry and (record := await self._cached(fold, unit, entry))
+            ]
+
+        return (await self._executor.run(work))[0]
+
+    async def _cached(self, fold: Fold, unit: Unit, entry: Entry) -> FoldRecord | None:
+        try:
+            return opened(await unit.value(entry), FoldRecord, f"{fold.title!r}")
+        except CorruptError as error:  # the events are all that it was made of
+            _log.warning("%s; it is folded again", error)
+            return None
+
+    def _cache_keys(self, fold: Fold) -> list[bytes]:
+        return [layout.fold_key(self._stream, fold.title, kind) for kind in _CACHES]
+
+    async def _start(self, fold: Fold, digest: bytes, upto: Moment, *, from_base: bool) -> FoldRecord | None:
+        base = await self.kept(fold, "base")
+        if digest:
+            for cache in await self._caches(fold):
+                if cache.digest == digest and cache.is_before(upto) and cache.is_behind(base):
+                    return cache
+            if upto is not None and (moment := await self._moment(fold, digest, base, upto)) is not None:
+                return moment
+        return self._usable_base(fold, base, digest or fold.digest(), upto, from_base=from_base)
+
+    def _usable_base(
+        self, fold: Fold, base: FoldRecord | None, digest: bytes, upto: Moment, *, from_base: bool
+    ) -> FoldRecord | None:
+        if base is None:
+            return None
+        if not base.is_before(upto):
+            raise PrunedError(f"the events of stream {self._stream!r} before {base.number} were let go")
+        if base.digest != digest and not from_base:
+            raise PrunedError(
+                f"the events of stream {self._stream!r} up to {base.number} were let go, and "
+                f"{fold.title!r} was another reducer then; give from_base=True to go on from what it left"
+            )
+        return base
+
+    async def _moment(
+        self, fold: Fold, digest: bytes, base: FoldRecord | None, upto: Moment
+    ) -> FoldRecord | None:
+        """Return the latest state that was kept for good and hold nothing behind a moment."""
+        if self._executor.gathers:  # a transaction that scans depends on the whole space
+            return None
+        found = None
+        async for unit, entry in self._executor.scan(self._moments_key(fold)):
+            record = await self._cached(fold, unit, entry)
+            if record is None or record.digest != digest:
+                continue
+            if not record.is_before(upto):
+                break
+            if record.is_behind(base):
+                found = record
+        return found
+
+    def _moments_key(self, fold: Fold) -> bytes:
+        return layout.fold_key(self._stream, fold.title, MOMENT)
+
+    async def _keep(self, fold: Fold, digest: bytes, course: _Course, upto: Moment) -> None:
+        is_far = course.has_come_far()
+        if self._executor.gathers or course.number is None or not (is_far or upto is None):
+            return
+        stored = msgspec.msgpack.encode(self._record(fold, digest, course, course.number))
+        moment = self._moments_key(fold) + pack(course.number)
+        keys = self._cache_keys(fold)
+        stale = await self._stale(fold, digest) if is_far else []
+
+        async def work(unit: Unit) -> None:
+            if is_far:
+                unit.put(moment, stored)
+            for key in stale:
+                unit.delete(key)
+            if upto is not None:
+                return
+            places = list(zip(keys, await unit.read(*keys), strict=True))
+            oldest = min(places, key=lambda place: place[1].version if place[1] else 0)[0]
+            for key, found in places:
+                known = await self._cached(fold, unit, found) if found else None
+                if known is not None and known.digest == digest:
+                    oldest = key
+                    break
+            unit.put(oldest, stored)
+
+        await self._executor.run(work)
+        course.kept = course.count
+
+    async def _stale(self, fold: Fold, digest: bytes) -> list[bytes]:
+        """Return where states were kept for good of reducers that nobody folds by any more."""
+        alive = {digest, *(cache.digest for cache in await self._caches(fold))}
+        found: list[bytes] = []
+        async for unit, entry in self._executor.scan(self._moments_key(fold)):
+            record = await self._cached(fold, unit, entry)
+            if (record is None or record.digest not in alive) and len(found) < _STALE:
+                found.append(entry.key)
+        return found
+
+    def _record(self, fold: Fold, digest: bytes, course: _Course, number: int) -> FoldRecord:
+        return FoldRecord(digest, number, course.latest_ms, self._encoded(fold, course.state), course.count)
+
+    def _encoded(self, fold: Fold, state: Any) -> bytes:
+        try:
+            return self._executor.encode(state, layout.fold_key(self._stream, fold.title, "state"))
+        except InvalidError as error:
+            raise InvalidError(
+                f"the state that {fold.title!r} folds cannot be kept: {error}; or give cache_every=None",
+                path=error.path,
+            ) from error
+
+    def _decoded(self, fold: Fold, record: FoldRecord) -> Any:
+        return self._executor.decode(record.state, layout.fold_key(self._stream, fold.title, "state"))
+
+
+async def _reduced(fold: Fold, state: Any, event: Event) -> Any:
+    new = await called(fold.reducer, state, event)
+    if new is None and state is not None:
+        at = "" if event.number is None else f" of the event at {event.number}"
+        raise InvalidError(f"{fold.title!r} returned None{at}; let it return the state after the event")
+    return new
+
+
+def is_behind(event: Event, upto: Moment) -> bool:
+    """Whether an event is not in a stream any more as it was at a moment."""
+    if isinstance(upto, datetime):
+        return event.recorded_at > upto
+    return upto is not None and (event.number is None or event.number > upto)

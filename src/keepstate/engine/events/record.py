@@ -1,0 +1,326 @@
+"""An event, as it is read and as it is stored.
+
+Invariant: whatever was appended can be read. An event of a type that this process does not know comes in
+builtin form, and is never left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import Enum
+from typing import Any, Final, TypeAlias, cast
+
+import msgspec
+
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.arguments import admit_instance, admit_name
+from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.key_text import describe
+from keepstate.engine.kernel.positions import PLACE_BYTES, event_text
+from keepstate.engine.kernel.stored import StoredMs, damaged, opened
+from keepstate.engine.kernel.times import moment_of
+from keepstate.engine.kernel.unit import Unit
+from keepstate.errors import CorruptError, InvalidError, PrunedError, UnsupportedError
+from keepstate.stores.protocol import LAST_REVISION, Entry
+from keepstate.values import codec, limits
+from keepstate.values.builtin import TYPE
+from keepstate.values.key import Stamp, stamp_suffix, unpack
+from keepstate.values.schema import CLASSES
+
+_INDEX_BITS = 16
+
+
+class Expected(Enum):
+    """What a stream may be like before an append."""
+
+    ANY = "any"
+    NO_STREAM = "no stream"
+    EXISTS = "exists"
+
+
+ANY: Final = Expected.ANY
+"""Whatever stands in the stream."""
+NO_STREAM: Final = Expected.NO_STREAM
+"""Only if nothing was ever appended to it."""
+EXISTS: Final = Expected.EXISTS
+"""Only if something was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that happened.
+
+    Attributes:
+        number: Its place among all events of the space, for use within a handle; higher is later. None if
+            the transaction that reads it has appended it itself.
+        stream: The stream that it is in.
+        data: What was appended; a copy, brought up to date by upcasters.
+        recorded_at: When, by the clock of who appended it. No order follows from it.
+        author: Who appended it, or None.
+        id: What its appender calls it; an event of the same id is not appended to the stream again.
+        type: `name@version` of its data: of a registered class, or as it was told. None for other data.
+        cause: The id of the event that it follows from, or else its `stream@number`.
+        correlation: What all that follows from one beginning has in common.
+        is_known: Whether this process knows the classes in it; else data is in builtin form.
+    """
+
+    number: int | None
+    stream: str
+    data: Any
+    recorded_at: datetime
+    author: str | None
+    id: str | None = None
+    type: str | None = None
+    cause: str | None = None
+    correlation: str | None = None
+    is_known: bool = True
+    _mark: bytes = field(default=b"", repr=False, compare=False)
+    """Where the stream is, and the digest of what is stored."""
+
+    @property
+    def position(self) -> str | None:
+        """An opaque text: `after=` it, any process reads on behind this event. None while `number` is."""
+        if self.number is None:
+            return None
+        return event_text(self._mark[:PLACE_BYTES], self.number, self._mark[PLACE_BYTES:])
+
+    @property
+    def reference(self) -> str:
+        """Return what others name it by: its id, or else `stream@number`."""
+        return self.id or f"{self.stream}@{self.number}"
+
+
+class EventRecord(msgspec.Struct, array_like=True, frozen=True):
+    """An event as it is stored, in its place."""
+
+    data: bytes
+    recorded_at_ms: StoredMs
+    author: str | None = None
+    details: dict[str, Any] = {}
+
+    @property
+    def is_end(self) -> bool:
+        """Whether it only says that the stream was truncated up to here."""
+        return "truncated" in self.details
+
+    @property
+    def removed(self) -> bytes:
+        """The digest of the event whose place an end has taken."""
+        digest: bytes = self.details["truncated"]
+        return digest
+
+
+Cause: TypeAlias = Event | str | None
+
+
+def details_of(data: object, type: str | None, cause: Cause, correlation: str | None) -> dict[str, str]:
+    """Return what an event's record says beside its data.
+
+    Raises:
+        InvalidError: A type was told of what is no dict; or another argument is no name.
+    """
+    details: dict[str, str] = {}
+    known = CLASSES.of(data.__class__)
+    if type is not None:
+        if known is not None or not isinstance(data, dict):
+            raise InvalidError(
+                f"type={type!r} was told of {data.__class__.__name__}: only dicts are told one"
+            )
+        details["type"] = "{}@{}".format(*typed(admit_name("type", type)))
+    elif known is not None:
+        details["type"] = f"{known.name}@{known.written}"
+    if cause is not None:
+        admit_instance("cause", cause, Event, str)
+        if isinstance(cause, Event):
+            correlation = correlation or cause.correlation or cause.reference
+        details["cause"] = cause.reference if isinstance(cause, Event) else admit_name("cause", cause)
+    if correlation is not None:
+        details["correlation"] = admit_name("correlation", correlation)
+    return details
+
+
+def admit_stream(name: str) -> None:
+    """Raise `InvalidError` for what is no name of a stream."""
+    if type(name) is not str or not 0 < len(name.encode("utf-8", "surrogatepass")) <= limits.SPACE_BYTES:
+        raise InvalidError(f"stream {name!r} has no name of 1 to {limits.SPACE_BYTES} bytes of UTF-8")
+
+
+def admit_number(what: str, number: int) -> None:
+    """Raise `InvalidError` for what is no number of an event."""
+    if type(number) is not int or not 0 <= stamp_at(number).revision <= LAST_REVISION:
+        raise InvalidError(f"`{what}` is {number!r}; give the number of an event")
+
+
+def typed(type: str) -> tuple[str, int]:
+    """Return name and version of `name@version`; of a name alone, version 1.
+
+    Raises:
+        InvalidError: It is neither.
+    """
+    name, at, version = type.rpartition("@")
+    if not at:
+        return type, 1
+    if not name or "@" in name or not version.isdecimal() or not 0 < int(version) < 1 << 31:
+        raise InvalidError(f"type {type!r} is no `name` or `name@version`; versions count from 1")
+    return name, int(version)
+
+
+def admit_ids(id: object, count: int) -> list[str]:
+    """Return an id for each of so many events; none if there are none.
+
+    Raises:
+        InvalidError: There are fewer or more, or one stands there twice.
+    """
+    if id is None:
+        return []
+    given = cast("list[object]", list(id) if isinstance(id, list | tuple) else [id])  # pyright: ignore[reportUnknownArgumentType]
+    ids = [admit_name("id", each) for each in given]
+    if len(ids) != count or len(set(ids)) != count:
+        raise InvalidError(f"{len(set(ids))} ids were given with {count} events; give each its own")
+    if any(len(each.encode()) > limits.SPACE_BYTES for each in ids):
+        raise InvalidError(f"an event's `id` has at most {limits.SPACE_BYTES} bytes of UTF-8")
+    return ids
+
+
+def event_of(
+    executor: Executor, stored: bytes, number: int | None, stream: str, mark: bytes = b""
+) -> Event | None:
+    """Return a stored event; None for what only says that the stream was truncated.
+
+    Raises:
+        CorruptError: Nobody wrote such an event.
+        InvalidError: An upcaster failed, or a class does not take what is stored.
+    """
+    place = f"event {number} of stream {stream!r} of {executor.name!r}"
+    record = opened(stored, EventRecord, place)
+    if record.is_end:
+        return None
+    told = record.details
+    type: str | None = told.get("type")
+    try:
+        data, is_known = _data_of(executor, record.data, stream)
+        if type is not None:
+            data, type = _newest(data, type)
+    except CorruptError as error:
+        raise CorruptError(f"{place} is damaged: {error}", space=executor.name, place=place) from error
+    return Event(
+        number,
+        stream,
+        data,
+        moment_of(record.recorded_at_ms),
+        record.author,
+        told.get("id"),
+        type,
+        told.get("cause"),
+        told.get("correlation"),
+        is_known,
+        mark,
+    )
+
+
+def _data_of(executor: Executor, encoded: bytes, stream: str) -> tuple[Any, bool]:
+    try:
+        return executor.decode(encoded, layout.stream_key(layout.EVENTS, stream)), True
+    except (InvalidError, UnsupportedError):
+        form = codec.to_builtin(encoded)
+        if not _names_unknown(form):
+            raise
+        return form, False
+
+
+def _newest(data: Any, type: str) -> tuple[Any, str]:
+    """Return an event's data and type as of the newest version that upcasters lead to."""
+    known = CLASSES.of(data.__class__)
+    if known is not None:
+        return data, str(known)
+    fields = cast("dict[str, Any]", data)
+    if not isinstance(data, dict) or TYPE in fields:
+        return fields, type
+    fields, version = CLASSES.advanced(fields, *typed(type))
+    return fields, f"{typed(type)[0]}@{version}"
+
+
+def _names_unknown(form: object) -> bool:
+    """Whether something in a builtin form is of a class that nobody has registered, or of a newer version."""
+    parts: list[object] = []
+    if isinstance(form, dict):
+        fields = cast("dict[object, object]", form)
+        named = fields.get(TYPE)
+        if isinstance(named, str) and "@" in named and not CLASSES.knows(*typed(named)):
+            return True
+        parts = list(fields.values())
+    elif isinstance(form, list | tuple | set | frozenset):
+        parts = list(cast("list[object]", form))
+    return any(_names_unknown(part) for part in parts)
+
+
+def number_of(stamp: Stamp) -> int:
+    """Return the number of the event whose key ends with this stamp."""
+    return stamp.revision << _INDEX_BITS | stamp.index
+
+
+def stamp_at(number: int) -> Stamp:
+    """Return what the key of the event at this number ends with."""
+    return Stamp(number >> _INDEX_BITS, number & ((1 << _INDEX_BITS) - 1))
+
+
+def events_prefix(stream: str) -> bytes:
+    """Return the prefix of the keys of a stream's events."""
+    return layout.stream_key(layout.EVENTS, stream)
+
+
+def head_key(stream: str) -> bytes:
+    """Return the key of the entry that holds a stream's end."""
+    return layout.stream_key(layout.HEADS, stream)
+
+
+def stamp_in(entry: Entry) -> Stamp:
+    """Return the stamp at the end of an event's key."""
+    stamp = unpack(entry.key[1:])[-1]
+    if not isinstance(stamp, Stamp):
+        raise damaged(describe(entry.key), "an event's key ends with a stamp")
+    return stamp
+
+
+def truncated(space: str, stream: str, number: int) -> PrunedError:
+    """Return the error for events that a truncation has removed."""
+    return PrunedError(
+        f"the events of stream {stream!r} of {space!r} up to number {number} were let go; read behind "
+        "it, or fold from the state that was kept"
+    )
+
+
+def removed_digest(stored: bytes) -> bytes | None:
+    """Return the digest of the event that a stream's end stands for, None for an event."""
+    record = opened(stored, EventRecord, "an event")
+    return record.removed if record.is_end else None
+
+
+def event_key(stream: str, number: int) -> bytes:
+    """Return the key of the event of a stream at a number."""
+    stamp = stamp_at(number)
+    return events_prefix(stream) + stamp_suffix(stamp.revision, stamp.index)
+
+
+def key_after(stream: str, number: int | None, *, inclusive: bool) -> bytes | None:
+    """Return the key behind which a reader goes on after the event of a number; None for the beginning."""
+    if number is None:
+        return None
+    admit_number("after", number)
+    return event_key(stream, number - 1 if inclusive and number else number)
+
+
+def index_bytes(index: int) -> bytes:
+    """Return the stored form of the index of an event in its batch."""
+    return index.to_bytes(2, "big")
+
+
+def append_records(unit: Unit, stream: str, records: Sequence[bytes]) -> int:
+    """Append records and rewrites the head of the stream; returns the index of the last one."""
+    index = -1
+    for record in records:
+        index = unit.append(events_prefix(stream), record)
+    unit.put(head_key(stream), index_bytes(index))
+    return index

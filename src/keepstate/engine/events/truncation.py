@@ -1,0 +1,156 @@
+"""Lets go of the oldest events of a stream, behind states that were verified.
+
+One batch keeps what the events came to and puts an end in the place of the last one: from then on readers
+that would need what stands before it are refused, and readers from the start begin behind it. The events
+themselves go afterwards; a truncation that was killed is finished by the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import msgspec
+
+from keepstate.engine.events.cursor import Cursor
+from keepstate.engine.events.folds import MOMENT, Folding, FoldRecord
+from keepstate.engine.events.record import EventRecord, admit_number, stamp_at
+from keepstate.engine.events.reducers import Fold
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.arguments import admit_instance
+from keepstate.engine.kernel.content_names import event_id_key
+from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.positions import Positions
+from keepstate.engine.kernel.stored import opened
+from keepstate.engine.kernel.unit import Unit
+from keepstate.errors import InvalidError, NotFoundError
+from keepstate.values import codec
+from keepstate.values.key import stamp_suffix, unpack
+
+_BY_BATCH = 400
+
+
+async def truncate(
+    executor: Executor, stream: str, folding: Folding, upto: int, folds: Sequence[Fold]
+) -> int:
+    """Remove the events of a stream up to a number, and return how many there were."""
+    executor.refuse_inside("truncating a stream")
+    admit_number("upto", upto)
+    for fold in folds:
+        admit_instance("folds", fold, Fold)
+    bases = [(fold, await _verified(folding, fold, upto)) for fold in folds]
+    await _refuse_unready(executor, stream, {fold.title for fold in folds}, upto)
+    end = layout.stream_key(layout.EVENTS, stream) + stamp_suffix(
+        stamp_at(upto).revision, stamp_at(upto).index
+    )
+
+    positions = Positions(await executor.store(), executor.stored_name, executor.name)
+
+    async def work(unit: Unit) -> None:
+        entry = await unit.get(end)
+        if entry is None:
+            raise NotFoundError(f"stream {stream!r} of {executor.name!r} has no event at number {upto}")
+        for fold, base in bases:
+            if base is not None:
+                unit.put(layout.fold_key(stream, fold.title, "base"), msgspec.msgpack.encode(base))
+        record = opened(await unit.value(entry), EventRecord, f"event {upto}")
+        if not record.is_end:
+            digest = positions.digest(entry.value)
+            last = EventRecord(codec.encode(None), record.recorded_at_ms, None, {"truncated": digest})
+            unit.put(end, msgspec.msgpack.encode(last))
+            if "id" in record.details:
+                unit.delete(event_id_key(unit.store, unit.space, stream, record.details["id"]))
+
+    before = await _is_event(executor, end)
+    await executor.run(work)
+    await _remove_moments(executor, stream, upto)
+    return await _remove(executor, stream, end) + before
+
+
+async def _verified(folding: Folding, fold: Fold, upto: int) -> FoldRecord | None:
+    """Return what the events come to, folded twice: a reducer that reads a clock shows itself.
+
+    So does one that writes to what it uses, as a memo is: to go on from what is kept, it would have to be the
+    same, and it is another one after each event.
+    """
+    before = fold.digest()
+    first, second = await folding.afresh(fold, upto), await folding.afresh(fold, upto)
+    if fold.digest() != before:
+        raise InvalidError(
+            f"{fold.title!r} changes what it uses while it folds, as a table that it fills, so that nobody "
+            "could tell that it is the same later; nothing was removed. Let it use nothing but the state and "
+            "the event, or keep such a table with functools.lru_cache"
+        )
+    if (first and first.state) != (second and second.state):
+        raise InvalidError(
+            f"{fold.title!r} came to two different states of the same events; nothing was removed. Let it "
+            "use nothing but the state and the event"
+        )
+    return first
+
+
+async def _refuse_unready(executor: Executor, stream: str, given: set[str], upto: int) -> None:
+    """Raise where something would be left without the events that it needs."""
+    async for _, entry in executor.scan(layout.stream_key(layout.FOLDS, stream)):
+        title = str(unpack(entry.key[len(layout.FOLDS) :])[1])
+        if title not in given:
+            raise InvalidError(
+                f"stream {stream!r} of {executor.name!r} is folded by {title!r} too, which could not be "
+                "folded "
+                "from the start any more; give that Fold as well"
+            )
+    async for _, entry in executor.scan(layout.stream_key(layout.CURSORS, stream)):
+        name = str(unpack(entry.key[len(layout.CURSORS) :])[1])
+        number = Cursor.of(entry.value, name).number
+        if number is None or number < upto:
+            raise InvalidError(
+                f"projection {name!r} of stream {stream!r} stands at {number}, before {upto}; "
+                "let it run first"
+            )
+
+
+async def _is_event(executor: Executor, key: bytes) -> bool:
+    async def work(unit: Unit) -> bool:
+        entry = await unit.get(key)
+        return entry is not None and not opened(await unit.value(entry), EventRecord, "an event").is_end
+
+    return (await executor.run(work))[0]
+
+
+async def _remove_moments(executor: Executor, stream: str, upto: int) -> None:
+    """Remove the states of folds as they were before the end: they tell of what was let go."""
+    keys: list[bytes] = []
+    async for _, entry in executor.scan(layout.stream_key(layout.FOLDS, stream)):
+        _, _, kind, *number = unpack(entry.key[len(layout.FOLDS) :])
+        if kind == MOMENT and int(str(number[0])) < upto:
+            keys.append(entry.key)
+    for start in range(0, len(keys), _BY_BATCH):
+        await _delete(executor, keys[start : start + _BY_BATCH])
+
+
+async def _remove(executor: Executor, stream: str, end: bytes) -> int:
+    """Remove the events before the end, and earlier ends; returns how many events there were."""
+    prefix = layout.stream_key(layout.EVENTS, stream)
+    removed = 0
+    keys: list[bytes] = []
+    async for unit, entry in executor.scan(prefix + end[len(prefix) : len(prefix) + 1]):
+        if entry.key >= end:
+            break
+        record = opened(await unit.value(entry), EventRecord, "an event")
+        removed += not record.is_end
+        keys.append(entry.key)
+        if "id" in record.details:
+            keys.append(event_id_key(unit.store, unit.space, stream, record.details["id"]))
+        if len(keys) >= _BY_BATCH:
+            await _delete(executor, keys)
+            keys = []
+    if keys:
+        await _delete(executor, keys)
+    return removed
+
+
+async def _delete(executor: Executor, keys: Sequence[bytes]) -> None:
+    async def work(unit: Unit) -> None:
+        for key in keys:
+            unit.delete(key)
+
+    await executor.run(work)

@@ -1,0 +1,181 @@
+"""Refuses what a public call cannot take, before anything is done, in words that name the argument.
+
+What is let through here can be stored and read again: a worker that is no text would make a record that
+nobody can open. `layout` judges names of documents and leases, `times` lengths of time, the store sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from os import PathLike, fspath
+from typing import Any, Final, cast
+
+from keepstate import names
+from keepstate._runner import Mode
+from keepstate.errors import InvalidError
+from keepstate.stores.protocol import ENCRYPTION_SPACE, LAST_REVISION
+from keepstate.values import limits
+
+_KINDS_OF_TYPES: Final = frozenset({"types", "typing", "typing_extensions"})
+"""The modules of what stands for a type and is no class: `list[int]`, `int | None`, a `NewType`."""
+
+
+def admit_text(what: str, text: object) -> str:
+    """Return the text as a plain str.
+
+    Raises:
+        InvalidError: It is no str, or none that UTF-8 can hold.
+    """
+    if not isinstance(text, str):
+        raise InvalidError(f"`{what}` is {_shown(text)}; give a str")
+    if not text.isascii():
+        try:
+            text.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidError(f"`{what}` is {_shown(text)}, no text that UTF-8 can hold") from error
+    return str.__str__(text)  # of a StrEnum what it says
+
+
+def admit_name(what: str, name: object) -> str:
+    """Return the name of a worker or author, 1 to 512 bytes of UTF-8, as a plain str."""
+    text = admit_text(what, name)
+    if not 0 < len(text.encode()) <= limits.KEY_BYTES:
+        raise InvalidError(f"`{what}` is {_shown(name)}; it has 1 to {limits.KEY_BYTES} bytes of UTF-8")
+    return text
+
+
+def admit_text_keys(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
+    """Return a mapping as a dict, whose keys are text: what is inside of its values may have any.
+
+    Raises:
+        InvalidError: A key is none.
+    """
+    for key in given:
+        if not isinstance(key, str):
+            raise InvalidError(
+                f"{what} has the key {_shown(key)}; its keys are text, such as {str(key)[:60]!r}"
+            )
+    return dict(cast("Mapping[str, Any]", given))
+
+
+def admit_space(what: str, name: object, tenant: str | None = None) -> str:
+    """Return the name of a space as a plain str; it has 1 to 200 bytes as it is stored, with its tenant."""
+    text = admit_text(what, name)
+    beside = names.beginning(tenant)
+    stored = names.stored_name(tenant, text)
+    if not text or len(stored.encode()) > limits.SPACE_BYTES:
+        most = limits.SPACE_BYTES - len(beside.encode())
+        where = "" if tenant is None else f" of tenant {_shown(tenant)}"
+        raise InvalidError(f"`{what}` is {_shown(name)}; the name of a space{where} has 1 to {most} bytes")
+    if stored == ENCRYPTION_SPACE:
+        raise InvalidError(f"`{what}` is {_shown(name)}, the encryption's own; give another name")
+    return text
+
+
+def admit_tenant(what: str, tenant: object) -> str | None:
+    """Return the id of a tenant as a plain str, or None for none."""
+    if tenant is None:
+        return None
+    text = admit_text(what, tenant)
+    if not text:
+        raise InvalidError(f"`{what}` is empty; name a tenant, or give None for none")
+    if (size := len(names.beginning(text).encode())) >= limits.SPACE_BYTES:
+        raise InvalidError(
+            f"`{what}` is {_shown(tenant)}, stored in {size} bytes; with the name of a space it has at most "
+            f"{limits.SPACE_BYTES}: give a shorter id"
+        )
+    return text
+
+
+def admit_author(author: object) -> str | None:
+    """Return who writes, or None."""
+    return None if author is None else admit_name("author", author)
+
+
+def admit_revision(what: str, revision: object) -> int:
+    """Return a revision, 0 or more."""
+    if type(revision) is not int or not 0 <= revision <= LAST_REVISION:
+        raise InvalidError(f"`{what}` is {_shown(revision)}; a revision is an int of 0 or more")
+    return revision
+
+
+def admit_instance(what: str, given: object, *kinds: type) -> None:
+    """Raise `InvalidError` for what is of none of these classes."""
+    if not isinstance(given, kinds):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidError(f"`{what}` is {_shown(given)}; give {with_article(wanted)}")
+
+
+def admit_place(what: str, given: Any, mode: Mode, *kinds: type) -> Any:
+    """Return a space, a transaction or a handle that was passed to what is used in a colour.
+
+    Raises:
+        InvalidError: It is none of these, or of the other colour.
+    """
+    refuse_twin(what, given)
+    admit_instance(what, given, *kinds)
+    if given.runner.mode != mode:
+        right = "keepstate" if given.runner.mode == "async" else "keepstate.sync"
+        raise InvalidError(f"{given!r} is {given.runner.mode}; hand it to a class of {right}")
+    return given
+
+
+def refuse_twin(what: str, given: object) -> None:
+    """Raise `InvalidError` for a blocking twin, which holds what it drives as `_inner`."""
+    if hasattr(given, "_inner"):
+        raise InvalidError(
+            f"`{what}` is a blocking {type(given).__name__}; hand it to a class of keepstate.sync"
+        )
+
+
+def with_article(name: str) -> str:
+    """Return a class's name as a sentence has it."""
+    return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
+
+
+def admit_type(wanted: Any) -> None:
+    """Raise `InvalidError` for what no value can be of."""
+    if isinstance(wanted, type) or type(wanted).__module__ in _KINDS_OF_TYPES:
+        return
+    raise InvalidError(f"`type` is {_shown(wanted)}; give a class, or a type such as list[int]")
+
+
+def _shown(given: object) -> str:
+    text = repr(given)
+    return f"{text if len(text) <= 60 else f'{text[:60]}…'} ({type(given).__name__})"
+
+
+def admit_path(what: str, path: str | PathLike[str]) -> str:
+    """Return the path of a file as a str."""
+    try:
+        text: object = fspath(path)
+    except TypeError:
+        text = None
+    if not isinstance(text, str) or "\0" in text:
+        raise InvalidError(f"`{what}` is {_shown(path)}; give the path of a file, as a str or Path")
+    return text
+
+
+def admit_message(message: object) -> str:
+    """Return what something is done for, at most 64 KiB of UTF-8, as a plain str."""
+    text = admit_text("message", message)
+    if len(text) > limits.MESSAGE_BYTES // 4 and (size := len(text.encode())) > limits.MESSAGE_BYTES:
+        raise InvalidError(f"`message` has {size} bytes; at most {limits.MESSAGE_BYTES}")
+    return text
+
+
+def admit_by(
+    author: str | None, new_author: object, message: str, new_message: object
+) -> tuple[str | None, str]:
+    """Return who writes and what for, where one may say otherwise than before."""
+    return (
+        author if new_author is None else admit_author(new_author),
+        message if new_message is None else admit_message(new_message),
+    )
+
+
+def admit_flag(what: str, flag: object) -> bool:
+    """Return True or False."""
+    if type(flag) is not bool:
+        raise InvalidError(f"`{what}` is {_shown(flag)}; it is True or False")
+    return flag

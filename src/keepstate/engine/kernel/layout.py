@@ -1,0 +1,160 @@
+"""Where each part of a space keeps its keys. Frozen: what one version wrote, later ones read.
+
+```
+00 "part" digest                     a part of a value over 1 MiB, named by its content
+00 "object" digest                   a part of a state in a history, named by its content
+00 "commit" digest                   a commit of a history
+00 "blob" name                       bytes by name
+01 "blobs" "size"                    how many bytes those have
+01 "gc" "epoch"                      when what nothing names was last collected
+01 "grafts"                          which commits come before those that lost theirs to pruning
+01 "recorded"                        that each change of documents is a commit of `main` as well
+01 "expiring" due_ms digest          names of recorded documents that expire then
+01 "event" stream STAMP              an event
+01 "stream" stream                   the head of a stream: the index of its last event; its version is the
+                                     revision
+01 "happened" stream digest          which event of the stream has the id of this digest: its index; its
+                                     version is the revision
+01 "fold" stream name kind           a state folded from the stream: the `cache`, or the `base` that
+                                     truncation left
+01 "cursor" stream name              how far a projection has come
+01 "task" id                         a task's record
+01 "payload" id                      what the task is about
+01 "result" id                       what it came to
+01 "ready" -priority STAMP           an id that can be claimed now
+01 "waiting" due_ms id               … from then on
+01 "claimed" until_ms id             … again from then on, unless its holder renews it
+01 "done" at_ms id, 01 "dead" at_ms id   … never again
+01 "checkpoint" line id              a checkpoint of a framework's run: which commit has its state, and more
+01 "pending" line id task            what a task has written on a checkpoint
+01 "letting_go"                      that checkpoints were let go of whose commits are not yet collected
+02 "doc" name                        a document
+02 "lease" name                      a lease
+02 "branch" name                     a branch of the history: its head
+02 "tag" name                        a tag: a commit
+```
+
+The name of a document, lease, branch or tag is the last segment and stands there as plain UTF-8, so that a
+prefix of the name is a prefix of the key. A name too long for a key is cut, and ends with its digest; its
+value then begins with the name. An encrypted store keys the digests of parts, objects and ids of events.
+"""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Final
+
+from keepstate.errors import CorruptError, InvalidError
+from keepstate.values import limits
+from keepstate.values.key import BY_KEY, OBJECTS, WITH_VALUES, pack, stored_key
+
+DOCUMENTS: Final = stored_key(WITH_VALUES, "doc")
+LEASES: Final = stored_key(WITH_VALUES, "lease")
+BRANCHES: Final = stored_key(WITH_VALUES, "branch")
+TAGS: Final = stored_key(WITH_VALUES, "tag")
+PARTS: Final = stored_key(OBJECTS, "part")
+STATES: Final = stored_key(OBJECTS, "object")
+COMMITS: Final = stored_key(OBJECTS, "commit")
+BLOBS: Final = stored_key(OBJECTS, "blob")
+BLOBS_SIZE: Final = stored_key(BY_KEY, "blobs", "size")
+EPOCH: Final = stored_key(BY_KEY, "gc", "epoch")
+GRAFTS: Final = stored_key(BY_KEY, "grafts")
+ARCHIVE: Final = stored_key(BY_KEY, "archive")
+RECORDED: Final = stored_key(BY_KEY, "recorded")
+EXPIRING: Final = stored_key(BY_KEY, "expiring")
+EVENTS: Final = stored_key(BY_KEY, "event")
+HEADS: Final = stored_key(BY_KEY, "stream")
+HAPPENED: Final = stored_key(BY_KEY, "happened")
+FOLDS: Final = stored_key(BY_KEY, "fold")
+CURSORS: Final = stored_key(BY_KEY, "cursor")
+TASKS: Final = stored_key(BY_KEY, "task")
+READY: Final = stored_key(BY_KEY, "ready")
+WAITING: Final = stored_key(BY_KEY, "waiting")
+CLAIMED: Final = stored_key(BY_KEY, "claimed")
+DONE: Final = stored_key(BY_KEY, "done")
+DEAD: Final = stored_key(BY_KEY, "dead")
+PAYLOADS: Final = stored_key(BY_KEY, "payload")
+RESULTS: Final = stored_key(BY_KEY, "result")
+CHECKPOINTS: Final = stored_key(BY_KEY, "checkpoint")
+PENDING: Final = stored_key(BY_KEY, "pending")
+LETTING_GO: Final = stored_key(BY_KEY, "letting_go")
+
+INDEXES: Final = {"ready": READY, "waiting": WAITING, "claimed": CLAIMED, "done": DONE, "dead": DEAD}
+"""The index of each state of a task."""
+
+NAME_PARTS: Final = (
+    *(DOCUMENTS, EVENTS, FOLDS, PAYLOADS, RESULTS, STATES, GRAFTS, EXPIRING, BLOBS, CHECKPOINTS, PENDING),
+)
+"""Where values stand that may be too large for one entry."""
+
+_LONGEST_NAME = 440
+_CUT = b"\xff"
+"""Stands in no UTF-8, so that a cut name equals no other."""
+
+
+def named_key(part: bytes, name: str) -> bytes:
+    """Return the key of a document, lease, branch or tag.
+
+    Raises:
+        InvalidError: The name is empty, over 512 bytes, or no text that UTF-8 can hold.
+    """
+    try:
+        text = name.encode()
+    except (AttributeError, UnicodeEncodeError) as error:
+        raise InvalidError(
+            f"{_argument(part)} is {name!r}, no text that UTF-8 can hold; give a str"
+        ) from error
+    if not 0 < len(text) <= limits.KEY_BYTES:
+        told = f"{_argument(part)} is {name[:40]!r}{'…' * (len(name) > 40)}"
+        raise InvalidError(f"{told} of {len(text)} bytes; it has 1 to {limits.KEY_BYTES} bytes of UTF-8")
+    if len(text) > _LONGEST_NAME:
+        return part + text[:_LONGEST_NAME] + _CUT + sha256(text).digest()
+    return part + text
+
+
+def _argument(part: bytes) -> str:
+    """Return what public calls name the argument that such keys are made of."""
+    return "`key`" if part == DOCUMENTS else "`name`"
+
+
+def stream_key(part: bytes, stream: str) -> bytes:
+    """Return the key of a stream's head, or what the keys of its events start with."""
+    return part + pack(stream)
+
+
+def event_id_key(stream: str, id_name: bytes) -> bytes:
+    """Return the key of the entry that says where an event stands, by the name of the event's id."""
+    return HAPPENED + pack(stream, id_name)
+
+
+def fold_key(stream: str, name: str, kind: str) -> bytes:
+    """Return the key of a state folded from a stream."""
+    return FOLDS + pack(stream, name, kind)
+
+
+def cursor_key(stream: str, name: str) -> bytes:
+    """Return the key of what says how far a projection has come."""
+    return CURSORS + pack(stream, name)
+
+
+def is_cut(part: bytes, key: bytes) -> bool:
+    """Whether the key holds only the beginning of its name."""
+    return key[len(part) + _LONGEST_NAME : len(part) + _LONGEST_NAME + 1] == _CUT
+
+
+def name_of(part: bytes, key: bytes) -> str:
+    """Return the name in a key that is not cut.
+
+    Raises:
+        CorruptError: Nobody wrote such a key.
+    """
+    try:
+        return key[len(part) :].decode()
+    except UnicodeDecodeError as error:
+        place = f"key {key.hex()}"
+        raise CorruptError(f"{place} is damaged: its name is no UTF-8", place=place) from error
+
+
+def name_prefix(part: bytes, text: str) -> bytes:
+    """Return what the keys of all names that start with `text` start with."""
+    return part + text.encode("utf-8", "surrogatepass")[:_LONGEST_NAME]

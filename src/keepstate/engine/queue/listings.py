@@ -1,0 +1,180 @@
+"""Tasks as listings show them: found in the index of their state, and read many at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass
+from heapq import nlargest
+from typing import Any
+
+from keepstate.engine.documents.record import decoded
+from keepstate.engine.kernel import layout
+from keepstate.engine.kernel.arguments import admit_flag, admit_text
+from keepstate.engine.kernel.executor import Executor
+from keepstate.engine.kernel.key_text import describe
+from keepstate.engine.kernel.positions import Positions
+from keepstate.engine.kernel.stored import damaged
+from keepstate.engine.kernel.unit import Unit
+from keepstate.engine.queue import tasks
+from keepstate.engine.queue.counts import name_tasks
+from keepstate.engine.queue.tasks import STATES, TaskInfo, TaskRecord, TaskState
+from keepstate.errors import InvalidError
+from keepstate.stores.protocol import LAST_REVISION, Entry, Mark
+from keepstate.values.key import Stamp, unpack
+
+_READ_AT_ONCE = 100
+
+
+@dataclass(frozen=True, slots=True)
+class StateSummary:
+    """The tasks of one state.
+
+    Attributes:
+        count: How many there are.
+        newest: Those that came last, the last one first.
+    """
+
+    count: int
+    newest: Sequence[TaskInfo]
+
+
+async def listed(
+    executor: Executor, state: TaskState, *, after: str | None, limit: int, payloads: bool
+) -> list[TaskInfo]:
+    """Return tasks of a state in the order of its index, behind a cursor of it; see `Queue.list`."""
+    admit_flag("payloads", payloads)
+    index, positions = (
+        layout.INDEXES[state],
+        Positions(await executor.store(), executor.stored_name, executor.name),
+    )
+    begin = None if after is None else await positions.page_in("after", admit_text("after", after), index)
+    found: list[TaskInfo] = []
+    async for mark, page in _pages(executor, index, begin, limit):
+        cursors = dict(zip(page, positions.of_page(index, mark, page.values()), strict=True))
+        for info in await read_tasks(executor, cursors, payloads=payloads):
+            if info is not None and info.state == state:  # else it moved on between the index and the record
+                found.append(info)
+                if len(found) == limit:
+                    return found
+    return found
+
+
+async def _pages(
+    executor: Executor, prefix: bytes, after: bytes | None, limit: int
+) -> AsyncIterator[tuple[Mark, dict[str, bytes]]]:
+    """Yield ids with their keys in the index, and the mark at which the last of them was read."""
+    page: dict[str, bytes] = {}
+    mark = Mark(0, b"")
+    async for unit, entry in executor.scan(prefix, after=after):
+        mark = unit.scanned_at
+        page[tasks.id_in(entry)] = entry.key
+        if len(page) >= min(limit, _READ_AT_ONCE):
+            yield mark, page
+            page = {}
+    if page:
+        yield mark, page
+
+
+async def read_tasks(
+    executor: Executor, cursors: Mapping[str, str | None], *, payloads: bool
+) -> list[TaskInfo | None]:
+    """Return tasks by their ids, with the cursors that a listing gives them; None for an absent task."""
+
+    async def work(unit: Unit) -> list[TaskInfo | None]:
+        stored = await unit.read(*map(tasks.task_key, cursors))
+        known = [
+            (record_of(executor, entry), entry.version) if entry is not None else None for entry in stored
+        ]
+        records = [record for record, _ in filter(None, known)]
+        values = [tasks.result_key(record.id) for record in records if record.has_result]
+        if payloads:
+            values += [tasks.payload_key(record.id) for record in records if record.state != "done"]
+        read = await _read_values(executor, unit, values)
+        return [
+            None if each is None else _info(*each, cursor, read)
+            for each, cursor in zip(known, cursors.values(), strict=True)
+        ]
+
+    return (await executor.run(work))[0]
+
+
+async def _read_values(executor: Executor, unit: Unit, keys: Sequence[bytes]) -> dict[bytes, Any]:
+    """Return decoded values by key; as many in one read as its limit of bytes allows."""
+    if not keys:
+        return {}
+    try:
+        entries = await unit.read(*keys)
+    except InvalidError:
+        if len(keys) == 1:
+            raise
+        half = len(keys) // 2
+        return await _read_values(executor, unit, keys[:half]) | await _read_values(
+            executor, unit, keys[half:]
+        )
+    return {entry.key: await _value(executor, unit, entry) for entry in entries if entry is not None}
+
+
+async def _value(executor: Executor, unit: Unit, entry: Entry) -> Any:
+    return decoded(executor, entry.key, await unit.value(entry))
+
+
+def record_of(executor: Executor, entry: Entry) -> TaskRecord:
+    """Return the record in an entry."""
+    return tasks.opened(entry.value, f"a task record of {executor.name!r}")
+
+
+def _info(record: TaskRecord, version: int, cursor: str | None, values: dict[bytes, Any]) -> TaskInfo:
+    return TaskInfo(
+        record.id, record.state, record.priority, record.attempt, record.max_attempts, record.worker,
+        record.error, tasks.moment(record.put_at_ms), tasks.moment(record.due_at_ms),
+        values.get(tasks.result_key(record.id)), cursor, record.token,
+        values.get(tasks.payload_key(record.id)), version,
+    )  # fmt: skip
+
+
+# ---- all of them at one moment
+
+_Coming = tuple[tuple[int, int], bytes, str]
+"""When a task came to its state, in the order of such moments, the key in the index, and the id."""
+
+
+async def summaries(
+    executor: Executor, *, prefix: str = "", newest: int, payloads: bool
+) -> dict[TaskState, StateSummary]:
+    """Return how many tasks whose ids start so stand where, and the newest of each state."""
+    admit_flag("payloads", payloads)
+    found: dict[TaskState, StateSummary] = {}
+    for state, coming in (await _coming(executor)).items():
+        ours = [each for each in coming if each[2].startswith(prefix)]
+        last = nlargest(newest, ours)
+        infos: list[TaskInfo | None] = []
+        for begin in range(0, len(last), _READ_AT_ONCE):
+            ids = [task_id for *_, task_id in last[begin : begin + _READ_AT_ONCE]]
+            infos += await read_tasks(executor, dict.fromkeys(ids), payloads=payloads)
+        found[state] = StateSummary(len(ours), [info for info in infos if info is not None])
+    return found
+
+
+async def _coming(executor: Executor) -> dict[TaskState, list[_Coming]]:
+    if not executor.gathers:
+        named = await name_tasks(await executor.store(), executor.stored_name)
+        return {
+            state: [(_came(state, key), key, task_id) for key, task_id in places.items()]
+            for state, places in named.items()
+        }
+    found: dict[TaskState, list[_Coming]] = {}
+    for state in STATES:
+        entries = [entry async for _, entry in executor.scan(layout.INDEXES[state])]
+        found[state] = [(_came(state, entry.key), entry.key, tasks.id_in(entry)) for entry in entries]
+    for number, name in enumerate(executor.appended_below(layout.READY)):  # after all that has its place
+        found["ready"].append(((LAST_REVISION + 1, number), b"", name.decode("utf-8", "surrogatepass")))
+    return found
+
+
+def _came(state: TaskState, key: bytes) -> tuple[int, int]:
+    if state != "ready":
+        return tasks.time_in(layout.INDEXES[state], key)[0], 0
+    last = unpack(key[1:])[-1]
+    if not isinstance(last, Stamp):
+        raise damaged(describe(key), "the key of a ready task ends with a stamp")
+    return last.revision, last.index

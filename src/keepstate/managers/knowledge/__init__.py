@@ -1,0 +1,1 @@
+"""WHICH sources does an agent know? Knowledge sources, their documents and synchronizations."""

@@ -1,0 +1,1 @@
+"""WHAT was said aloud? Speech sessions, utterances and transcripts."""

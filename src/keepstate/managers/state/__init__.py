@@ -1,0 +1,1 @@
+"""WHICH variables does an application keep? `StateManager`, its configuration and subscriptions."""

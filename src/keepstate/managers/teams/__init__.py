@@ -1,0 +1,1 @@
+"""WHO works on which task? Teams of agents with a shared list of tasks."""

@@ -1,0 +1,1 @@
+"""WHAT did a tool do? Executions, their effects, results and retries."""

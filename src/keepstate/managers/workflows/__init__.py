@@ -1,0 +1,1 @@
+"""HOW far has a workflow come? Steps, their states and checkpoints."""

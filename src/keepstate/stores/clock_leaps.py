@@ -1,0 +1,145 @@
+"""Refuses a leap of a space's time that no second clock confirms, and reports spaces ahead of both clocks.
+
+A space's time never goes back. One write by a process whose clock is wrong by years would therefore end no
+lease, delay or time to live of the space for years. So a clock that is over an hour ahead of the stored time
+must agree with a second one. Long pauses and resumed machines pass; one wrong process does not. Both clocks
+may have been wrong together: then the space is ahead of them when they are right again, and is reported.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
+from typing import Final
+
+from keepstate._clock import Clock
+from keepstate.errors import ClockError, StorageError
+from keepstate.stores.protocol import Leap
+
+LEAP_MS: Final = 3_600_000
+"""How far ahead of the stored time a clock needs no second one, and how far two clocks may differ."""
+
+_AGREED_FOR_MS: Final = 60_000
+_REPORT_EVERY_S: Final = 60.0
+_REPORTED_SPACES: Final = 1_000
+_log = logging.getLogger("keepstate.stores")
+
+
+def clock_error(
+    space: str, clock_ms: int, second_ms: int, *, first: str, second: str, url: str | None = None
+) -> ClockError:
+    """Return the error that names two clocks and their times."""
+    return ClockError(
+        f"the time of space {space!r} was not moved on: {first} says {shown_time(clock_ms)}, and {second} "
+        f"says {shown_time(second_ms)}; nothing was written: set the clock that is wrong, and try again",
+        url=url,
+        space=space,
+        clock_ms=clock_ms,
+        second_ms=second_ms,
+    )
+
+
+def shown_time(at_ms: int) -> str:
+    """Return a time in milliseconds since 1970 as people read it."""
+    try:
+        return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
+    except (ValueError, OverflowError, OSError):  # beyond the year 9999
+        return f"{at_ms} ms since 1970"
+
+
+def leap_of(revision: int, stored_ms: int, now_ms: int) -> Leap | None:
+    """Return the leap that a write as `revision` makes, if it moves the stored time on by over an hour."""
+    return Leap(revision, stored_ms, now_ms) if now_ms - stored_ms > LEAP_MS else None
+
+
+def refuse_servers_leap(space: str, now_ms: int, stored_ms: int, clock: Clock, *, url: str) -> None:
+    """Return unless a server judged expiry by a clock that is a leap ahead, and this process has another.
+
+    A space without a stored time has nothing to judge.
+
+    Raises:
+        ClockError: The clocks of the server and of this process differ by more than an hour.
+    """
+    if not stored_ms or now_ms - stored_ms <= LEAP_MS:
+        return
+    second_ms = clock.now_ms()
+    if abs(now_ms - second_ms) > LEAP_MS:
+        clocks = {"first": "the server", "second": "the clock of this process"}
+        raise clock_error(space, now_ms, second_ms, **clocks, url=url)
+
+
+class AheadReport:
+    """Logs a warning for a space whose time is over an hour ahead of both clocks, at most once a minute each.
+
+    Args:
+        url: Names the store.
+        clock: The first clock.
+        second_ms: Asks the second clock.
+    """
+
+    def __init__(self, url: str, clock: Clock, second_ms: Callable[[str], Awaitable[int]]) -> None:
+        self._url, self._clock, self._second_ms = url, clock, second_ms
+        self._asked_s: dict[str, float] = {}
+
+    def is_due(self, space: str, now_ms: int) -> bool:
+        """Whether a space is ahead of the first clock, and the second was not asked within a minute."""
+        if now_ms - self._clock.now_ms() <= LEAP_MS:
+            return False
+        asked_s = self._asked_s.get(space)
+        return asked_s is None or self._clock.monotonic_s() - asked_s >= _REPORT_EVERY_S
+
+    async def report(self, space: str, now_ms: int) -> None:
+        """Warn of the space, if it is ahead of the second clock too."""
+        at_s = self._clock.monotonic_s()
+        if len(self._asked_s) >= _REPORTED_SPACES:
+            recent = {name: s for name, s in self._asked_s.items() if at_s - s < _REPORT_EVERY_S}
+            self._asked_s = recent if len(recent) < _REPORTED_SPACES else {}
+        self._asked_s[space] = at_s
+        try:
+            latest_ms = max(self._clock.now_ms(), await self._second_ms(space))
+        except StorageError:  # the call that found the space ahead has its answer; the next minute asks again
+            return
+        if now_ms - latest_ms > LEAP_MS:
+            _log.warning(
+                "the time of space %r in %s is %s, and both clocks say %s: leases, delays and times to live "
+                "there do not end; `keepstate doctor` lists such spaces, `keepstate repair` sets them back",
+                space, self._url, shown_time(now_ms), shown_time(latest_ms),
+            )  # fmt: skip
+
+
+class SecondClock:
+    """The second clock of an embedded store: the time that the file system gives to a file of its own.
+
+    It is asked at most once a minute, and only for leaps.
+
+    Args:
+        descriptor: The opened file.
+        path: Names it in errors.
+    """
+
+    def __init__(self, descriptor: int, path: str) -> None:
+        self._descriptor, self._path = descriptor, path
+        self._agreed_ms = -_AGREED_FOR_MS - 1
+
+    def confirm(self, clock: Clock, space: str, clock_ms: int, stored_ms: int) -> None:
+        """Return unless the clock is a leap ahead of the stored time, and the file's time is another.
+
+        Raises:
+            ClockError: The two clocks differ by more than an hour.
+        """
+        if clock_ms - stored_ms <= LEAP_MS or abs(clock_ms - self._agreed_ms) <= _AGREED_FOR_MS:
+            return
+        second_ms = self.read_ms(clock, clock_ms)
+        if abs(clock_ms - second_ms) > LEAP_MS:
+            first, second = "the clock of this process", f"the file system, for {self._path},"
+            raise clock_error(space, clock_ms, second_ms, first=first, second=second)
+        self._agreed_ms = clock_ms
+
+    def read_ms(self, clock: Clock, clock_ms: int) -> int:
+        """Return the file's time after touching it, or the clock's where it cannot be touched."""
+        try:
+            return clock.touched_ms(self._descriptor)
+        except OSError as error:  # there is no second clock to ask
+            _log.warning("%s cannot be touched, so no second clock confirms the time: %s", self._path, error)
+            return clock_ms

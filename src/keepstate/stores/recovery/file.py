@@ -1,0 +1,234 @@
+"""Reads a damaged journal: every frame that is whole, whatever stands between them.
+
+A frame says what a flush wrote, so what a lost one wrote, or deleted, is as it was before it. A single bit
+that turned in the first line or in a frame's head is put right: their checksums tell which one it was. A lost
+first line is told by the frames, and so is where they stood before bytes in front of them were removed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Final
+from zlib import crc32
+
+import msgspec
+
+from keepstate.errors import CorruptError, UnsupportedError
+from keepstate.stores.clock_leaps import leap_of
+from keepstate.stores.file import items
+from keepstate.stores.file.durable_mark import DurableMark, End, note_beside
+from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head, crc_of, is_torn
+from keepstate.stores.file.journal import decode_items
+from keepstate.stores.protocol import Entry, Leap
+from keepstate.stores.recovery.remains import Damage, SpaceRemains
+from keepstate.stores.recovery.shifted_frames import head_from_frames, realigned
+
+_LONGEST_HEAD: Final = 128
+_MARK: Final = b"frame "
+
+
+class _Space:
+    """A space as far as the frames tell."""
+
+    def __init__(self) -> None:
+        self.entries: dict[bytes, Entry] = {}
+        self.revision = self.floor = self.now_ms = 0
+        self.leap: Leap | None = None
+
+
+class JournalRemains:
+    """What is whole of a journal.
+
+    Args:
+        path: The journal; it is read once, and not locked.
+
+    Raises:
+        CorruptError: It does not begin as a journal does, and no frames tell what its first line was.
+        UnsupportedError: A later keepstate wrote it.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+        self.damages: list[Damage] = []
+        self._spaces: dict[str, _Space] = {}
+        self._ends: dict[int, bytes] = {}
+        self._torn_at = sys.maxsize
+        noted = note_beside(path)  # before the journal, which may grow meanwhile
+        with open(path, "rb") as file:
+            data = file.read()
+        if data:
+            head = self._head(data, noted)
+            data = self._in_place(data, head)
+            self._read(data, head)
+            self._compare(noted, data, head)
+        elif noted is not None:
+            self._lack(noted.ends[0], 0)
+
+    # ---- what is there
+
+    def spaces(self) -> list[SpaceRemains]:
+        """Return the spaces, also dropped ones, in the order of their names' bytes."""
+        return [
+            SpaceRemains(name, space.revision, space.now_ms, space.revision > space.floor, space.leap)
+            for name, space in sorted(self._spaces.items(), key=lambda item: item[0].encode())
+        ]
+
+    def entries(self, space: str) -> Iterator[Entry]:
+        """Yield what is whole of a space, in key order."""
+        found = self._spaces[space].entries
+        for key in sorted(found):
+            yield found[key]
+
+    def read(self, space: str, keys: Sequence[bytes]) -> list[Entry | None]:
+        """Return entries in the order of the keys asked."""
+        found = self._spaces[space].entries
+        return [found.get(key) for key in keys]
+
+    def close(self) -> None:
+        """Let go of what was read."""
+        self._spaces.clear()
+
+    # ---- frames
+
+    def _head(self, data: bytes, noted: DurableMark | None) -> Head:
+        try:
+            return Head.of(data, self.path)
+        except CorruptError:
+            line = data[:_LONGEST_HEAD]
+            for turned in _turned(line, data.find(b"\n") + 1 or _LONGEST_HEAD):
+                try:
+                    head = Head.of(turned, self.path)
+                except (CorruptError, UnsupportedError):
+                    continue
+                self.damages.append(Damage("the first line has a bit turned", f"{self.path} at byte 0"))
+                return head
+            if (found := head_from_frames(data)) is None:
+                raise
+            self.damages.append(
+                Damage("the first line is damaged; the frames tell what it said", self._at(0))
+            )
+            seeds = [end.seed for end in noted.ends] if noted is not None else []
+            known = (seed for seed in seeds if crc32(seed) == crc32(found.seed))
+            return Head(found.format, next(known, found.seed))
+
+    def _in_place(self, data: bytes, head: Head) -> bytes:
+        """Return the journal with what had moved at its place; from there on places are those of before."""
+        data, moves = realigned(data, head)
+        gone = 0
+        for move in moves:
+            what = f"the frames from here on were written {abs(move.by)} bytes "
+            what += (
+                "farther on: bytes before them are gone" if move.by > 0 else "before: others are in between"
+            )
+            self.damages.append(Damage(what, self._at(move.at - gone)))
+            gone += move.by
+        return data
+
+    def _read(self, data: bytes, head: Head) -> None:
+        at = len(bytes(head))
+        while at < len(data):
+            whole = head.body(data, at)
+            body = whole or self._mended(data, head, at)
+            if body is None:
+                at = self._skip(data, head, at)
+                continue
+            self._take(body[:-1], head, at)
+            crc = crc_of(data, at)
+            at += FRAME_HEAD_BYTES + len(body)
+            if whole:
+                self._ends[at] = crc
+
+    def _compare(self, noted: DurableMark | None, data: bytes, head: Head) -> None:
+        """Name what is missing at the end, or that another journal was put in place."""
+        end = None if noted is None else noted.end_of(head.seed)
+        if noted is not None and end is None:
+            if noted.is_exact and note_beside(self.path) == noted:
+                self.damages.append(Damage("another journal stood here and was replaced", self._at(0)))
+        elif end is not None and end.size_bytes > (whole := min(self._torn_at, len(data))):
+            self._lack(end, whole)
+        elif end is not None and self._ends.get(end.size_bytes, end.crc) != end.crc:
+            self.damages.append(Damage("another frame stood here and was replaced", self._at(end.size_bytes)))
+
+    def _lack(self, end: End, whole_bytes: int) -> None:
+        what = f"{end.size_bytes - whole_bytes} bytes that were durable were cut off; what they wrote is lost"
+        self.damages.append(Damage(what, self._at(whole_bytes)))
+
+    def _mended(self, data: bytes, head: Head, at: int) -> memoryview | None:
+        """Return the body of a frame in whose head one bit is turned."""
+        for turned in _turned(data[at : at + FRAME_HEAD_BYTES], FRAME_HEAD_BYTES):
+            body = head.body_under(turned, data, at)
+            if body is not None:
+                self.damages.append(Damage("a frame's head has a bit turned", f"{self.path} at byte {at}"))
+                return body
+        return None
+
+    def _skip(self, data: bytes, head: Head, at: int) -> int:
+        """Name what is not whole, and return where the next whole frame begins."""
+        following = at
+        while (following := data.find(_MARK, following + 1)) >= 0:
+            if head.body(data, following) is not None:
+                break
+        if following >= 0 or not is_torn(head, data, at):
+            end = len(data) if following < 0 else following
+            self.damages.append(
+                Damage(f"{end - at} bytes of frames are damaged; what they wrote is lost", self._at(at))
+            )
+        else:
+            self._torn_at = at
+        return len(data) if following < 0 else following
+
+    def _take(self, payload: memoryview, head: Head, at: int) -> None:
+        try:
+            found = decode_items(payload, head.format)
+        except (msgspec.MsgspecError, CorruptError) as error:
+            self.damages.append(Damage(f"a frame is whole but makes no sense: {error}", self._at(at)))
+            return
+        for item in found:
+            if isinstance(item, items.Revision | items.SpaceHead | items.Entries | items.Logged):
+                self._apply(item, self._spaces.setdefault(item.space, _Space()), at)
+
+    def _apply(
+        self, item: items.Revision | items.SpaceHead | items.Entries | items.Logged, space: _Space, at: int
+    ) -> None:
+        match item:
+            case items.Revision():
+                if item.revision != space.revision + 1:
+                    lost = f"revisions from {space.revision + 1} up to {item.revision - 1}"
+                    what = f"{lost} are lost: what they wrote or deleted is as it was before them"
+                    self.damages.append(Damage(what, self._at(at), item.space))
+                self._install(item, space)
+            case items.SpaceHead():
+                space.revision, space.floor, space.now_ms = item.revision, item.floor, item.now_ms
+                space.leap = item.leap
+            case items.Entries():
+                for entry in item.entries:
+                    space.entries[entry[0]] = Entry(*entry)
+            case items.Logged():
+                # Only where the head of a snapshot is lost does this tell more than is known.
+                space.revision = max(space.revision, item.revision)
+                space.now_ms = max(space.now_ms, item.now_ms)
+
+    @staticmethod
+    def _install(item: items.Revision, space: _Space) -> None:
+        record = item.record()
+        if record.dropped:
+            space.entries.clear()
+            space.floor = record.revision
+        for entry in record.entries:
+            space.entries[entry.key] = entry
+        for key in record.deleted:
+            space.entries.pop(key, None)
+        space.leap = leap_of(record.revision, space.now_ms, record.now_ms) or space.leap
+        space.revision, space.now_ms = record.revision, record.now_ms
+
+    def _at(self, at: int) -> str:
+        return f"{self.path} at byte {at}"
+
+
+def _turned(data: bytes, size: int) -> Iterator[bytes]:
+    """Yield the data with each bit of its first `size` bytes turned, one at a time."""
+    for bit in range(8 * min(size, len(data))):
+        turned = bytearray(data)
+        turned[bit // 8] ^= 1 << bit % 8
+        yield bytes(turned)

@@ -1,0 +1,173 @@
+"""Bytes to values. Only registered classes are ever called; damaged bytes raise `CorruptError` alone."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Mapping
+from functools import cached_property
+from typing import Any, Final
+
+import msgspec
+
+from keepstate.errors import CorruptError, InvalidError, KeepstateError
+from keepstate.values import limits, standard, types
+from keepstate.values.builtin import TYPE, Record
+from keepstate.values.depth_limit import nests_deeper
+from keepstate.values.hash_flooding import decoder, is_crowded
+from keepstate.values.schema import Registration, Registry
+
+_DAMAGE: Final = (ValueError, TypeError, LookupError, ArithmeticError, struct.error, msgspec.MsgspecError)
+"""What decoders raise on bytes that were never written."""
+_GROUPS: Final = frozenset({list, tuple, set, frozenset})
+_DEEPEST: Final = 2 * limits.PLAIN_DEPTH + limits.INNER_DEPTH
+
+LeafReaders = Mapping[int, Callable[[bytes], object]]
+Fitting = Callable[[Registration, dict[str, Any]], dict[str, Any]]
+"""Looks at the fields of each object before it is made, and returns those to make it from."""
+
+
+class _Stored(msgspec.Struct, array_like=True, frozen=True):
+    """An object as it stands in the bytes; its fields are looked into when their version is known."""
+
+    name: str
+    version: int
+    fields: msgspec.Raw
+    unset: list[str] = []
+
+
+_stored: Final = msgspec.msgpack.Decoder(_Stored)
+
+
+class Reader:
+    """Decodes one level of tagged values; the next one is decoded by `_inner`. Holds nothing of any value.
+
+    Objects of classes come back in builtin form, so this one needs no class.
+    """
+
+    def __init__(self, leaves: LeafReaders = types.LEAF_READERS, depth: int = 0) -> None:
+        self._leaves, self._depth = leaves, depth
+        self.decode = decoder(self._tagged)
+
+    @cached_property
+    def _inner(self) -> Reader | None:
+        return Reader(self._leaves, self._depth + 1) if self._depth < limits.TAG_DEPTH else None
+
+    def read(self, data: bytes) -> Any:
+        """Return the value of an encoding.
+
+        Raises:
+            CorruptError: These bytes were never written.
+            InvalidError: A class is not registered, or does not take what is stored.
+            UnsupportedError: A class is stored in a newer version than the registered one.
+            MissingExtraError: A package is needed that is not installed.
+        """
+        try:
+            return self.decode(data)
+        except KeepstateError:
+            raise
+        except RecursionError:
+            if nests_deeper(data, _DEEPEST):
+                raise CorruptError("a stored value nests deeper than any that is written") from None
+            raise InvalidError("a stored value nests too deep for the room left on the call stack") from None
+        except _DAMAGE as error:
+            raise CorruptError(f"a stored value is damaged: {error}") from error
+
+    def _tagged(self, tag: int, data: memoryview) -> object:
+        leaf = self._leaves.get(tag)
+        if leaf is not None:
+            return leaf(bytes(data))
+        inner = self._inner
+        if inner is None:
+            raise CorruptError("a stored value nests deeper than any that is written")
+        if tag == types.OBJECT:
+            return self._object(inner, _stored.decode(data))
+        items = inner.decode(data)
+        if _kind(items) is not list:
+            raise CorruptError(f"a stored value is damaged: what is tagged {tag} holds no array")
+        if tag == types.TUPLE:
+            return tuple(items)
+        if tag in types.STANDARD:
+            return standard.made_of(tag, items)
+        keys = items[::2] if tag == types.MAP else items
+        if is_crowded(keys, as_set=tag != types.MAP):
+            raise CorruptError("a stored value is damaged: the hashes of its keys were chosen to meet")
+        if tag == types.SET:
+            return set(items)
+        if tag == types.FROZENSET:
+            return frozenset(items)
+        if tag == types.MAP:
+            return dict(zip(keys, items[1::2], strict=True))
+        raise CorruptError(
+            f"a stored value is damaged, or newer than this keepstate: nothing is tagged {tag}"
+        )
+
+    def _object(self, inner: Reader, stored: _Stored) -> object:
+        return Record({TYPE: f"{stored.name}@{stored.version}"} | _fields(inner, stored))
+
+
+class ObjectReader(Reader):
+    """Makes the objects of registered classes.
+
+    `forms` reads the same level in builtin form: what upcasters get.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        forms: Reader,
+        fitting: Fitting | None = None,
+        leaves: LeafReaders = types.LEAF_READERS,
+    ) -> None:
+        super().__init__(leaves)
+        self._registry = registry
+        self._forms = forms
+        self._fitting = fitting
+
+    @cached_property
+    def _inner(self) -> Reader | None:
+        forms = self._forms._inner
+        return None if forms is None else ObjectReader(self._registry, forms, self._fitting, self._leaves)
+
+    def _object(self, inner: Reader, stored: _Stored) -> object:
+        known = self._registry.named(stored.name, stored.version)
+        if stored.version == known.version:
+            return self._build(known, _fields(inner, stored), stored.unset)
+        assert self._forms._inner is not None
+        return self._revived(known, stored.version, _fields(self._forms._inner, stored), stored.unset)
+
+    def _build(self, known: Registration, fields: dict[str, Any], unset: list[str]) -> object:
+        if self._fitting is not None:
+            fields = self._fitting(known, fields)
+        return known.build(fields, unset)
+
+    def _revived(self, known: Registration, version: int, fields: dict[str, Any], unset: list[str]) -> object:
+        upcasted = self._registry.upcasted(fields, known, version)
+        fields = {name: self._revive(field) for name, field in upcasted.items() if name != TYPE}
+        return self._build(known, fields, unset)
+
+    def _revive(self, value: Any) -> Any:
+        """Return the value with objects in place of their builtin forms."""
+        kind = _kind(value)
+        if kind in _GROUPS:
+            return kind([self._revive(item) for item in value])
+        if kind is dict:
+            return {self._revive(key): self._revive(item) for key, item in value.items()}
+        if standard.is_standard(kind):
+            tag, fixed, items, pairs = standard.parts_of(value)
+            revived = [self._revive(part) for part in standard.Parts(tag, fixed, items, pairs).listed()]
+            return standard.made_of(tag, revived)
+        if kind is Record:
+            name, version = value.named()
+            return self._revived(self._registry.named(name, version), version, value.fields(), [])
+        return value
+
+
+def _kind(value: object) -> Any:
+    return type(value)
+
+
+def _fields(inner: Reader, stored: _Stored) -> dict[str, Any]:
+    fields: dict[str, Any] = inner.decode(stored.fields)
+    if _kind(fields) is not dict or not all(type(name) is str for name in fields):
+        raise CorruptError(f"a stored value is damaged: {stored.name}@{stored.version} holds no fields")
+    return fields

@@ -1,0 +1,209 @@
+"""Typed reads: a decoded value made to fit the type asked for, or refused with the path of what does not.
+
+msgspec does the work. Two things it does not do are done here: it takes no Enum member for its own type, and
+it does not look into objects that exist already.
+"""
+
+from __future__ import annotations
+
+import enum
+import types as python_types
+from collections.abc import Collection, Iterable, Mapping, MutableMapping, MutableSequence, Sequence
+from functools import lru_cache
+from typing import (
+    Annotated,
+    Any,
+    Final,
+    NotRequired,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+    is_typeddict,
+)
+
+import msgspec
+
+from keepstate.errors import InvalidError
+from keepstate.values.schema import Registration
+
+_SEQUENCES: Final = (list, Sequence, MutableSequence, Collection, Iterable)
+_SETS: Final = (set, frozenset)
+_MAPPINGS: Final = (dict, Mapping, MutableMapping)
+_UNIONS: Final = (Union, python_types.UnionType)
+
+
+class _UnknownTypeError(InvalidError):
+    """Nobody can tell whether anything is of this type."""
+
+
+class _UntoldError(Exception):
+    """The same, as msgspec lets it pass."""
+
+
+def fit(value: Any, wanted: Any, path: str = "") -> Any:
+    """Return the value as the wanted type: itself, or converted where nothing is lost (a list to a tuple).
+
+    Raises:
+        InvalidError: It does not fit; names the path.
+    """
+    if _mentions_enum(wanted):
+        return _fit_enums(value, wanted, path)
+    try:
+        return msgspec.convert(value, wanted, dec_hook=_convert)
+    except msgspec.ValidationError as error:
+        reason, _, told = str(error).partition(" - at `")
+        # Of a key msgspec says "at `key` in `$.data`", from within outwards.
+        place, *keys = reversed(told.removesuffix("`").split("` in `"))
+        raise _refused(" ".join([path + place.removeprefix("$"), *keys]), reason) from error
+    except (TypeError, _UntoldError) as error:
+        reason = f"{_shown(wanted)} cannot be asked for: {error}"
+        raise _refused(path, reason, _UnknownTypeError) from error
+    except (AttributeError, UnicodeEncodeError) as error:  # numpy scalars as mappings, loose text
+        kind = type(value).__name__
+        raise _refused(path, f"Expected `{_shown(wanted)}`, got `{kind}`") from error
+    except RecursionError:
+        raise _refused(path, "it nests too deep to be checked") from None
+
+
+def _refused(path: str, reason: str, kind: type[InvalidError] = InvalidError) -> InvalidError:
+    path = path.lstrip(". ")
+    return kind(f"{path or 'the value'}: {reason}", path=path)
+
+
+def fit_fields(known: Registration, fields: dict[str, Any]) -> dict[str, Any]:
+    """Return an object's fields as the types that its class says; those of a model are only checked.
+
+    Raises:
+        InvalidError: One does not fit; names class and field.
+    """
+    if hasattr(known.kind, "__pydantic_fields__"):
+        _check_model(known, fields)
+        return fields
+    fitted = dict(fields)
+    for name, wanted in _hints(known.kind).items():
+        if name in fields:
+            try:
+                fitted[name] = fit(fields[name], wanted, f"{known}.{name}")
+            except _UnknownTypeError:
+                continue
+    return fitted
+
+
+def _check_model(known: Registration, fields: Mapping[str, Any]) -> None:
+    model: Any = known.kind
+    public = {name: value for name, value in fields.items() if name not in model.__private_attributes__}
+    try:
+        model.model_validate(public, by_name=True, by_alias=False)
+    except ValueError as error:
+        raise InvalidError(f"{known}: {error}", path=str(known)) from error
+
+
+def _fit_enums(value: Any, wanted: Any, path: str) -> Any:
+    """Do by hand what msgspec does, down to where no Enum is asked for."""
+    origin: Any = get_origin(wanted)
+    arguments = get_args(wanted)
+    kind = _kind(value)
+    if _is_enum(wanted):
+        return _fit_member(value, wanted, path)
+    if origin is Annotated:
+        return fit(value, arguments[0], path)
+    if origin in _UNIONS:
+        return _fit_one(value, arguments, path)
+    if kind is list and origin in _SEQUENCES:
+        return [fit(item, arguments[0], f"{path}[{index}]") for index, item in enumerate(value)]
+    if kind is origin and kind in _SETS:
+        return origin([fit(item, arguments[0], f"{path}[…]") for item in value])
+    if kind is tuple and origin is tuple:
+        each = arguments[:1] * len(value) if arguments[1:] == (...,) else arguments
+        if len(each) == len(value):
+            return tuple([fit(item, each[index], f"{path}[{index}]") for index, item in enumerate(value)])
+    if kind is dict and origin in _MAPPINGS:
+        keys, values = arguments
+        return {fit(k, keys, f"{path} key"): fit(v, values, f"{path}[{k!r}]") for k, v in value.items()}
+    if kind is dict and is_typeddict(wanted):
+        return _fit_typed_dict(value, wanted, path)
+    raise _refused(path, f"expected {_shown(wanted)}, got {kind.__name__}")
+
+
+def _fit_typed_dict(value: dict[str, Any], wanted: Any, path: str) -> dict[str, Any]:
+    extras = get_type_hints(wanted, include_extras=True)
+    # The class itself does not see `NotRequired` where annotations are text.
+    optional = {name for name, hint in extras.items() if get_origin(hint) is NotRequired}
+    if missing := sorted(wanted.__required_keys__ - optional - value.keys()):
+        raise _refused(path, f"{_shown(wanted)} needs {missing}")
+    hints = get_type_hints(wanted)
+    return {name: fit(value[name], hints[name], f"{path}.{name}") for name in value if name in hints}
+
+
+def _fit_member(value: Any, wanted: type[enum.Enum], path: str) -> Any:
+    if type(value) is wanted:
+        return value
+    try:
+        return wanted(value)
+    except ValueError as error:
+        raise _refused(path, str(error)) from error
+
+
+def _fit_one(value: Any, choices: tuple[Any, ...], path: str) -> Any:
+    """Try the choices in order, those that want no conversion first."""
+    for choice in sorted(choices, key=lambda choice: _kind(value) is not _class_of(choice)):
+        try:
+            return fit(value, choice, path)
+        except InvalidError:
+            continue
+    names = " | ".join(map(_shown, choices))
+    raise _refused(path, f"expected {names}, got {type(value).__name__}")
+
+
+def _mentions_enum(wanted: Any) -> bool:
+    try:
+        return _names_enum(wanted)
+    except TypeError:  # An unhashable annotation; msgspec takes these.
+        return False
+
+
+@lru_cache(maxsize=1024)
+def _names_enum(wanted: Any) -> bool:
+    if _is_enum(wanted):
+        return True
+    parts: Iterable[Any] = get_type_hints(wanted).values() if is_typeddict(wanted) else get_args(wanted)
+    return any(_names_enum(part) for part in parts if isinstance(part, type) or get_origin(part) is not None)
+
+
+@lru_cache(maxsize=1024)
+def _hints(kind: type) -> Mapping[str, Any]:
+    """Return the types that a class gives its fields; none if they name what cannot be found."""
+    try:
+        return get_type_hints(kind, include_extras=True)
+    except (NameError, TypeError, AttributeError):
+        return {}
+
+
+def _convert(wanted: Any, value: Any) -> Any:
+    """Do for msgspec what it does not know: other classes take their own objects, models also dicts."""
+    try:
+        if isinstance(value, _class_of(wanted)):
+            return value
+    except TypeError as error:
+        raise _UntoldError(str(error)) from error
+    if _kind(value) is dict and hasattr(wanted, "model_validate"):
+        return wanted.model_validate(value)
+    raise ValueError(f"expected {_shown(wanted)}, got {type(value).__name__}")
+
+
+def _is_enum(wanted: Any) -> bool:
+    return isinstance(wanted, type) and issubclass(wanted, enum.Enum)
+
+
+def _kind(value: object) -> Any:
+    return type(value)
+
+
+def _class_of(wanted: Any) -> Any:
+    origin: Any = get_origin(wanted)
+    return wanted if origin is None else origin
+
+
+def _shown(wanted: Any) -> str:
+    return wanted.__qualname__ if isinstance(wanted, type) and not get_args(wanted) else str(wanted)

@@ -1,0 +1,139 @@
+"""Texts are plain English: docstrings, comments, messages and pages keep the rules that code can check."""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.tree import PACKAGE, ROOT, python_files, shown
+
+SUMMARY = re.compile(r"(What|Who|Whose|Whom|Whether|How|Where|When|Which)\b")
+"""A summary begins with a verb or a noun. The question of a folder's `__init__` is in capitals."""
+
+AVOIDED = {
+    r"(?<!there )\b(is|are|was|were) no(?! (longer|more)\b)": "is not a",
+    r"\banew\b": "again",
+    r"\b(some|any|every)body\b|\bnobody\b": "the caller, the worker, the process, nothing",
+    r"\bwhoever\b|\bwhom\b": "the caller, the worker, the process",
+    r"\bhow-manieth\b": "attempt number, from 1",
+    r"\bat the most\b": "at most",
+    r"\b(which|who|that|would|must) else\b|\belse (would|it|the)\b": "otherwise",
+    r"\bbeside\b": "next to, besides, alongside",
+    r"\bcolours?\b": "async or blocking; color for a terminal",
+}
+"""What is avoided, by pattern, and what to write."""
+
+UNREVISED: tuple[str, ...] = (
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "SECURITY.md",
+    "docs/decisions/",
+    "docs/explanation/",
+    "docs/how-to/",
+    "docs/reference/",
+    "docs/tutorial/",
+    "src/keepstate/adapters/",
+    "src/keepstate/cli/",
+    "src/keepstate/engine/documents/",
+    "src/keepstate/engine/events/",
+    "src/keepstate/engine/history/",
+    "src/keepstate/engine/kernel/",
+    "src/keepstate/engine/queue/",
+    "src/keepstate/engine/repair/",
+    "src/keepstate/engine/space/",
+    "src/keepstate/managers/",
+    "src/keepstate/sessions/",
+    "src/keepstate/stores/file/",
+    "src/keepstate/stores/postgres/",
+    "src/keepstate/stores/recovery/",
+    "src/keepstate/stores/redis/",
+    "src/keepstate/stores/sqlite/",
+    "src/keepstate/stores/wrappers/",
+    "src/keepstate/testing/",
+    "src/keepstate/typed/",
+    "src/keepstate/values/",
+    "src/keepstate/workspace/",
+    "src/keepstate/stores/",
+    "src/keepstate/__init__.py",
+    "src/keepstate/__main__.py",
+    "src/keepstate/_clock.py",
+    "src/keepstate/_files.py",
+    "src/keepstate/_finish.py",
+    "src/keepstate/_runner.py",
+    "src/keepstate/errors.py",
+    "src/keepstate/home.py",
+    "src/keepstate/kv.py",
+    "src/keepstate/names.py",
+    "src/keepstate/opening.py",
+)
+"""Files and folders whose texts are still to be rewritten."""
+
+
+def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
+    """Yield each docstring with its line."""
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            continue
+        if (text := ast.get_docstring(node)) is not None:
+            yield node.body[0].lineno, text
+
+
+def texts(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield the comments and strings of code, or the lines of a page without its code."""
+    source = path.read_text(encoding="utf-8")
+    if path.suffix == ".py":
+        kinds = {tokenize.COMMENT, tokenize.STRING, getattr(tokenize, "FSTRING_MIDDLE", tokenize.STRING)}
+        for token in tokenize.generate_tokens(io.StringIO(source).readline):
+            if token.type in kinds:
+                yield token.start[0], re.sub(r"`[^`\n]*`", "", token.string)
+        return
+    outside = re.sub(r"(?ms)^```.*?^```", lambda match: "\n" * match[0].count("\n"), source)
+    for number, line in enumerate(outside.splitlines(), 1):
+        yield number, re.sub(r"`[^`]*`", "", line)
+
+
+def revised(paths: list[Path]) -> list[Path]:
+    """Return the paths that are to keep the rules."""
+    return [path for path in paths if not shown(path).startswith(UNREVISED)] if UNREVISED else paths
+
+
+def sources() -> list[Path]:
+    """Return the package's files that are written by hand."""
+    return [path for path in python_files() if PACKAGE in path.parents and "/sync/" not in shown(path)]
+
+
+def pages() -> list[Path]:
+    """Return the pages of the documentation."""
+    return sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+
+def test_each_summary_begins_with_a_verb_or_a_noun() -> None:
+    wrong = [
+        f"{shown(path)}:{line} {text.splitlines()[0]}"
+        for path in revised(sources())
+        for line, text in docstrings(ast.parse(path.read_bytes()))
+        if SUMMARY.match(text)
+    ]
+
+    assert wrong == []
+
+
+@pytest.mark.parametrize("pattern", AVOIDED)
+def test_no_text_says(pattern: str) -> None:
+    avoided = re.compile(pattern, re.IGNORECASE)
+    found = [
+        f"{shown(path)}:{line} {match[0]!r}: write {AVOIDED[pattern]}"
+        for path in revised([*sources(), *pages()])
+        for line, text in texts(path)
+        for match in avoided.finditer(text)
+    ]
+
+    assert found == []
