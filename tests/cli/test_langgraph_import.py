@@ -140,14 +140,14 @@ def test_checkpoints_are_as_old_as_they_were(keepstate: Keepstate, tmp_path: Pat
 
 KILLED = """
 import os, signal, sys
-from keepstate.adapters.langgraph import official, taking_over
+from keepstate.adapters.langgraph import importer, official
 
 def tell(what, done, count):
     if done == 10:
         os.kill(os.getpid(), signal.SIGKILL)
 
-with official.opened(sys.argv[1]) as source, taking_over.Bringer(sys.argv[2]) as saver:
-    taking_over.take_over(source, saver, source.named(), tell)
+with official.opened(sys.argv[1]) as source, importer.ImportingSaver(sys.argv[2]) as saver:
+    importer.take_over(source, saver, source.named(), tell)
 """
 
 

@@ -223,11 +223,11 @@ CALLS: dict[str, Call] = {
     "Queue.get_each(payloads)": Call(lambda space, x: space.queue.get_each("a", payloads=x), NO_FLAG),
     "Queue.discard(id)": Call(lambda space, x: space.queue.discard(x), (*NO_TASK_ID, None)),
     "Queue.remove(id)": Call(lambda space, x: space.queue.remove(x), (*NO_TASK_ID, None)),
-    "Queue.standings(prefix)": Call(lambda space, x: space.queue.summaries(x), (1, None, b"a", ["a"])),
-    "Queue.standings(newest)": Call(
+    "Queue.summaries(prefix)": Call(lambda space, x: space.queue.summaries(x), (1, None, b"a", ["a"])),
+    "Queue.summaries(newest)": Call(
         lambda space, x: space.queue.summaries(newest=x), tuple(x for x in NO_COUNT if x != 0)
     ),
-    "Queue.standings(payloads)": Call(lambda space, x: space.queue.summaries(payloads=x), NO_FLAG),
+    "Queue.summaries(payloads)": Call(lambda space, x: space.queue.summaries(payloads=x), NO_FLAG),
     "Queue.take(id)": Call(lambda space, x: space.queue.take(x, "w", lease_s=1), (*NO_TASK_ID, None)),
     "Queue.take(worker)": Call(lambda space, x: space.queue.take("a", x, lease_s=1), (*NO_TEXT, "")),
     "Queue.take(lease_s)": Call(lambda space, x: space.queue.take("a", "w", lease_s=x), NO_LENGTH),

@@ -148,7 +148,7 @@ CANNOT_BE: dict[str, tuple[Any, ...]] = {
 @pytest.mark.parametrize("manager", MANAGERS)
 def test_what_a_manager_cannot_be_made_of_is_refused(manager: type[Manager]) -> None:
     for argument in inspect.signature(manager).parameters:
-        for wrong in CANNOT_BE[argument] if argument != "_colour" else ():
+        for wrong in CANNOT_BE[argument] if argument != "_mode" else ():
             with pytest.raises(InvalidError):
                 manager(**{argument: wrong})
 
@@ -159,7 +159,7 @@ def test_blocking_managers_are_made_of_the_same_arguments(manager: type[Any]) ->
 
     taken = inspect.signature(manager).parameters.values()
     same = inspect.signature(twin).parameters.values()
-    assert [(each.name, each.kind, each.default) for each in taken if each.name != "_colour"] == [
+    assert [(each.name, each.kind, each.default) for each in taken if each.name != "_mode"] == [
         (each.name, each.kind, each.default) for each in same
     ]
 

@@ -24,9 +24,9 @@ TWINS = [
 
 SOURCE = '''
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
-from keepstate.engine.once import entered_once
+from keepstate.engine.kernel.single_use import single_use
 from typing import TypeVar
-from keepstate.engine.watch import Watch
+from keepstate.engine.documents.watch import Watch
 
 T = TypeVar("T")
 
@@ -50,7 +50,7 @@ class Lease:
     async def each(self) -> AsyncIterator[Lease]:
         """Yields leases."""
 
-    @entered_once
+    @single_use
     async def watch(self) -> AsyncGenerator[Watch]:
         """Yields a watch."""
 
@@ -106,7 +106,7 @@ def test_each_kind_of_method_is_taken_over_in_its_own_way() -> None:
         "        return finish(self._inner.steal(receiving(Lease, fn)))",
         "    def each(self) -> Iterator[Lease]:",
         "        return (Lease(each) for each in finish_each(self._inner.each()))",
-        "    @entered_once",
+        "    @single_use",
         "    def watch(self) -> Generator[Watch]:",
         "        with entered(self._inner.watch()) as inner:",
         "            yield Watch(inner)",
@@ -135,12 +135,12 @@ def test_what_users_make_takes_the_same_arguments_and_gets_its_mode(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(generate_sync, "MADE", {"Lease"})
-    made = SOURCE.replace("name: str)", 'name: str, *, _colour: str = "async")')
+    made = SOURCE.replace("name: str)", 'name: str, *, _mode: str = "async")')
     text = generate_sync.twins_of(Source.read("engine.lease", made))
 
     for line in (
         "    def __init__(self, name: str) -> None:",
-        '        super().__init__(engine.Lease(name, _colour="blocking"))',
+        '        super().__init__(engine.Lease(name, _mode="blocking"))',
         "        return finish(self._inner.steal(receiving(lambda inner: around(Lease, inner), fn)))",
         "        return (around(Lease, each) for each in finish_each(self._inner.each()))",
     ):
