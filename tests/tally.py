@@ -25,7 +25,7 @@ class Tally(Protocol):
     def __call__(self, subject: str, /, **counts: int) -> None: ...
 
 
-class Gathering:
+class TransactionState:
     """Collects the rows of every report that reaches the process that a person started."""
 
     def __init__(self, seed: int) -> None:
@@ -82,7 +82,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 def pytest_configure(config: pytest.Config) -> None:
     if not hasattr(config, "workerinput"):
-        config.pluginmanager.register(Gathering(first_seed()), "tally-gathering")
+        config.pluginmanager.register(TransactionState(first_seed()), "tally-gathering")
 
 
 def first_seed() -> int:

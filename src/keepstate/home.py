@@ -14,8 +14,8 @@ from urllib.parse import unquote
 
 from keepstate._clock import Clock
 from keepstate._runner import Mode, Runner
-from keepstate.engine.kernel.arguments import admit_place
-from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.arguments import check_target
+from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
@@ -73,7 +73,7 @@ async def subjects_in(place: Space | Transaction, kind: str) -> AsyncIterator[st
     if name.startswith(begin) and await _has_own(place, begin):
         yield name[len(begin) :]
     last: str | None = None
-    async for key in place.documents.keys(f"{escaped(begin)}*"):
+    async for key in place.documents.keys(f"{escape_pattern(begin)}*"):
         segment = key[len(begin) :].partition("/")[0]
         if segment != last:
             yield unquoted(segment)
@@ -132,9 +132,9 @@ class HomeBase:
                 raise InvalidError(
                     "`space` says where state is kept already; give no `persistence` beside it"
                 )
-            self.passed = admit_place("space", space, mode, Space, Transaction)
+            self.passed = check_target("space", space, mode, Space, Transaction)
         elif isinstance(persistence, Keepstate) or hasattr(persistence, "_inner"):
-            self.handle = admit_place("persistence", persistence, mode, Keepstate)
+            self.handle = check_target("persistence", persistence, mode, Keepstate)
         else:
             url = default if persistence is None else persistence
             self.handle, self._is_own = Keepstate(source_of(url, mode)), True
@@ -158,7 +158,7 @@ class HomeBase:
         assert holder is not None
         return holder
 
-    def refuse_inside(self, what: str) -> None:
+    def require_outside_transaction(self, what: str) -> None:
         """Raise `InvalidError` inside a transaction, for what cannot wait until that applies."""
         if isinstance(self.passed, Transaction):
             raise InvalidError(f"{what} acts at once and cannot be part of a transaction; do it outside")

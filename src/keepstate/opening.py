@@ -25,7 +25,7 @@ from keepstate._runner import (
     reentrant_lock,
     runner_of,
 )
-from keepstate.engine.kernel.arguments import admit_path
+from keepstate.engine.kernel.arguments import check_path
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError, UnsupportedError
 from keepstate.stores.base import StoreBase
@@ -126,7 +126,7 @@ def admit_file(what: str, path: str | PathLike[str]) -> str:
         InvalidError: It is none, or no text that UTF-8 can hold, or a URL, which the message does not show.
     """
     refuse_as_path(what, str(path))  # of a wrong argument the text is judged too, so that none is shown
-    text = admit_path(what, path)
+    text = check_path(what, path)
     _refuse_no_text(what, text)
     return text
 

@@ -15,7 +15,7 @@ import atheris
 
 with atheris.instrument_imports(include=["keepstate"]):
     from keepstate import KeepstateError, KeyRing, SignedPickle
-    from keepstate.engine.kernel.large_values import manifest_of
+    from keepstate.engine.kernel.large_values import parse_manifest
     from keepstate.engine.queue.tasks import opened
     from keepstate.stores.file.frames import Head, frames
     from keepstate.stores.redis.encoding import decode_changes
@@ -55,7 +55,7 @@ def read_frames(data: bytes) -> None:
 
 def read_records(data: bytes) -> None:
     list(decode_changes(7, data))
-    manifest_of(b"\xd7" + data, "a value")
+    parse_manifest(b"\xd7" + data, "a value")
     opened(data, "a task")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from keepstate.engine.kernel.arguments import admit_instance
+from keepstate.engine.kernel.arguments import require_instance
 from keepstate.errors import InvalidError
 
 
@@ -13,4 +13,4 @@ from keepstate.errors import InvalidError
 )
 def test_what_to_give_is_named_with_its_article(kinds: tuple[type, ...], told: str) -> None:
     with pytest.raises(InvalidError, match=f"; give {told}$"):
-        admit_instance("n", None, *kinds)
+        require_instance("n", None, *kinds)

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from keepstate.engine.kernel.glob import compiled, escaped
+from keepstate.engine.kernel.glob import compile_pattern, escape_pattern
 from keepstate.engine.kernel.part_collector import collect_parts
 from keepstate.engine.space.space import Space
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
@@ -28,7 +28,7 @@ async def test_names_of_any_text_are_kept_apart(space: Space) -> None:
 
     assert {key: value async for key, value in space.documents.items()} == {name: name for name in NAMES}
     for name in NAMES:
-        assert [key async for key in space.documents.keys(escaped(name))] == [name]
+        assert [key async for key in space.documents.keys(escape_pattern(name))] == [name]
 
 
 async def test_a_document_that_is_none_is_there(space: Space) -> None:
@@ -112,8 +112,8 @@ async def test_four_tasks_lose_none_of_800_increments(space: Space) -> None:
 
 @given(name=st.text("ab/[]*?\\", max_size=8))
 def test_an_escaped_name_fits_only_itself(name: str) -> None:
-    assert compiled(escaped(name)).matches(name)
-    assert not compiled(escaped(name)).matches(name + "a")
+    assert compile_pattern(escape_pattern(name)).matches(name)
+    assert not compile_pattern(escape_pattern(name)).matches(name + "a")
 
 
 @given(
@@ -127,7 +127,7 @@ def test_an_escaped_name_fits_only_itself(name: str) -> None:
 @example(pattern="[!a-cb]", name="c")
 @example(pattern="[ba-c]", name="c")
 def test_a_pattern_fits_what_a_naive_matcher_fits(pattern: str, name: str) -> None:
-    glob = compiled(pattern)
+    glob = compile_pattern(pattern)
 
     assert glob.matches(name) == fnmatchcase(name, pattern)
     assert not glob.matches(name) or name.startswith(glob.prefix)
@@ -151,7 +151,7 @@ async def test_a_star_goes_past_slashes(space: Space) -> None:
 
 @pytest.mark.parametrize("pattern", ["*a" * 8 + "*b", "*" * 2_000 + "b", "*?" * 2_000, "*[!b]" * 800 + "b"])
 def test_a_pattern_takes_as_many_steps_as_the_name_has_characters(pattern: str) -> None:
-    glob, steps = compiled(pattern), 0
+    glob, steps = compile_pattern(pattern), 0
 
     def count(frame: object, event: str, argument: object) -> Any:
         nonlocal steps
@@ -169,20 +169,20 @@ def test_a_pattern_takes_as_many_steps_as_the_name_has_characters(pattern: str) 
 
 
 def test_a_pattern_has_a_longest_length() -> None:
-    compiled("é" * (limits.PATTERN_BYTES // 2))
+    compile_pattern("é" * (limits.PATTERN_BYTES // 2))
     for pattern in (
         "é" * (limits.PATTERN_BYTES // 2) + "*",
         "*" * (limits.PATTERN_BYTES + 1),
         "\udcff" * 2_000,
     ):
         with pytest.raises(InvalidError, match=r"`pattern` has 4,097 bytes|6,000 bytes"):
-            compiled(pattern)
+            compile_pattern(pattern)
 
 
 @pytest.mark.parametrize("pattern", ["[z-a]", "[a", "[]", "[!]", "a\\", "*\\"])
 def test_a_malformed_pattern_is_refused(pattern: str) -> None:
     with pytest.raises(InvalidError, match="pattern"):
-        compiled(pattern)
+        compile_pattern(pattern)
 
 
 async def test_a_function_that_changes_its_copy_and_forgets_to_return_it_is_refused(space: Space) -> None:

@@ -27,7 +27,7 @@ from keepstate.engine.events.events import Events, EventStream
 from keepstate.engine.events.folds import FoldEntry
 from keepstate.engine.events.record import Event
 from keepstate.engine.events.reducers import Fold
-from keepstate.engine.kernel.executor import called
+from keepstate.engine.kernel.executor import call_function
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.opening import source_of
@@ -107,7 +107,7 @@ async def replay(
 
         async def shown_each(state: Any, event: Event) -> Any:
             try:
-                state = await called(function, state, event)
+                state = await call_function(function, state, event)
             except Exception as error:  # whatever the application's own function raises
                 raise InvalidError(_failed(reducer, event, error)) from error
             if each:

@@ -13,7 +13,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING, Final, Literal, TypeAlias
 from urllib.parse import quote, urlencode
 
-from keepstate.engine.kernel.arguments import admit_flag, admit_text
+from keepstate.engine.kernel.arguments import check_flag, check_text
 from keepstate.errors import InvalidError
 from keepstate.opening import admit_file, admit_url, shown_url
 from keepstate.values import limits
@@ -41,7 +41,7 @@ class MemoryBackend:
     @property
     def store_url(self) -> str:
         """The URL that it stands for."""
-        return f"memory://{quote(admit_text('name', self.name))}"
+        return f"memory://{quote(check_text('name', self.name))}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ class FileBackend:
         admit_file("base_path", self.base_path)
         if self.format not in ("json", "msgpack"):  # pyright: ignore[reportUnnecessaryContains]
             raise InvalidError(f"`format` is {self.format!r}; it is 'json' or 'msgpack'")
-        admit_flag("compression", self.compression)
+        check_flag("compression", self.compression)
 
     @property
     def store_url(self) -> str:
@@ -113,7 +113,7 @@ class RedisBackend:
 
     def __post_init__(self) -> None:
         _admit_scheme("url", self.url, ("redis", "rediss", "redis+cluster", "valkey", "valkeys"))
-        admit_text("key_prefix", self.key_prefix)
+        check_text("key_prefix", self.key_prefix)
         limits.admit_count("connection_pool_size", self.connection_pool_size)
         if type(self.db) is not int or self.db < 0:
             raise InvalidError(f"`db` is {self.db!r}; it is the number of a database, 0 or more")
@@ -149,7 +149,7 @@ class PostgresBackend:
 
     def __post_init__(self) -> None:
         _admit_scheme("url", self.url, ("postgresql", "postgres"))
-        admit_text("schema", self.schema)
+        check_text("schema", self.schema)
         limits.admit_count("connection_pool_size", self.connection_pool_size)
 
     def __repr__(self) -> str:

@@ -16,8 +16,8 @@ from typing import Any, Final
 
 from keepstate._clock import Clock
 from keepstate._runner import Mode, Runner
-from keepstate.engine.kernel.arguments import admit_place, admit_text, refuse_twin
-from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.arguments import check_target, check_text, reject_twin
+from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.space.joint_work import recorded
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
@@ -85,14 +85,14 @@ class Folder:
     async def names(self, *segments: str) -> AsyncIterator[str]:
         """Yield what stands last in the names of the documents that begin with these segments."""
         begin = self.beginning(*segments)
-        async for key in self.space.documents.keys(escaped(begin) + "*"):
+        async for key in self.space.documents.keys(escape_pattern(begin) + "*"):
             yield key[len(begin) :]
 
     async def values(self, *segments: str, after: str | None = None) -> AsyncIterator[tuple[str, Any]]:
         """Yield the same with the values, behind the name of `after`."""
         begin = self.beginning(*segments)
         place = None if after is None else begin + after
-        async for key, value in self.space.documents.items(escaped(begin) + "*", after=place):
+        async for key, value in self.space.documents.items(escape_pattern(begin) + "*", after=place):
             yield key[len(begin) :], value
 
 
@@ -136,15 +136,15 @@ class Place:
         if space is not None:
             if (persistence, url, redis_url, file_path) != (None, None, None, None):
                 raise InvalidError("`space` says where to keep things already; give nothing beside it")
-            self.space = admit_place("space", space, mode, Space, Transaction)
+            self.space = check_target("space", space, mode, Space, Transaction)
         elif isinstance(persistence, Keepstate):
-            self._handle = admit_place("persistence", persistence, mode, Keepstate)
+            self._handle = check_target("persistence", persistence, mode, Keepstate)
         elif persistence is None or isinstance(persistence, str | Backend):
             text = url_of(persistence, url=url, redis_url=redis_url, file_path=file_path)
             self._handle, self._is_own = Keepstate(OpenStore(text, mode, makes_folder=True)), True
         else:
             url_of("memory", url=url, redis_url=redis_url, file_path=file_path)
-            refuse_twin("persistence", persistence)
+            reject_twin("persistence", persistence)
             self._handle = Keepstate(source_of(persistence, mode))
 
     def __repr__(self) -> str:
@@ -192,7 +192,7 @@ class Place:
         if self.space is not None:
             self.space = recorded(self.space)
 
-    def refuse_inside(self, what: str) -> None:
+    def require_outside_transaction(self, what: str) -> None:
         """Raise `InvalidError` inside a transaction, for what cannot wait until that applies."""
         if self.transaction is not None:
             raise InvalidError(f"{what} acts at once and cannot be part of a transaction; do it outside")
@@ -231,7 +231,7 @@ class Place:
     def folder(self, id: str, *, least: int = 1) -> Folder:
         """Return what belongs to a subject, whose id has at least so many bytes; asks the store nothing."""
         self.refuse_closed()
-        found = self._folders.get(admit_text(naming.argument_of(self.kind), id))
+        found = self._folders.get(check_text(naming.argument_of(self.kind), id))
         if found is None:
             name = naming.space_of(self.kind, id, least=least)
             if self.space is None:

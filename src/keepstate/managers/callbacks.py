@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keepstate._runner import Cancelled, is_cancelled
-from keepstate.engine.kernel.executor import called
+from keepstate.engine.kernel.executor import call_function
 
 _log = logging.getLogger("keepstate.managers")
 
@@ -21,7 +21,7 @@ async def tell(callback: Callable[..., Any], *told: Any, of: str) -> None:
         of: What it belongs to, for the log.
     """
     try:
-        await called(callback, *told)
+        await call_function(callback, *told)
     except Cancelled:  # what the callback waited for was, unless who tells it is
         if is_cancelled():
             raise

@@ -10,8 +10,8 @@ from datetime import UTC, datetime, timedelta
 from typing import Final
 
 from keepstate._clock import Clock
-from keepstate.engine.kernel.arguments import admit_instance
-from keepstate.engine.kernel.times import milliseconds_of
+from keepstate.engine.kernel.arguments import require_instance
+from keepstate.engine.kernel.times import to_milliseconds
 from keepstate.errors import InvalidError
 
 _BEGINNING: Final = datetime.fromtimestamp(0, UTC)
@@ -34,12 +34,12 @@ def store_ms(moment: datetime, clock: Clock, now: datetime) -> int:
         now: The store's present.
     """
     ahead = moment - present(clock, like=moment)
-    return max(0, milliseconds_of(now) + round(ahead.total_seconds() * 1000))
+    return max(0, to_milliseconds(now) + round(ahead.total_seconds() * 1000))
 
 
 def admit_age(name: str, age: timedelta) -> None:
     """Raise `InvalidError` for what is no span of time that has passed."""
-    admit_instance(name, age, timedelta)
+    require_instance(name, age, timedelta)
     if age < timedelta(0):
         raise InvalidError(f"`{name}` is {age!r}; give a timedelta of 0 or more")
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any, ClassVar, Final, Self, TypeVar
 
 from keepstate._clock import Clock
 from keepstate._runner import Mode, Runner
-from keepstate.engine.kernel.executor import refuse_coroutine_function
-from keepstate.engine.kernel.single_use import refuse_with
+from keepstate.engine.kernel.executor import reject_coroutine_function
+from keepstate.engine.kernel.single_use import reject_with
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.keepstate import Keepstate
@@ -81,7 +81,7 @@ class Manager:
     # ---- opening and closing
 
     if not TYPE_CHECKING:  # who checks types is told without it
-        __enter__ = __exit__ = refuse_with
+        __enter__ = __exit__ = reject_with
 
     async def __aenter__(self) -> Self:
         await self._place.open()
@@ -104,7 +104,7 @@ class Manager:
         It reads the spaces that have changed since this manager last measured them. A space that was passed
         counts whole, with what others keep in it.
         """
-        self._place.refuse_inside("measuring")
+        self._place.require_outside_transaction("measuring")
         size = await self._measured.measure([space async for space in self._place.spaces()])
         await self._alerts.tell(size, self._clock.monotonic_s())
         return size
@@ -135,7 +135,7 @@ class Manager:
         Args:
             older_than: By the store's clock.
         """
-        self._place.refuse_inside("cleaning up")
+        self._place.require_outside_transaction("cleaning up")
         admit_age("older_than", older_than)
         removed = 0
         for folder in await self._folders():
@@ -293,7 +293,7 @@ class Manager:
         if not callable(function):  # pyright: ignore[reportUnnecessaryComparison]
             raise InvalidError(f"`{what}` is {function!r}, which cannot be called; give a function")
         if self._runner.mode == "blocking":
-            refuse_coroutine_function(function)
+            reject_coroutine_function(function)
 
 
 # ---- for what works on another manager's subjects

@@ -19,7 +19,7 @@ from typing import Final
 from uuid import UUID
 
 from keepstate._clock import Clock
-from keepstate.engine.kernel.arguments import admit_text
+from keepstate.engine.kernel.arguments import check_text
 from keepstate.errors import InvalidError
 from keepstate.home import quoted, space_name
 from keepstate.values import limits
@@ -85,7 +85,7 @@ def space_of(kind: str, id: object, *, least: int = 1) -> str:
     Raises:
         InvalidError: The id is no text, has fewer than the least bytes, or is too long for a space.
     """
-    text = admit_text(argument_of(kind), id)
+    text = check_text(argument_of(kind), id)
     size, most = len(text.encode()), limits.SPACE_BYTES - len(kind) - 1
     if not least <= size <= most:
         raise InvalidError(
@@ -112,7 +112,7 @@ def name_of(kind: str, prefix: str, segments: Sequence[str], *, most_bytes: int 
         InvalidError: The last segment is no text, empty, or too long behind what stands before it.
     """
     what = argument_of(segments[0]) if len(segments) > 1 else _OWN.get(kind, "key")
-    before, last = "/".join((*segments[:-1], "")), admit_text(what, segments[-1])
+    before, last = "/".join((*segments[:-1], "")), check_text(what, segments[-1])
     if not last:
         raise InvalidError(f"`{what}` is empty; give a name")
     name = prefix + before + last

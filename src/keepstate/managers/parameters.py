@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from hashlib import sha256
 from typing import Any, Final
 
-from keepstate.engine.kernel.arguments import admit_text
+from keepstate.engine.kernel.arguments import check_text
 from keepstate.errors import InvalidError
 from keepstate.values import codec
 from keepstate.values.builtin import Record
@@ -28,7 +28,7 @@ def parameters_hash(tool_name: str, parameters: Mapping[str, Any]) -> str:
     """
     if not isinstance(parameters, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidError(f"`parameters` is {type(parameters).__name__}; give a dict")
-    head = codec.canonical((_RULE, admit_text("tool_name", tool_name)))
+    head = codec.canonical((_RULE, check_text("tool_name", tool_name)))
     return sha256(head + sameness(dict(parameters))).hexdigest()
 
 

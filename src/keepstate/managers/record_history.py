@@ -12,7 +12,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from keepstate.engine.kernel.arguments import admit_text
+from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.managers.binding import Folder, Together
@@ -237,7 +237,7 @@ def admit_id(what: str, id: object) -> str:
     Raises:
         InvalidError: It is no text, empty, or `latest`, which stands for another.
     """
-    text = admit_text(what, id)
+    text = check_text(what, id)
     if not text:
         raise InvalidError(f"`{what}` is empty; give a name")
     if text == LATEST:

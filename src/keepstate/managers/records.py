@@ -22,7 +22,7 @@ from typing import (
     get_type_hints,
 )
 
-from keepstate.engine.kernel.arguments import admit_instance, with_article
+from keepstate.engine.kernel.arguments import require_instance, with_article
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values.schema import CLASSES
 
@@ -73,7 +73,7 @@ def put_together(form: str, fields: Mapping[str, Any]) -> Any:
 
 def admit_record(what: str, given: object, kind: type) -> None:
     """Raise `InvalidError` for what is no record of this class, or has a field of a type it may not have."""
-    admit_instance(what, given, kind)
+    require_instance(what, given, kind)
     if not is_dataclass(kind):
         return
     for name, wanted, items in _field_types(kind):

@@ -12,7 +12,7 @@ from typing import Final
 
 from keepstate._runner import Runner, Signal, Work
 from keepstate.engine.documents.watch import DocumentChange, Watch
-from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.space.space import Space
 from keepstate.errors import (
     ClosedError,
@@ -52,7 +52,7 @@ class Following:
         if not isinstance(folder.space, Space):
             raise InvalidError("subscribing acts at once and cannot be part of a transaction; do it outside")
         self._runner, self._space = runner, folder.space
-        self._pattern, self._what = escaped(folder.prefix) + pattern, what
+        self._pattern, self._what = escape_pattern(folder.prefix) + pattern, what
         self._is_ending = self.is_over = False
         self._after = 0
         self._missed: CompactedError | HistoryLostError | None = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import Final
 
-from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.space.space import Space
 from keepstate.managers.binding import Folder, Together
 
@@ -36,7 +36,11 @@ async def note_time(folder: Folder, least_s: float = 0.0) -> None:
 async def remove_old(folder: Folder, before: datetime, together: Together) -> int:
     """Remove documents that were last written before a time, as far as notes tell, and return how many."""
     last, number = await _revision_at(folder, before)
-    keys = [key async for key in folder.space.documents.keys(escaped(folder.prefix) + "*")] if last else []
+    keys = (
+        [key async for key in folder.space.documents.keys(escape_pattern(folder.prefix) + "*")]
+        if last
+        else []
+    )
     removed = 0
     for begin in range(0, len(keys), _REMOVED_AT_ONCE):
         page = keys[begin : begin + _REMOVED_AT_ONCE]

@@ -10,7 +10,7 @@ from hashlib import sha256
 from typing import Final
 
 from keepstate._runner import Mode
-from keepstate.engine.kernel.arguments import admit_space, admit_text
+from keepstate.engine.kernel.arguments import check_space_name, check_text
 from keepstate.engine.space.joint_work import recorded
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
@@ -49,9 +49,9 @@ class Home(HomeBase):
         Raises:
             InvalidError: The id is empty, or its space's name would be over 200 bytes.
         """
-        if not admit_text("id", id):
+        if not check_text("id", id):
             raise InvalidError(f"the id of a {kind} is empty; give one")
-        name = admit_space("id", space_name(kind, id))
+        name = check_space_name("id", space_name(kind, id))
         if self.passed is not None:
             is_recorded_home = record and self.is_home(kind, id) and isinstance(self.passed, Space)
             return recorded(self.passed) if is_recorded_home else self.passed
@@ -74,7 +74,7 @@ class Home(HomeBase):
         if not isinstance(self.passed, Space):
             return None
         handle = self.passed.executor.home
-        name = admit_space("id", space_name(kind, id), handle.tenant_id)
+        name = check_space_name("id", space_name(kind, id), handle.tenant_id)
         return Space(handle, name, author=self.passed.author, record=True)
 
 

@@ -106,5 +106,5 @@ class BoundedState(Kept):
 
         One of all who call it at once does so; what it came to is kept.
         """
-        self._home.refuse_inside("summarising")
+        self._home.require_outside_transaction("summarising")
         return await self._talk.summarise()

@@ -10,8 +10,8 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeAlias, cast
 
 from keepstate._runner import Mode
-from keepstate.engine.kernel.arguments import admit_text_keys
-from keepstate.engine.kernel.executor import refuse_coroutine_function
+from keepstate.engine.kernel.arguments import check_text_keys
+from keepstate.engine.kernel.executor import reject_coroutine_function
 from keepstate.engine.space.joint_work import computed
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
@@ -25,11 +25,11 @@ def admit_change(change: Change, mode: Mode) -> None:
     """Raise `InvalidError` for what is neither a dict with text for keys nor a function of the colour."""
     given: object = change
     if isinstance(given, Mapping):
-        admit_text_keys("`change`", cast("Mapping[str, Any]", given))
+        check_text_keys("`change`", cast("Mapping[str, Any]", given))
     elif not callable(given):
         raise InvalidError(f"`change` is {given!r}; give a dict of what to set, or a function")
     elif mode == "blocking":
-        refuse_coroutine_function(given)
+        reject_coroutine_function(given)
 
 
 async def read(place: Space | Transaction, name: str) -> State:
@@ -57,6 +57,6 @@ async def changed(tx: Transaction, name: str, change: Change, what: str) -> Stat
         new: object = await computed(tx, name, change, old)
         if not isinstance(new, dict):
             raise InvalidError(f"{what} became {new!r}; return a dict")
-        made = admit_text_keys(what, cast("dict[str, Any]", new))
+        made = check_text_keys(what, cast("dict[str, Any]", new))
     await tx.documents.put(name, made)
     return made

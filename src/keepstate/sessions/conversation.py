@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from typing import Any, Literal
 
-from keepstate.engine.kernel.arguments import admit_text
+from keepstate.engine.kernel.arguments import check_text
 from keepstate.errors import InvalidError
 from keepstate.sessions import forks
 from keepstate.sessions.context_fit import ordered
@@ -135,8 +135,8 @@ class Conversation:
         """
         limits.admit_count("limit", limit)
         if role is not None:
-            admit_text("role", role)
-        wanted, found = admit_text("text", text).casefold(), list[tuple[int, Message]]()
+            check_text("role", role)
+        wanted, found = check_text("text", text).casefold(), list[tuple[int, Message]]()
         async for number, message in self._talk.items():
             if role in (None, message["role"]) and wanted in _said(message.get("content")).casefold():
                 found.append((number, message))

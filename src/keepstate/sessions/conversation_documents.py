@@ -19,7 +19,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias, TypeVar
 
-from keepstate.engine.kernel.executor import refuse_coroutine_function
+from keepstate.engine.kernel.executor import reject_coroutine_function
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import NotFoundError
@@ -96,9 +96,9 @@ def rules_of(
     limits.admit_count("max_tokens", max_tokens)
     limits.admit_count("summarise_over", summarise_over)
     limits.admit_count("summarise_first", summarise_first)
-    refuse_coroutine_function(counter)
+    reject_coroutine_function(counter)
     if summarise is not None and (is_blocking or not callable(summarise)):
-        refuse_coroutine_function(summarise)
+        reject_coroutine_function(summarise)
     over = None if summarise is None else summarise_over
     return ContextRules(Budget(max_tokens, counter, over, summarise_first), summarise)
 

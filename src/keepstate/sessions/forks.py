@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Final, Literal
 
 from keepstate.engine.history.merge import MergeConflict
-from keepstate.engine.kernel.arguments import admit_text
+from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import AlreadyExistsError, InvalidError, MergeConflictError, NotFoundError
 from keepstate.home import quoted
@@ -34,7 +34,7 @@ def tail_of(name: str) -> str:
     Raises:
         InvalidError: It is no text of 1 to 100 bytes.
     """
-    if not 0 < len(admit_text("name", name).encode()) <= _NAME_BYTES:
+    if not 0 < len(check_text("name", name).encode()) <= _NAME_BYTES:
         raise InvalidError(f"`name` is {name!r}; a fork's name has 1 to {_NAME_BYTES} bytes of UTF-8")
     return f"fork/{quoted(name)}/"
 

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Final
 
-from keepstate.engine.kernel.glob import escaped
-from keepstate.engine.kernel.times import milliseconds_of
+from keepstate.engine.kernel.glob import escape_pattern
+from keepstate.engine.kernel.times import to_milliseconds
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.space import Space
@@ -170,7 +170,7 @@ class SessionGenerations(Site):
 
     async def _some_names(self, life: int) -> list[str]:
         names: list[str] = []
-        async for name in self.place.documents.keys(escaped(life_prefix(self.prefix, life)) + "*"):
+        async for name in self.place.documents.keys(escape_pattern(life_prefix(self.prefix, life)) + "*"):
             names.append(name)
             if len(names) == _AT_ONCE:
                 break
@@ -202,7 +202,7 @@ class SessionGenerations(Site):
 
     async def _use(self, tx: Transaction, head: HeadRecord, used: HeadRecord) -> None:
         """Let the head live on from now, unless nothing else changes and it was just renewed."""
-        now_ms = milliseconds_of(await tx.now())
+        now_ms = to_milliseconds(await tx.now())
         is_fresh = used.ttl_s is None or now_ms - head.used_ms < used.ttl_s * 1000 / _SHARE
         if used == head and head.used_ms > 0 and is_fresh:
             return

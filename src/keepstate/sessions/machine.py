@@ -16,10 +16,10 @@ from typing import Any, ClassVar, Self, TypeAlias
 from keepstate._finish import finish
 from keepstate._runner import Lock, Mode
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import admit_text, admit_text_keys
-from keepstate.engine.kernel.executor import called, refuse_coroutine_function
-from keepstate.engine.kernel.glob import escaped
-from keepstate.engine.kernel.times import admit_wait, milliseconds
+from keepstate.engine.kernel.arguments import check_text, check_text_keys
+from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
+from keepstate.engine.kernel.glob import escape_pattern
+from keepstate.engine.kernel.times import check_duration_ms, check_wait
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.keepstate import Keepstate
@@ -174,7 +174,7 @@ class AgentStateMachine(Kept):
         given = [one for ones in (self._guards, self._on_enter, self._on_leave) for one in ones.values()]
         for function in (*given, *self._work.values(), *filter(None, methods.values())):
             if mode == "blocking" or not callable(function):
-                refuse_coroutine_function(function)
+                reject_coroutine_function(function)
 
     # ---- how it stands
 
@@ -226,7 +226,7 @@ class AgentStateMachine(Kept):
             InvalidError: The event is no text, or the data cannot be stored.
             ConflictError: Somebody else has changed the same part of the data meanwhile.
         """
-        event = admit_text("event", event)
+        event = check_text("event", event)
         if self._view is None:
             await self.refresh()
         view = self._view
@@ -248,7 +248,7 @@ class AgentStateMachine(Kept):
             TransitionError: It does not wait, or has an answer already, or the event leads nowhere.
             InvalidError: Several events lead on, and nothing tells which; or the event is no text.
         """
-        event = None if event is None else admit_text("event", event)
+        event = None if event is None else check_text("event", event)
 
         async def work(tx: Transaction) -> None:
             record = await self._read(tx)
@@ -272,15 +272,15 @@ class AgentStateMachine(Kept):
             NotLoadedError: No answer came in time.
             TransitionError: The machine does not wait.
         """
-        self._home.refuse_inside("waiting for the user")
+        self._home.require_outside_transaction("waiting for the user")
         if timeout_s is not None:
-            admit_wait("timeout_s", timeout_s)
+            check_wait("timeout_s", timeout_s)
         return (await self._answered(timeout_s)).answer[0]
 
     async def _answered(self, timeout_s: float | None) -> MachineRecord:
         clock = self._home.clock
         deadline_s = None if timeout_s is None else clock.monotonic_s() + timeout_s
-        async with self._place.documents.watch(escaped(self._name)) as watch:
+        async with self._place.documents.watch(escape_pattern(self._name)) as watch:
             while True:
                 record = await self._read(self._place)
                 if record.state not in self._table.waiting:
@@ -316,11 +316,11 @@ class AgentStateMachine(Kept):
             ConflictError: Another was running it for all of `turn_s`.
             LeaseLostError: Another has taken over; nothing more was written.
         """
-        self._home.refuse_inside("running a machine")
+        self._home.require_outside_transaction("running a machine")
         if wait_s is not None:
-            admit_wait("wait_s", wait_s)
-        milliseconds("lease_s", lease_s)
-        admit_wait("turn_s", turn_s)
+            check_wait("wait_s", wait_s)
+        check_duration_ms("lease_s", lease_s)
+        check_wait("turn_s", turn_s)
         assert isinstance(self._place, Space)
         if self._table.is_last(state := await self.refresh()):
             return state
@@ -346,7 +346,7 @@ class AgentStateMachine(Kept):
             work = self._work_of(state)
             if work is None:
                 return state
-            await self.transition(self._table.event_of(state, await called(work)))
+            await self.transition(self._table.event_of(state, await call_function(work)))
 
     async def _go_on(self, answered: MachineRecord) -> None:
         answer, *told = answered.answer
@@ -446,17 +446,17 @@ class AgentStateMachine(Kept):
         target = self._table.after(record.state, event)
         data = deepcopy(merged(self.id, base, mine, record.data, self._encode))
         guard = self._guards.get((record.state, event))
-        if guard is not None and not await called(guard, data):
+        if guard is not None and not await call_function(guard, data):
             raise TransitionError(
                 f"a guard forbids the transition: {record.state} + {event}",
                 current=record.state,
                 wanted=event,
             )
         if (leave := self._on_leave.get(record.state)) is not None:
-            await called(leave, data)
+            await call_function(leave, data)
         if (enter := self._on_enter.get(target)) is not None:
-            await called(enter, data)
-        data = admit_text_keys(f"the data of machine {self.id!r}", data)
+            await call_function(enter, data)
+        data = check_text_keys(f"the data of machine {self.id!r}", data)
         answer = [] if record.state in self._table.waiting else record.answer
         return MachineRecord(target, data, record.number + 1, answer)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
-from keepstate.engine.kernel.single_use import refuse_with
+from keepstate.engine.kernel.single_use import reject_with
 from keepstate.sessions.binding import Home
 
 
@@ -15,7 +15,7 @@ class Kept:
     _closing: Home | None = None
 
     if not TYPE_CHECKING:  # who checks types is told without it
-        __enter__ = __exit__ = refuse_with
+        __enter__ = __exit__ = reject_with
 
     async def __aenter__(self) -> Self:
         return self

@@ -13,11 +13,11 @@ from typing import Any, Final, TypeVar, overload
 from keepstate._runner import Mode
 from keepstate.engine.history.heads import MAIN
 from keepstate.engine.history.revisions import Revision
-from keepstate.engine.kernel.arguments import admit_message, admit_text
-from keepstate.engine.kernel.executor import called, refuse_coroutine_function
-from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.arguments import check_message, check_text
+from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
+from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.single_use import single_use
-from keepstate.engine.kernel.times import milliseconds
+from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.keepstate import Keepstate
@@ -88,13 +88,13 @@ class Session(Kept):
         _mode: Mode = "async",
     ) -> None:
         if ttl_s is not None:
-            milliseconds("ttl_s", ttl_s)
+            check_duration_ms("ttl_s", ttl_s)
         home = Home(persistence, space, mode=_mode)
         lives = SessionGenerations(
             home.place("session", session_id, record=True),
             home.prefix("session", session_id),
             what=f"session {session_id!r}",
-            user_id=user_id if user_id is None or user_id is ANY_USER else admit_text("user_id", user_id),
+            user_id=user_id if user_id is None or user_id is ANY_USER else check_text("user_id", user_id),
             ttl_s=ttl_s,
         )
         user = None
@@ -251,19 +251,19 @@ class Session(Kept):
             LeaseLostError: The session is inside `exclusive`, and its time is up; nothing was applied.
         """
         if self._lives.runner.mode == "blocking" or not callable(fn):
-            refuse_coroutine_function(fn)
+            reject_coroutine_function(fn)
         if attempts is not None:
             limits.admit_count("attempts", attempts)
 
         async def work(tx: Transaction) -> T:
-            answer: T = await called(fn, self._inside(tx, None, "is not part of this transaction"))
+            answer: T = await call_function(fn, self._inside(tx, None, "is not part of this transaction"))
             return answer
 
         return await together(
             self._lives.place,
             work,
             lease=self._lease,
-            message=admit_message(message),
+            message=check_message(message),
             attempts=attempts,
             turn=f"site/{self._lives.prefix}",
         )
@@ -447,6 +447,6 @@ def _blocking(handle: Keepstate) -> Keepstate:
 
 async def _below(place: Space | Transaction, begin: str) -> dict[str, Any]:
     found: dict[str, Any] = {}
-    async for name, value in place.documents.items(escaped(begin) + "*"):
+    async for name, value in place.documents.items(escape_pattern(begin) + "*"):
         found[name[len(begin) :]] = plain(value)
     return found

@@ -9,7 +9,7 @@ from __future__ import annotations
 from contextlib import AsyncExitStack
 from typing import Final
 
-from keepstate.engine.kernel.executor import called
+from keepstate.engine.kernel.executor import call_function
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
@@ -63,7 +63,7 @@ async def _first_due(
         return False
     originals = await talk.read(space, prefix, record, numbers)
     given = [originals[number] for number in numbers if number in originals]
-    told = await called(summarise, [*([window.summary] if window.summary else []), *given])
+    told = await call_function(summarise, [*([window.summary] if window.summary else []), *given])
     summary = admit({"role": "system", "content": told} if isinstance(told, str) else told)
 
     async def work(tx: Transaction, now_prefix: str) -> None:

@@ -7,7 +7,7 @@ from datetime import timedelta
 from os import PathLike
 
 from keepstate._runner import Mode
-from keepstate.engine.kernel.arguments import admit_instance, admit_text
+from keepstate.engine.kernel.arguments import check_text, require_instance
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError
@@ -35,7 +35,7 @@ class Sessions(Kept):
         _mode: Mode = "async",
     ) -> None:
         self._home = self._closing = Home(persistence, space, mode=_mode)
-        self._home.refuse_inside("looking after sessions")
+        self._home.require_outside_transaction("looking after sessions")
 
     def __repr__(self) -> str:
         return f"<Sessions in {self._home!r}>"
@@ -49,7 +49,7 @@ class Sessions(Kept):
                 `user_id` is given: an ended session has no owner.
         """
         if user_id is not None:
-            admit_text("user_id", user_id)
+            check_text("user_id", user_id)
         async for id in self._ids():
             if (not living and user_id is None) or not await self._lives(id).is_over(user_id):
                 yield id
@@ -65,7 +65,7 @@ class Sessions(Kept):
                 their own; in a space that they share that is for its owner to do.
         """
         if history_older_than is not None:
-            admit_instance("history_older_than", history_older_than, timedelta)
+            require_instance("history_older_than", history_older_than, timedelta)
             if self._home.passed is not None:
                 raise InvalidError(f"the history of {self._home!r} is its owner's; prune it there")
         removed = 0

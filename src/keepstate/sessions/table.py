@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
-from keepstate.engine.kernel.arguments import admit_name
+from keepstate.engine.kernel.arguments import check_name
 from keepstate.errors import InvalidError, TransitionError
 
 _MERMAIDS_OWN: Final = frozenset({
@@ -186,7 +186,7 @@ def table_of(
 def _names(what: str, given: object) -> list[str]:
     if isinstance(given, str) or not isinstance(given, Collection):
         raise InvalidError(f"`{what}` is {given!r}; give a list of names")
-    return [admit_name(what, name) for name in cast("Collection[object]", given)]
+    return [check_name(what, name) for name in cast("Collection[object]", given)]
 
 
 def _pair(what: str, given: object) -> tuple[str, str]:
@@ -194,7 +194,7 @@ def _pair(what: str, given: object) -> tuple[str, str]:
     if not isinstance(given, tuple) or len(cast("tuple[object, ...]", given)) != 2:
         raise InvalidError(f"`{what}` has the key {given!r}; give a tuple of a state and an event")
     state, event = cast("tuple[object, object]", given)
-    return admit_name(what, state), admit_name(what, event)
+    return check_name(what, state), check_name(what, event)
 
 
 def _escaped(text: str) -> str:

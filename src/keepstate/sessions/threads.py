@@ -11,9 +11,9 @@ from os import PathLike
 from typing import Any, Final, Literal, cast
 
 from keepstate._runner import Mode
-from keepstate.engine.kernel.arguments import admit_text, admit_text_keys
-from keepstate.engine.kernel.glob import escaped
-from keepstate.engine.kernel.times import milliseconds_of
+from keepstate.engine.kernel.arguments import check_text, check_text_keys
+from keepstate.engine.kernel.glob import escape_pattern
+from keepstate.engine.kernel.times import to_milliseconds
 from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
@@ -128,7 +128,7 @@ class Threads(Kept):
 
         What else is kept in the space of the thread stays.
         """
-        self._home.refuse_inside("deleting a thread")
+        self._home.require_outside_transaction("deleting a thread")
         folder = _Folder(self._home, thread_id)
 
         async def mark(tx: Transaction) -> bool:
@@ -365,7 +365,7 @@ class _Folder:
     async def _some_names(self) -> list[str]:
         names: list[str] = []
         for part in ("id", "message"):
-            async for name in self.place.documents.keys(f"{escaped(f'{self._begin}{part}/')}*"):
+            async for name in self.place.documents.keys(f"{escape_pattern(f'{self._begin}{part}/')}*"):
                 names.append(name)
                 if len(names) == _AT_ONCE:
                     return names
@@ -373,7 +373,7 @@ class _Folder:
 
 
 async def _now_ms(tx: Transaction) -> int:
-    return milliseconds_of(await tx.now())
+    return to_milliseconds(await tx.now())
 
 
 def _admit(
@@ -384,10 +384,10 @@ def _admit(
     metadata: Mapping[str, Any] | None = None,
     id: str | None = None,
 ) -> MessageRecord:
-    if not admit_text("role", role):
+    if not check_text("role", role):
         raise InvalidError("`role` is empty; say who speaks, such as 'user'")
     name = f"msg_{home.clock.random_bytes(12).hex()}" if id is None else _admit_id(id)
-    return MessageRecord(name, admit_text("role", role), content, 0, _admit_metadata(metadata))
+    return MessageRecord(name, check_text("role", role), content, 0, _admit_metadata(metadata))
 
 
 def _admit_metadata(metadata: object, *, may_be_absent: bool = True) -> dict[str, Any]:
@@ -395,7 +395,7 @@ def _admit_metadata(metadata: object, *, may_be_absent: bool = True) -> dict[str
         return {}
     if not isinstance(metadata, Mapping):
         raise InvalidError(f"`metadata` is {metadata!r}; give a dict")
-    return admit_text_keys("`metadata`", cast("Mapping[str, Any]", metadata))
+    return check_text_keys("`metadata`", cast("Mapping[str, Any]", metadata))
 
 
 def _admit_messages(messages: object) -> Sequence[object]:
@@ -414,7 +414,7 @@ def _parts(message: object) -> dict[str, Any]:
 
 
 def _admit_id(id: object) -> str:
-    text = admit_text("id", id)
+    text = check_text("id", id)
     if not 0 < len(text.encode()) <= _ID_BYTES:
         raise InvalidError(f"the id of a message is {text[:40]!r}; it has 1 to {_ID_BYTES} bytes of UTF-8")
     return text

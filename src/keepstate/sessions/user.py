@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, Final, TypeVar
 
-from keepstate.engine.kernel.arguments import admit_text
+from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
 from keepstate.home import quoted
@@ -140,7 +140,7 @@ def _item(prefix: str, segment: str, number: int) -> str:
 
 
 def _segment(kind: str) -> str:
-    if not 0 < len(admit_text("kind", kind).encode()) <= _KIND_BYTES:
+    if not 0 < len(check_text("kind", kind).encode()) <= _KIND_BYTES:
         raise InvalidError(f"`kind` is {kind!r}; it has 1 to {_KIND_BYTES} bytes of UTF-8")
     return quoted(kind)
 

@@ -7,9 +7,9 @@ from os import PathLike
 from typing import Any, Final, Generic, TypeVar, cast
 
 from keepstate._runner import Mode
-from keepstate.engine.kernel.arguments import admit_name
-from keepstate.engine.kernel.executor import refuse_coroutine_function
-from keepstate.engine.kernel.times import milliseconds
+from keepstate.engine.kernel.arguments import check_name
+from keepstate.engine.kernel.executor import reject_coroutine_function
+from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.space.joint_work import computed
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
@@ -76,10 +76,10 @@ class ValidatedState(Kept, Generic[M]):
         ttl_s: float | None = None,
     ) -> None:
         if ttl_s is not None:
-            milliseconds("ttl_s", ttl_s)
+            check_duration_ms("ttl_s", ttl_s)
         self._site, self.session_id = site, id
         self._model, self._ttl_s = model, ttl_s
-        called_so = admit_name("name", model.name if name is None else name)
+        called_so = check_name("name", model.name if name is None else name)
         self._tail, self._what = f"{STATES}{called_so}", f"{called_so} in {what}"
 
     def __repr__(self) -> str:
@@ -122,7 +122,7 @@ class ValidatedState(Kept, Generic[M]):
             NotFoundError: It is absent, and the model has fields without a default.
         """
         if not isinstance(change, Mapping) and (self._site.runner.mode == "blocking" or not callable(change)):
-            refuse_coroutine_function(change)
+            reject_coroutine_function(change)
 
         async def work(tx: Transaction, prefix: str) -> M:
             stored = await tx.documents.get(prefix + self._tail)

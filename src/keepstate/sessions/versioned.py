@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from keepstate._runner import Mode
 from keepstate.engine.history.merge import MergeRules
-from keepstate.engine.kernel.arguments import admit_name
+from keepstate.engine.kernel.arguments import check_name
 from keepstate.engine.space.joint_work import together
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
@@ -86,7 +86,7 @@ class VersionedState(Kept):
         self._home, self.id, self._fork = home, id, fork
         self._closing = home if closes else None
         self._place = home.place("versions", id)
-        fork = "" if fork is None else quoted(admit_name("fork", fork))
+        fork = "" if fork is None else quoted(check_name("fork", fork))
         self._name = f"{home.prefix('versions', id)}versions{'/' if fork else ''}{fork}"
         self._branch = short(self._name)
         self._present = f"{self._branch}/present"

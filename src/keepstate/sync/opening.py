@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from keepstate import opening
 from keepstate._finish import finish
-from keepstate.engine.kernel.arguments import admit_instance
+from keepstate.engine.kernel.arguments import require_instance
 from keepstate.engine.space import keepstate as engine
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Store
@@ -61,5 +61,5 @@ def of(ks: engine.Keepstate) -> Keepstate:
     given: object = ks
     if isinstance(given, Keepstate):
         raise InvalidError(f"{given!r} is blocking already; use it as it is")
-    admit_instance("ks", ks, engine.Keepstate)
+    require_instance("ks", ks, engine.Keepstate)
     return Keepstate(ks.for_blocking())

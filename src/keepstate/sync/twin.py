@@ -8,8 +8,8 @@ from functools import update_wrapper, wraps
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Concatenate, Generic, ParamSpec, TypeVar
 
-from keepstate.engine.kernel.executor import refuse_coroutine_function
-from keepstate.engine.kernel.single_use import refuse_async_with, refuse_second
+from keepstate.engine.kernel.executor import reject_coroutine_function
+from keepstate.engine.kernel.single_use import reject_async_with, second_entry_error
 
 Inner = TypeVar("Inner")
 P = ParamSpec("P")
@@ -27,7 +27,7 @@ class Twin(Generic[Inner]):
         return repr(self._inner)
 
     if not TYPE_CHECKING:  # who checks types is told without it
-        __aenter__ = __aexit__ = refuse_async_with
+        __aenter__ = __aexit__ = reject_async_with
 
 
 def around(kind: type[W], inner: Any) -> W:
@@ -57,7 +57,7 @@ def receiving(
     Raises:
         InvalidError: It is no function, or a coroutine function.
     """
-    refuse_coroutine_function(function)
+    reject_coroutine_function(function)
 
     def received(inner: Inner, /, *args: P.args, **kwargs: P.kwargs) -> T:
         return function(twin(inner), *args, **kwargs)
@@ -87,11 +87,11 @@ class _Block(AbstractContextManager[T, bool | None], Generic[T]):
         return f"what {self._call}() returned"
 
     if not TYPE_CHECKING:
-        __aenter__ = __aexit__ = refuse_async_with
+        __aenter__ = __aexit__ = reject_async_with
 
     def __enter__(self) -> T:
         if self._was_entered:
-            raise refuse_second(self._call)
+            raise second_entry_error(self._call)
         self._was_entered = True
         return self._inner.__enter__()
 

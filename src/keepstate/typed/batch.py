@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Any, Final, NamedTuple, Self, TypeVar
 
-from keepstate.engine.kernel.arguments import admit_instance, admit_revision, admit_text
+from keepstate.engine.kernel.arguments import check_revision, check_text, require_instance
 from keepstate.errors import StateConflictError, StateError
 from keepstate.typed.encoded_value import copied
 from keepstate.typed.key import AnyKey, MergeStrategy, StateKey, admit_key
@@ -39,8 +39,8 @@ class MutationBatch:
     """
 
     def __init__(self, base_revision: int | None = None, *, lineage: str | None = None) -> None:
-        self._base = None if base_revision is None else admit_revision("base_revision", base_revision)
-        self._lineage = None if lineage is None else admit_text("lineage", lineage)
+        self._base = None if base_revision is None else check_revision("base_revision", base_revision)
+        self._lineage = None if lineage is None else check_text("lineage", lineage)
         self._operations: list[Operation] = []
 
     @classmethod
@@ -109,7 +109,7 @@ class MutationBatch:
         Raises:
             StateError: They were computed from different revisions; nothing is added.
         """
-        admit_instance("other", other, MutationBatch)
+        require_instance("other", other, MutationBatch)
         base, lineage = self._common(other)
         self._base, self._lineage = base, lineage
         self._operations += list(other)
@@ -125,7 +125,7 @@ class MutationBatch:
             StateConflictError: Both touch an exclusive key, or one that either unsets; it is named.
             StateError: They were computed from different revisions. Nothing is added in either case.
         """
-        admit_instance("other", other, MutationBatch)
+        require_instance("other", other, MutationBatch)
         self._common(other)
         if (key := self.exclusive_overlap(other)) is not None:
             raise StateConflictError(

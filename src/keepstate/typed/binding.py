@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from keepstate._runner import Mode
-from keepstate.engine.kernel.arguments import admit_author, admit_flag, admit_space, admit_text
+from keepstate.engine.kernel.arguments import check_author, check_flag, check_space_name, check_text
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import InvalidError
@@ -37,7 +37,7 @@ class Home(HomeBase):
         if space is not None and record:
             raise InvalidError("`space` is recorded or not already; give record=True to the space")
         super().__init__(persistence, space, default=PRIVATE, mode=mode)
-        self._author, self._record = admit_author(author), admit_flag("record", record)
+        self._author, self._record = check_author(author), check_flag("record", record)
         self.is_private = persistence is None and space is None
 
     def place(self, name: str) -> Space | Transaction:
@@ -53,7 +53,7 @@ class Home(HomeBase):
         Raises:
             InvalidError: The id is empty, or its space's name would be over 200 bytes.
         """
-        if not admit_text("thread_id", thread_id):
+        if not check_text("thread_id", thread_id):
             raise InvalidError("`thread_id` is empty; give the thread's id")
-        name = admit_space("thread_id", space_name("thread", thread_id))
+        name = check_space_name("thread_id", space_name("thread", thread_id))
         return self.place(name), Names(prefix_of(self.passed, "thread", thread_id))

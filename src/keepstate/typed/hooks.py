@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from keepstate._runner import Mode
-from keepstate.engine.kernel.executor import called, refuse_coroutine_function
+from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
 from keepstate.errors import InvalidError
 from keepstate.typed.state_map import Snapshot
 
@@ -54,7 +54,7 @@ class Hooks:
             InvalidError: It is no function, or one that nobody here could await.
         """
         if self._blocking:
-            refuse_coroutine_function(hook)
+            reject_coroutine_function(hook)
         elif not callable(hook):  # pyright: ignore[reportUnnecessaryComparison]
             raise InvalidError(f"{hook!r} cannot be called; give a function")
         self._hooks.append(hook)
@@ -63,6 +63,6 @@ class Hooks:
         """Call all hooks; one that fails is logged, because the batch is applied already."""
         for hook in list(self._hooks):
             try:
-                await called(hook, event)
+                await call_function(hook, event)
             except Exception:  # noqa: BLE001 - the batch is applied, whatever becomes of who is told
                 _log.exception("hook %r failed after revision %d was applied", hook, event.new_revision)

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from keepstate._runner import Signal, Work
 from keepstate.engine.kernel.fifo_lock import FifoLock
-from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.joint_work import read_ahead, together
 from keepstate.engine.space.space import Space
@@ -249,7 +249,7 @@ class _Beginning:
             left = _DELETES_BY_BATCH - sum(map(len, cleared.values()))
             prefix = self.names.run_prefix(run)
             names: list[str] = []
-            async for name in tx.documents.keys(f"{escaped(prefix)}*"):
+            async for name in tx.documents.keys(f"{escape_pattern(prefix)}*"):
                 names.append(name)
                 if len(names) > left:
                     break

@@ -10,9 +10,9 @@ from typing import Any, Final, Generic, Self, TypeVar, cast, overload
 
 from keepstate._runner import Mode
 from keepstate.engine.documents.documents import MISSING, DocumentEntry, Missing, demanded_version
-from keepstate.engine.kernel.arguments import admit_place, admit_revision
-from keepstate.engine.kernel.executor import called, refuse_coroutine_function
-from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.arguments import check_revision, check_target
+from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
+from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.positions import Printable
 from keepstate.engine.space.joint_work import read_ahead, together
 from keepstate.engine.space.keepstate import Keepstate
@@ -113,7 +113,7 @@ class ProfileAccess:
 
     def _admit(self, mode: Mode) -> None:
         """Raise `InvalidError` unless it is used in this colour; for `AgentRun`."""
-        admit_place("profile", self._home.passed or self._home.handle, mode, Space, Transaction, Keepstate)
+        check_target("profile", self._home.passed or self._home.handle, mode, Space, Transaction, Keepstate)
 
     def _afresh(self, keys: Iterable[type[ProfileKey[Any]]]) -> ProfileAccess:
         """Return the same for another task, which has read nothing yet."""
@@ -266,7 +266,7 @@ class ProfileAccess:
         if isinstance(change, Missing):
             raise InvalidError("no `change` was given to update")
         if self._blocking:
-            refuse_coroutine_function(change)
+            reject_coroutine_function(change)
         elif not callable(change):
             raise InvalidError(f"`change` is {change!r}; give a function of the old value")
         function = change
@@ -276,7 +276,7 @@ class ProfileAccess:
         async def changed(stored: Any) -> Any:
             record = None if stored is None else read_record(ValueRecord, name, stored)
             old = fresh(profile_key) if record is None else opened(profile_key, record.value, record.version)
-            new: Any = await called(function, old)
+            new: Any = await call_function(function, old)
             if new is None and profile_key.default() is not None:
                 raise StateError(
                     f"what updates {profile_key.KEY!r} returned None; let it return the new value",
@@ -321,7 +321,7 @@ class ProfileAccess:
         if expected_version is None:
             expected_version = self._read.expected(owner, profile_key.KEY)
         elif not isinstance(expected_version, str):
-            admit_revision("expected_version", expected_version)
+            check_revision("expected_version", expected_version)
 
         async def work(tx: Transaction) -> tuple[bool, int | None, int | None]:
             if expected_version is None:
@@ -354,7 +354,7 @@ class ProfileAccess:
         prefix = profile_prefix(owner)
 
         async def work(tx: Transaction) -> Entries:
-            names = [name async for name in tx.documents.keys(f"{escaped(prefix)}*")]
+            names = [name async for name in tx.documents.keys(f"{escape_pattern(prefix)}*")]
             entries: dict[str, DocumentEntry[Any]] = {}
             for begin in range(0, len(names), _NAMES_BY_READ):
                 entries |= await tx.documents.entries(*names[begin : begin + _NAMES_BY_READ])
@@ -383,7 +383,7 @@ class ProfileAccess:
         owner = owner_of(key, agent, scope)
 
         async def work(tx: Transaction) -> int:
-            names = [name async for name in tx.documents.keys(f"{escaped(profile_prefix(owner))}*")]
+            names = [name async for name in tx.documents.keys(f"{escape_pattern(profile_prefix(owner))}*")]
             for begin in range(0, len(names), _NAMES_BY_READ):
                 await read_ahead(tx, documents=names[begin : begin + _NAMES_BY_READ])
             return sum([await tx.documents.delete(name) for name in names])

@@ -11,8 +11,8 @@ from typing import Any, Literal, Self, TypeVar
 
 from keepstate._runner import Lock, Mode
 from keepstate.engine.events.record import Event
-from keepstate.engine.kernel.arguments import admit_flag, admit_instance, admit_text, refuse_twin
-from keepstate.engine.kernel.times import milliseconds
+from keepstate.engine.kernel.arguments import check_flag, check_text, reject_twin, require_instance
+from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
@@ -96,8 +96,8 @@ class AgentRun:
                 "a run acts step by step and cannot be part of one transaction; give its space"
             )
         if profile is not None:
-            refuse_twin("profile", profile)
-            admit_instance("profile", profile, ProfileAccess)
+            reject_twin("profile", profile)
+            require_instance("profile", profile, ProfileAccess)
             profile._admit(_mode)  # pyright: ignore[reportPrivateUsage]
         self._home = Home(persistence, space, author=author, record=record, mode=_mode)
         self._mode: Mode = _mode
@@ -106,7 +106,7 @@ class AgentRun:
         self._profile = profile
         self._on_conflict: OnConflict = on_conflict
         limits.admit_count("reruns", reruns)
-        milliseconds("lease_ttl_s", lease_ttl_s)
+        check_duration_ms("lease_ttl_s", lease_ttl_s)
         self._reruns, self._lease_ttl_s = reruns, lease_ttl_s
         self._lock = Lock()
         self._held: HeldRun | _Beginning | None = None
@@ -145,8 +145,8 @@ class AgentRun:
             StateError: This object does a run already, or begins one, or was closed meanwhile. Or the run
                 cannot be resumed, because its run-scoped values were removed since.
         """
-        admit_flag("resume", resume)
-        if not admit_text("run_id", run_id):
+        check_flag("resume", resume)
+        if not check_text("run_id", run_id):
             raise InvalidError("`run_id` is empty; give the run's id")
         place, names = self._home.thread(thread_id)
         assert isinstance(place, Space)
@@ -287,7 +287,7 @@ class AgentRun:
             LeaseLostError: Another process has taken the run over; nothing was applied.
         """
         held = self._going()
-        admit_instance("batch", batch, MutationBatch)
+        require_instance("batch", batch, MutationBatch)
         admit_messages(messages)
         await held.commit(batch, messages=messages)
         return held.state.revision

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from keepstate.engine.kernel.arguments import admit_instance, admit_text
+from keepstate.engine.kernel.arguments import check_text, require_instance
 from keepstate.errors import InvalidError
 
 
@@ -66,7 +66,7 @@ def owner_of(key: str | StateScope | None, agent: str | None, scope: StateScope 
     if agent is not None:
         return f"agent::{_quoted('agent', agent)}"
     if scope is not None:
-        admit_instance("scope", scope, StateScope)
+        require_instance("scope", scope, StateScope)
     owner = key if scope is None else scope
     if isinstance(owner, StateScope):
         return owner.value
@@ -79,7 +79,7 @@ def _quoted(what: str, id: object) -> str:
 
 
 def _admitted(what: str, text: object) -> str:
-    admitted = admit_text(what, text)
+    admitted = check_text(what, text)
     if not admitted:
         raise InvalidError(f"`{what}` is empty; say whose it is")
     return admitted

@@ -11,11 +11,11 @@ from typing import Any, Final, Self, TypeVar
 
 from keepstate._runner import Mode
 from keepstate.engine.history.revisions import Revision
-from keepstate.engine.kernel.arguments import admit_flag, admit_instance, admit_text
-from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.arguments import check_flag, check_text, require_instance
+from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.single_use import single_use
 from keepstate.engine.queue.lease import Lease
-from keepstate.engine.space.joint_work import unless_applied
+from keepstate.engine.space.joint_work import on_rollback
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
@@ -88,7 +88,7 @@ class KeyedState:
         registry: Registry,
         hooks: Hooks,
     ) -> None:
-        names.admit(admit_text("run_id", run_id))
+        names.admit(check_text("run_id", run_id))
         self._home, self._place, self._names = home, place, names
         self._thread = ThreadState(place, names, run_id, is_empty=home is not None and home.is_private)
         self._registry, self._hooks = registry, hooks
@@ -169,7 +169,7 @@ class KeyedState:
                 only read guards nothing.
             Exception: Whatever `apply` of a key raises; nothing of the batch was applied.
         """
-        admit_instance("batch", batch, MutationBatch)
+        require_instance("batch", batch, MutationBatch)
         await self._thread.load()
         if batch.is_empty():
             return self.revision
@@ -248,7 +248,7 @@ class KeyedState:
             StateError: It is installed, or one of its keys is in use; nothing was registered.
         """
         await self._thread.load()
-        unless_applied(self._place, self._registry.saved())
+        on_rollback(self._place, self._registry.saved())
         self._registry.add(self._registry.asked(plugin))
 
     async def uninstall_plugin(self, plugin: Plugin | type | str) -> None:
@@ -269,7 +269,7 @@ class KeyedState:
             for each in self._registry.owned(owner)
             if not each.retain_on_uninstall
         }
-        unless_applied(self._place, self._registry.saved())
+        on_rollback(self._place, self._registry.saved())
         await self._remove({slot: each.persistent for slot, each in gone.items()})
         self._registry.remove(owner)
 
@@ -392,7 +392,7 @@ class KeyedState:
         Raises:
             StateError: A value cannot be read, or is unknown and must not be; nothing was changed.
         """
-        admit_flag("replace", replace)
+        check_flag("replace", replace)
         slots = restored(state, self._registry.keys, unknown, scope)
         await self._thread.load()
         stored = [slot for slot in slots if not self._is_unstored(slot)]
@@ -433,7 +433,9 @@ class KeyedState:
                 f"{key.KEY!r} is not stored, and cannot be watched; add a hook", state_key=key.KEY
             )
         name = self._names.document(slot_of(known.scope, key.KEY), self._thread.run_id)
-        async with self._place.documents.watch(escaped(name), after=after, timeout_s=timeout_s) as changes:
+        async with self._place.documents.watch(
+            escape_pattern(name), after=after, timeout_s=timeout_s
+        ) as changes:
             yield StateWatch(key, changes)
 
     async def at(self, ref: Revision = "main") -> Snapshot:

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn, TypeVar, cast
 
-from keepstate.engine.kernel.arguments import admit_instance, admit_revision
+from keepstate.engine.kernel.arguments import check_revision, require_instance
 from keepstate.errors import StateError
 from keepstate.typed.encoded_value import Kept, copied, fresh, kept, value_of
 from keepstate.typed.key import AnyKey, Identity, ReadableKey, StateKey, admit_key, identity
@@ -195,8 +195,8 @@ class Snapshot:
     ext: StateMap
 
     def __post_init__(self) -> None:
-        admit_revision("revision", self.revision)
-        admit_instance("ext", self.ext, StateMap)
+        check_revision("revision", self.revision)
+        require_instance("ext", self.ext, StateMap)
         object.__setattr__(self, "ext", self.ext.freeze())
 
     @classmethod

@@ -16,10 +16,10 @@ from msgspec.structs import replace
 
 from keepstate.engine.documents.changed_names import names_changed
 from keepstate.engine.kernel.fifo_lock import FifoLock
-from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.loss_detector import LossDetector
 from keepstate.engine.queue.lease import Lease
-from keepstate.engine.space.joint_work import together, unless_applied
+from keepstate.engine.space.joint_work import on_rollback, together
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
 from keepstate.errors import ClosedError, HistoryLostError, NotLoadedError
@@ -172,7 +172,7 @@ class ThreadState:
     async def _load(self) -> None:
         """Read all that is stored: page by page, and then what was changed meanwhile."""
         if isinstance(self.place, Space):
-            self._losses = await self.place.executor.losses()
+            self._losses = await self.place.executor.loss_detector()
         for _ in range(_UNGUARDED_LOADS):
             if isinstance(self.place, Transaction):
                 break
@@ -193,7 +193,7 @@ class ThreadState:
     async def _scan(self, place: Space | Transaction) -> dict[str, Kept]:
         slots: dict[str, Kept] = {}
         for prefix in (self.names.thread_prefix, self.names.run_prefix(self.run_id)):
-            async for name, value in place.documents.items(f"{escaped(prefix)}*"):
+            async for name, value in place.documents.items(f"{escape_pattern(prefix)}*"):
                 slot = self.names.slot(name, self.run_id)
                 if slot is not None:
                     slots[slot] = read_record(ValueRecord, name, value).kept()
@@ -346,7 +346,7 @@ class ThreadState:
     async def _adopt(self, done: Done) -> None:
         """Bring the memory to what a batch has made of the state; puts it back if that does not apply."""
         before = self.memory, self.unstored, self.is_loaded
-        unless_applied(self.place, lambda: self._put_back(*before))
+        on_rollback(self.place, lambda: self._put_back(*before))
         changed, is_complete = dict(done.found), self._missed(done.before) is not None
         if done.change is not None:
             changed |= done.change.slots

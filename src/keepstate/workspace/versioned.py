@@ -338,7 +338,7 @@ class Versioned(MutableMapping[str, Any]):
             async with gathering(self._home.executor) as tx:
                 await work(tx)
 
-        finish(self._home.executor.repeated(once, None))
+        finish(self._home.executor.retry(once, None))
 
     def prune(self, *, keep_last: int | None = None, older_than: timedelta | None = None) -> Pruned:
         """Let go of old commits, and delete what nothing leads to any more; what happened stays.

@@ -10,7 +10,7 @@ from keepstate import Space
 from keepstate.cli.damaged_records import StoreSource
 from keepstate.engine.history.grafts import Graft, decoded, encoded
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.large_values import manifest_of
+from keepstate.engine.kernel.large_values import parse_manifest
 from keepstate.engine.repair.verifier import Problem, Verifier
 from keepstate.stores.protocol import Applied, Batch, Delete, Entry, Put
 from tests.engine.test_restoring import SPACE, remains_of, restored
@@ -146,5 +146,5 @@ def test_what_stands_for_pruned_parents_is_never_taken_for_a_value_in_parts() ->
 
         stored = encoded(grafts)
 
-        assert manifest_of(stored, "grafts") is None
+        assert parse_manifest(stored, "grafts") is None
         assert decoded(stored) == grafts

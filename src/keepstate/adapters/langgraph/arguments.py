@@ -14,7 +14,7 @@ from langgraph.checkpoint.serde.jsonplus import JsonPlusSerializer
 
 from keepstate.adapters.langgraph.queries import Wanted
 from keepstate.adapters.langgraph.records import Names
-from keepstate.engine.kernel.arguments import admit_text
+from keepstate.engine.kernel.arguments import check_text
 from keepstate.errors import InvalidError
 
 _PICKLE: Final = "or allow it in pickle=SignedPickle(…)"
@@ -36,7 +36,7 @@ def place_in(config: object) -> Place:
         raise InvalidError('the config names no thread; give {"configurable": {"thread_id": …}}')
     line, id = named.get("checkpoint_ns") or "", named.get("checkpoint_id") or None
     thread = thread_named(named["thread_id"])
-    return thread, admit_text("checkpoint_ns", line), None if id is None else admit_text("checkpoint_id", id)
+    return thread, check_text("checkpoint_ns", line), None if id is None else check_text("checkpoint_id", id)
 
 
 def _named(what: str, config: object) -> Mapping[str, Any]:
@@ -52,7 +52,7 @@ def thread_named(given: object, what: str = "thread_id") -> str:
     """Return the id of a thread, which may be a number or a UUID, as text."""
     if isinstance(given, int | UUID) and not isinstance(given, bool):
         return str(given)
-    text = admit_text(what, given)
+    text = check_text(what, given)
     if not text:
         raise InvalidError(f"`{what}` is empty; give the id of a thread")
     return text
@@ -69,7 +69,7 @@ def channels_named(given: object) -> list[str]:
     """Return names of channels."""
     if isinstance(given, str | bytes) or not isinstance(given, Iterable):
         raise InvalidError(f"`channels` is {given!r}; give a list of names")
-    return [admit_text("channels", one) for one in cast("Iterable[object]", given)]
+    return [check_text("channels", one) for one in cast("Iterable[object]", given)]
 
 
 def admit_wanted(config: object, metadata: object, before: object, limit: object) -> Wanted:
@@ -83,9 +83,9 @@ def admit_wanted(config: object, metadata: object, before: object, limit: object
     before_id = None if before is None else _named("before", before).get("checkpoint_id")
     return Wanted(
         None if "thread_id" not in named else thread_named(thread),
-        None if line is None else admit_text("checkpoint_ns", line),
-        None if not id else admit_text("checkpoint_id", id),
-        None if not before_id else admit_text("before", before_id),
+        None if line is None else check_text("checkpoint_ns", line),
+        None if not id else check_text("checkpoint_id", id),
+        None if not before_id else check_text("before", before_id),
         cast("Mapping[str, Any]", metadata or {}),
         limit,
     )
@@ -100,7 +100,7 @@ def admit_checkpoint(checkpoint: object, metadata: object) -> str:
         raise InvalidError("`checkpoint` has no `channel_values`; give what a graph makes")
     if not isinstance(metadata, Mapping):
         raise InvalidError(f"`metadata` is {metadata!r}; give a dict")
-    id = admit_text("checkpoint[id]", given.get("id"))
+    id = check_text("checkpoint[id]", given.get("id"))
     if not id:
         raise InvalidError("`checkpoint[id]` is empty; give what a graph makes")
     return id
@@ -108,8 +108,8 @@ def admit_checkpoint(checkpoint: object, metadata: object) -> str:
 
 def admit_writes(writes: object, task: object, path: object) -> None:
     """Raise `InvalidError` unless these are writes of a task."""
-    admit_text("task_id", task)
-    admit_text("task_path", path)
+    check_text("task_id", task)
+    check_text("task_path", path)
     if isinstance(writes, str | bytes) or not isinstance(writes, Sequence):
         raise InvalidError(f"`writes` is {writes!r}; give pairs of a channel and a value")
     for one in cast("Sequence[object]", writes):

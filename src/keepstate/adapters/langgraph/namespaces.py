@@ -13,7 +13,7 @@ from typing import Final
 from langgraph.store.base import InvalidNamespaceError, ListNamespacesOp, MatchCondition
 
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.glob import escaped
+from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.errors import InvalidError
 
 ITEM_BYTES: Final = 500
@@ -66,7 +66,7 @@ def place_of(name: str) -> tuple[Namespace, str]:
 
 def pattern_of(prefix: Iterable[str], *, before: str = "") -> str:
     """Return the pattern of names at and below a namespace; of all, for an empty one."""
-    return escaped(before + "".join(f"{label}." for label in prefix)) + "*"
+    return escape_pattern(before + "".join(f"{label}." for label in prefix)) + "*"
 
 
 def listed(namespaces: Iterable[Namespace], op: ListNamespacesOp) -> list[Namespace]:

@@ -14,7 +14,7 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import damaged, opened, summed, unsummed
+from keepstate.engine.kernel.stored import add_checksum, corrupt_error, decode_stored, strip_checksum
 from keepstate.errors import CorruptError
 from keepstate.values.digest import DIGEST_SIZE
 from keepstate.values.key import pack, unpack
@@ -144,7 +144,7 @@ def short_names(key: bytes) -> tuple[str, str]:
     segments = unpack(key[1:])
     line, id = segments[1], segments[2]
     if not isinstance(line, str) or not isinstance(id, str):
-        raise damaged(describe(key), "it names no checkpoint")
+        raise corrupt_error(describe(key), "it names no checkpoint")
     return line, id
 
 
@@ -156,7 +156,7 @@ def is_of(short: str, name: str) -> bool:
 def _texts(key: bytes, count: int) -> list[str]:
     texts = [segment for segment in unpack(key[1:])[1:] if isinstance(segment, str)]
     if len(texts) != count:
-        raise damaged(describe(key), "it names no checkpoint")
+        raise corrupt_error(describe(key), "it names no checkpoint")
     return texts
 
 
@@ -172,7 +172,7 @@ def _short(name: str, most: int = _NAME_BYTES) -> str:
 
 def packed(record: CheckpointRecord | PendingRecord) -> bytes:
     """Return a record as it is stored."""
-    return summed(msgspec.msgpack.encode(record))
+    return add_checksum(msgspec.msgpack.encode(record))
 
 
 def read(stored: bytes, kind: type[T], key: bytes) -> T:
@@ -182,7 +182,7 @@ def read(stored: bytes, kind: type[T], key: bytes) -> T:
         CorruptError: Nobody wrote it.
     """
     try:
-        return opened(unsummed(stored, ""), kind, "")
+        return decode_stored(strip_checksum(stored, ""), kind, "")
     except CorruptError:
         place = describe(key)  # which takes longer than to read the record
-        return opened(unsummed(stored, place), kind, place)
+        return decode_stored(strip_checksum(stored, place), kind, place)

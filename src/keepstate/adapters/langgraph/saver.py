@@ -45,7 +45,7 @@ from keepstate.adapters.langgraph.records import Names, PendingRecord
 from keepstate.adapters.langgraph.retention import Retention, Strategy, milliseconds
 from keepstate.adapters.langgraph.saver_state import Keeper
 from keepstate.adapters.langgraph.serde import Values
-from keepstate.engine.kernel.arguments import admit_flag
+from keepstate.engine.kernel.arguments import check_flag
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.opening import DEFAULT_URL
@@ -436,7 +436,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
             dry_run: Only says how many there are.
         """
         threads, how = named_all("thread_ids", thread_ids), Strategy.of(strategy, keep_last, max_age_s)
-        admit_flag("dry_run", dry_run)
+        check_flag("dry_run", dry_run)
         return self._homes.finish(lambda handle: self._retention.prune(handle, threads, how, dry_run=dry_run))
 
     async def aprune(  # type: ignore[override]  # it also says how many
@@ -450,7 +450,7 @@ class KeepstateSaver(OnStore, BaseCheckpointSaver[Any]):
     ) -> int:
         """Let go of old checkpoints of threads, and return how many; as `prune`."""
         threads, how = named_all("thread_ids", thread_ids), Strategy.of(strategy, keep_last, max_age_s)
-        admit_flag("dry_run", dry_run)
+        check_flag("dry_run", dry_run)
         return await self._homes.wait(
             lambda handle: self._retention.prune(handle, threads, how, dry_run=dry_run)
         )

@@ -7,7 +7,7 @@ from keepstate.adapters.langgraph.records import space_of
 from keepstate.adapters.langgraph.serde import Values
 from keepstate.engine.history.objects import Kept, SharedObjects
 from keepstate.engine.history.session import HistorySession, Records
-from keepstate.engine.kernel.arguments import admit_space
+from keepstate.engine.kernel.arguments import check_space_name
 from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.keepstate import Keepstate
@@ -34,7 +34,7 @@ class Keeper:
 
     def executor(self, handle: Keepstate, thread: str) -> SpaceExecutor:
         """Return where a thread's work is done."""
-        name = admit_space("name", space_of(thread), handle.tenant_id)
+        name = check_space_name("name", space_of(thread), handle.tenant_id)
         return SpaceExecutor(handle, name, handle.author)
 
     def session(self, executor: SpaceExecutor, unit: Unit) -> HistorySession:

@@ -30,7 +30,7 @@ from keepstate.adapters.langgraph.items import lifetime_ms
 from keepstate.adapters.langgraph.loop_handles import Homes
 from keepstate.adapters.langgraph.operations import admitted
 from keepstate.adapters.langgraph.vectors import Index, Vectors
-from keepstate.engine.kernel.arguments import admit_flag, admit_space
+from keepstate.engine.kernel.arguments import check_flag, check_space_name
 from keepstate.engine.kernel.executor import SpaceExecutor
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import ClosedError, InvalidError, KeepstateError
@@ -91,8 +91,8 @@ class KeepstateStore(OnStore, Keyed):
         self._vectors = None if index is None else Vectors(index)
         self.index_config = None if index is None else index.copy()
         self._homes = Homes(url, tenant=tenant, author=author, encryption=encryption)
-        self._space = admit_space("space", space, self._homes.tenant_id)
-        self._record = admit_flag("record", record)
+        self._space = check_space_name("space", space, self._homes.tenant_id)
+        self._record = check_flag("record", record)
         self._sweeper: Work | None = None
         self._turns_by_loop: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = (
             WeakKeyDictionary()

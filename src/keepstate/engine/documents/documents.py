@@ -9,15 +9,15 @@ from typing import Any, Final, Generic, TypeVar, overload
 from keepstate.engine.documents.record import DocumentRecord, read_record, write_record
 from keepstate.engine.documents.watch import Watch
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import admit_revision, admit_type
-from keepstate.engine.kernel.executor import ATTEMPTS, Executor, called
-from keepstate.engine.kernel.glob import compiled
-from keepstate.engine.kernel.notifications import hear
+from keepstate.engine.kernel.arguments import check_revision, require_type
+from keepstate.engine.kernel.executor import ATTEMPTS, Executor, call_function
+from keepstate.engine.kernel.glob import compile_pattern
+from keepstate.engine.kernel.notifications import listen
 from keepstate.engine.kernel.positions import Positions, Printable
 from keepstate.engine.kernel.single_use import single_use
-from keepstate.engine.kernel.times import admit_wait, milliseconds
+from keepstate.engine.kernel.times import check_duration_ms, check_wait
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
-from keepstate.engine.kernel.update_lock import changed
+from keepstate.engine.kernel.update_lock import apply_update
 from keepstate.errors import ConflictError, InvalidError, NotFoundError
 from keepstate.stores.protocol import Entry, Mark
 from keepstate.values import missing
@@ -98,7 +98,7 @@ class Documents:
         """Return a document with its version, or None if it is absent."""
         place = layout.named_key(layout.DOCUMENTS, key)
         if type is not None:
-            admit_type(type)
+            require_type(type)
 
         async def work(unit: Unit) -> DocumentEntry[Any] | None:
             entry = await unit.get(place)
@@ -160,9 +160,9 @@ class Documents:
         """
         place = layout.named_key(layout.DOCUMENTS, key)
         if expected_version is not None and not isinstance(expected_version, str):
-            admit_revision("expected_version", expected_version)
+            check_revision("expected_version", expected_version)
         stored = write_record(self._executor, place, key, value)
-        ttl_ms = None if ttl_s is None else milliseconds("ttl_s", ttl_s)
+        ttl_ms = None if ttl_s is None else check_duration_ms("ttl_s", ttl_s)
 
         async def work(unit: Unit) -> None:
             if expected_version is not None:
@@ -204,7 +204,7 @@ class Documents:
             AttemptsExhaustedError: It was changed by others 1,000 times and more, for a minute and more.
         """
         if callable(patch):
-            self._executor.refuse_coroutine(patch)
+            self._executor.reject_coroutine(patch)
             return await self._changed(key, patch, default)
         _admit_patch(key, patch)
         return await self._changed(key, lambda old: _merged(key, old, patch), default)
@@ -221,10 +221,10 @@ class Documents:
 
     async def _update_typed(self, key: str, change: Change, default: object, type: type[T]) -> T:
         """Change a document whose value must be a `type` before and after; for `Document`."""
-        self._executor.refuse_coroutine(change)
+        self._executor.reject_coroutine(change)
 
         async def typed(old: Any) -> Any:
-            return self._fitted(key, await called(change, old), type)
+            return self._fitted(key, await call_function(change, old), type)
 
         answer: T = await self._changed(key, typed, default, type)
         return answer
@@ -248,7 +248,7 @@ class Documents:
         async def work(unit: Unit) -> Any:
             entry = await unit.get(place)
             old = await before(unit, entry)
-            new = await changed(unit.store, unit.space, place, change, old)
+            new = await apply_update(unit.store, unit.space, place, change, old)
             if new is None and self._has_changed(place, old, await before(unit, entry)):
                 raise InvalidError(
                     f"what updates document {key!r} of {self._executor.name!r} changed its copy and returned "
@@ -280,7 +280,7 @@ class Documents:
     def document(self, key: str, type: type[T]) -> Document[T]:
         """Return a handle on one document of a known type; asks the store nothing."""
         layout.named_key(layout.DOCUMENTS, key)
-        admit_type(type)
+        require_type(type)
         return Document(self, key, type)
 
     # ---- many documents
@@ -313,7 +313,7 @@ class Documents:
     async def _matching(
         self, pattern: str, after: str | None, *, values: bool
     ) -> AsyncIterator[DocumentRecord]:
-        glob = compiled(pattern)
+        glob = compile_pattern(pattern)
         place = None if after is None else layout.named_key(layout.DOCUMENTS, after)
         prefix = layout.name_prefix(layout.DOCUMENTS, glob.prefix)
         if place is not None and not place.startswith(prefix):
@@ -364,14 +364,14 @@ class Documents:
                 server failed over, and others may have written since.
             InvalidError: `after` is not a position, or one of another space or kind.
         """
-        self._executor.refuse_inside("watching")
+        self._executor.require_outside_transaction("watching")
         if after is not None and not isinstance(after, str):
-            admit_revision("after", after)
+            check_revision("after", after)
         if timeout_s is not None:
-            admit_wait("timeout_s", timeout_s)
+            check_wait("timeout_s", timeout_s)
         store = await self._executor.store()
-        glob = compiled(pattern)
-        async with hear(store, self._executor.stored_name) as hints:
+        glob = compile_pattern(pattern)
+        async with listen(store, self._executor.stored_name) as hints:
             if isinstance(after, str):
                 positions = Positions(store, self._executor.stored_name, self._executor.name)
                 start: int | Mark = positions.mark_in("after", after)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import damaged, text
+from keepstate.engine.kernel.stored import corrupt_error, decode_text
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, UnsupportedError
 from keepstate.stores.protocol import Entry
@@ -54,11 +54,11 @@ def name_and_value(place: bytes, stored: bytes) -> tuple[str, bytes]:
     if not layout.is_cut(layout.DOCUMENTS, place):
         return layout.name_of(layout.DOCUMENTS, place), stored
     end = 3 + int.from_bytes(stored[1:3])
-    name = text(stored[3:end], describe(place))
+    name = decode_text(stored[3:end], describe(place))
     size = len(stored[3:end])
     begins = stored[:1] == NAME_BYTE and 0 < size <= limits.KEY_BYTES and 3 + size == end
     if not begins or layout.named_key(layout.DOCUMENTS, name) != place:
-        raise damaged(describe(place), "it does not begin with its name")
+        raise corrupt_error(describe(place), "it does not begin with its name")
     return name, stored[end:]
 
 

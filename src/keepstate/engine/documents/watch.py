@@ -235,7 +235,7 @@ class Watch:
         if stored is None:
             return None
         place = f"{describe(change.key)} of {self._executor.name!r}"
-        manifest = large_values.manifest_of(stored, place)
+        manifest = large_values.parse_manifest(stored, place)
         if manifest is None:
             return stored
         whole = await large_values.fetch(self._store, self._executor.stored_name, manifest, place)

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from keepstate.engine.kernel.stored import opened
+from keepstate.engine.kernel.stored import decode_stored
 
 
 class Cursor(NamedTuple):
@@ -25,7 +25,7 @@ class Cursor(NamedTuple):
         Raises:
             CorruptError: Nobody has stored this.
         """
-        return opened(stored, cls, f"the cursor of {name!r}")
+        return decode_stored(stored, cls, f"the cursor of {name!r}")
 
     def encoded(self) -> bytes:
         """Return it as it is stored."""

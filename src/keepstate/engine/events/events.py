@@ -42,13 +42,13 @@ from keepstate.engine.events.record import (
 from keepstate.engine.events.reducers import Fold, Reducer
 from keepstate.engine.events.truncation import truncate
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import admit_flag, admit_instance
+from keepstate.engine.kernel.arguments import check_flag, require_instance
 from keepstate.engine.kernel.content_names import event_id_key
 from keepstate.engine.kernel.executor import ATTEMPTS, Executor
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.notifications import hear
+from keepstate.engine.kernel.notifications import listen
 from keepstate.engine.kernel.positions import Positions
-from keepstate.engine.kernel.stored import damaged
+from keepstate.engine.kernel.stored import corrupt_error
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import ConflictError, HistoryLostError, InvalidError, KeepstateError
 from keepstate.stores.protocol import ABSENT, Entry
@@ -197,7 +197,7 @@ class Events:
         if entry is None:
             return None
         if len(entry.value) != 2:
-            raise damaged(describe(entry.key), "a stream's head holds the index of its last event")
+            raise corrupt_error(describe(entry.key), "a stream's head holds the index of its last event")
         return number_of(Stamp(entry.version, int.from_bytes(entry.value)))
 
     async def last(self, stream: str = "main") -> int | None:
@@ -296,9 +296,9 @@ class Events:
         Raises:
             HistoryLostError: As for `read`.
         """
-        self._executor.refuse_inside("following a stream")
+        self._executor.require_outside_transaction("following a stream")
         store = await self._executor.store()
-        async with hear(store, self._executor.stored_name) as hints:
+        async with listen(store, self._executor.stored_name) as hints:
             while True:
                 events = await self.read(stream=stream, after=after)
                 for event in events:
@@ -422,7 +422,7 @@ class EventStream:
             moment: The number of the last event to be in it; or a time with its zone: then it ends before
                 the first event that was recorded later.
         """
-        admit_instance("moment", moment, int, datetime)
+        require_instance("moment", moment, int, datetime)
         if not isinstance(moment, datetime):
             admit_number("moment", moment)
         elif moment.tzinfo is None:
@@ -465,8 +465,8 @@ class EventStream:
 
     async def fold_entry(self, fold: Fold, *, from_base: bool = False) -> FoldEntry:
         """Return the same with the number of its last event, which an append that builds on it expects."""
-        admit_instance("fold", fold, Fold)
-        admit_flag("from_base", from_base)
+        require_instance("fold", fold, Fold)
+        check_flag("from_base", from_base)
         folding = Folding(self._executor, self.name, self)
         return await folding.fold(fold, self._upto, from_base=from_base)
 

@@ -20,9 +20,9 @@ import msgspec
 from keepstate.engine.events.record import Event
 from keepstate.engine.events.reducers import Fold
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.executor import Executor, called
-from keepstate.engine.kernel.stored import StoredMs, opened
-from keepstate.engine.kernel.times import milliseconds_of
+from keepstate.engine.kernel.executor import Executor, call_function
+from keepstate.engine.kernel.stored import StoredMs, decode_stored
+from keepstate.engine.kernel.times import to_milliseconds
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, PrunedError
 from keepstate.stores.protocol import Entry
@@ -72,7 +72,7 @@ class FoldRecord(msgspec.Struct, array_like=True, frozen=True):
     def is_before(self, upto: Moment) -> bool:
         """Whether it holds no event behind a moment."""
         if isinstance(upto, datetime):
-            return self.latest_ms <= milliseconds_of(upto)
+            return self.latest_ms <= to_milliseconds(upto)
         return upto is None or self.number <= upto
 
     def is_behind(self, base: FoldRecord | None) -> bool:
@@ -102,7 +102,7 @@ class _Course:
 
     def take(self, state: Any, event: Event) -> None:
         self.state = state
-        self.latest_ms = max(self.latest_ms, milliseconds_of(event.recorded_at))
+        self.latest_ms = max(self.latest_ms, to_milliseconds(event.recorded_at))
         self.count, self.read = self.count + 1, self.read + 1
         self.number = self.number if event.number is None else event.number
 
@@ -125,7 +125,7 @@ class Folding:
 
     async def fold(self, fold: Fold, upto: Moment = None, *, from_base: bool = False) -> FoldEntry:
         """Return the state up to a moment, and keep it if that saves enough later."""
-        self._executor.refuse_coroutine(fold.reducer)
+        self._executor.reject_coroutine(fold.reducer)
         digest = b"" if fold.cache_every is None else fold.digest()
         start = await self._start(fold, digest, upto, from_base=from_base)
         course = await self._followed(fold, digest, start, upto)
@@ -171,7 +171,11 @@ class Folding:
 
         async def work(unit: Unit) -> FoldRecord | None:
             entry = await unit.get(key)
-            return None if entry is None else opened(await unit.value(entry), FoldRecord, f"{fold.title!r}")
+            return (
+                None
+                if entry is None
+                else decode_stored(await unit.value(entry), FoldRecord, f"{fold.title!r}")
+            )
 
         return (await self._executor.run(work))[0]
 
@@ -188,7 +192,7 @@ class Folding:
 
     async def _cached(self, fold: Fold, unit: Unit, entry: Entry) -> FoldRecord | None:
         try:
-            return opened(await unit.value(entry), FoldRecord, f"{fold.title!r}")
+            return decode_stored(await unit.value(entry), FoldRecord, f"{fold.title!r}")
         except CorruptError as error:  # the events are all that it was made of
             _log.warning("%s; it is folded again", error)
             return None
@@ -295,7 +299,7 @@ class Folding:
 
 
 async def _reduced(fold: Fold, state: Any, event: Event) -> Any:
-    new = await called(fold.reducer, state, event)
+    new = await call_function(fold.reducer, state, event)
     if new is None and state is not None:
         at = "" if event.number is None else f" of the event at {event.number}"
         raise InvalidError(f"{fold.title!r} returned None{at}; let it return the state after the event")

@@ -15,12 +15,12 @@ from typing import Any, Final, TypeAlias, cast
 import msgspec
 
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import admit_instance, admit_name
+from keepstate.engine.kernel.arguments import check_name, require_instance
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.positions import PLACE_BYTES, event_text
-from keepstate.engine.kernel.stored import StoredMs, damaged, opened
-from keepstate.engine.kernel.times import moment_of
+from keepstate.engine.kernel.positions import PLACE_BYTES, encode_event_position
+from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored
+from keepstate.engine.kernel.times import to_datetime
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, PrunedError, UnsupportedError
 from keepstate.stores.protocol import LAST_REVISION, Entry
@@ -84,7 +84,7 @@ class Event:
         """An opaque text: `after=` it, any process reads on behind this event. None while `number` is."""
         if self.number is None:
             return None
-        return event_text(self._mark[:PLACE_BYTES], self.number, self._mark[PLACE_BYTES:])
+        return encode_event_position(self._mark[:PLACE_BYTES], self.number, self._mark[PLACE_BYTES:])
 
     @property
     def reference(self) -> str:
@@ -128,16 +128,16 @@ def details_of(data: object, type: str | None, cause: Cause, correlation: str | 
             raise InvalidError(
                 f"type={type!r} was told of {data.__class__.__name__}: only dicts are told one"
             )
-        details["type"] = "{}@{}".format(*typed(admit_name("type", type)))
+        details["type"] = "{}@{}".format(*typed(check_name("type", type)))
     elif known is not None:
         details["type"] = f"{known.name}@{known.written}"
     if cause is not None:
-        admit_instance("cause", cause, Event, str)
+        require_instance("cause", cause, Event, str)
         if isinstance(cause, Event):
             correlation = correlation or cause.correlation or cause.reference
-        details["cause"] = cause.reference if isinstance(cause, Event) else admit_name("cause", cause)
+        details["cause"] = cause.reference if isinstance(cause, Event) else check_name("cause", cause)
     if correlation is not None:
-        details["correlation"] = admit_name("correlation", correlation)
+        details["correlation"] = check_name("correlation", correlation)
     return details
 
 
@@ -176,7 +176,7 @@ def admit_ids(id: object, count: int) -> list[str]:
     if id is None:
         return []
     given = cast("list[object]", list(id) if isinstance(id, list | tuple) else [id])  # pyright: ignore[reportUnknownArgumentType]
-    ids = [admit_name("id", each) for each in given]
+    ids = [check_name("id", each) for each in given]
     if len(ids) != count or len(set(ids)) != count:
         raise InvalidError(f"{len(set(ids))} ids were given with {count} events; give each its own")
     if any(len(each.encode()) > limits.SPACE_BYTES for each in ids):
@@ -194,7 +194,7 @@ def event_of(
         InvalidError: An upcaster failed, or a class does not take what is stored.
     """
     place = f"event {number} of stream {stream!r} of {executor.name!r}"
-    record = opened(stored, EventRecord, place)
+    record = decode_stored(stored, EventRecord, place)
     if record.is_end:
         return None
     told = record.details
@@ -209,7 +209,7 @@ def event_of(
         number,
         stream,
         data,
-        moment_of(record.recorded_at_ms),
+        to_datetime(record.recorded_at_ms),
         record.author,
         told.get("id"),
         type,
@@ -280,7 +280,7 @@ def stamp_in(entry: Entry) -> Stamp:
     """Return the stamp at the end of an event's key."""
     stamp = unpack(entry.key[1:])[-1]
     if not isinstance(stamp, Stamp):
-        raise damaged(describe(entry.key), "an event's key ends with a stamp")
+        raise corrupt_error(describe(entry.key), "an event's key ends with a stamp")
     return stamp
 
 
@@ -294,7 +294,7 @@ def truncated(space: str, stream: str, number: int) -> PrunedError:
 
 def removed_digest(stored: bytes) -> bytes | None:
     """Return the digest of the event that a stream's end stands for, None for an event."""
-    record = opened(stored, EventRecord, "an event")
+    record = decode_stored(stored, EventRecord, "an event")
     return record.removed if record.is_end else None
 
 

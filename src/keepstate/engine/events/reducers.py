@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 from keepstate.engine.events.fingerprint import title, traits
 from keepstate.engine.events.record import Event
-from keepstate.engine.kernel.arguments import admit_name
+from keepstate.engine.kernel.arguments import check_name
 from keepstate.errors import InvalidError
 from keepstate.values import codec, limits
 
@@ -44,7 +44,7 @@ class Fold:
         if self.cache_every is not None:
             limits.admit_count("cache_every", self.cache_every)
         limits.admit_count("version", self.version)
-        if len(admit_name("name", self.title).encode()) > limits.SPACE_BYTES // 2:
+        if len(check_name("name", self.title).encode()) > limits.SPACE_BYTES // 2:
             raise InvalidError(f"`name` is {self.title!r}; it has at most {limits.SPACE_BYTES // 2} bytes")
 
     @property

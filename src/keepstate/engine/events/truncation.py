@@ -16,11 +16,11 @@ from keepstate.engine.events.folds import MOMENT, Folding, FoldRecord
 from keepstate.engine.events.record import EventRecord, admit_number, stamp_at
 from keepstate.engine.events.reducers import Fold
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import admit_instance
+from keepstate.engine.kernel.arguments import require_instance
 from keepstate.engine.kernel.content_names import event_id_key
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.positions import Positions
-from keepstate.engine.kernel.stored import opened
+from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import InvalidError, NotFoundError
 from keepstate.values import codec
@@ -33,10 +33,10 @@ async def truncate(
     executor: Executor, stream: str, folding: Folding, upto: int, folds: Sequence[Fold]
 ) -> int:
     """Remove the events of a stream up to a number, and return how many there were."""
-    executor.refuse_inside("truncating a stream")
+    executor.require_outside_transaction("truncating a stream")
     admit_number("upto", upto)
     for fold in folds:
-        admit_instance("folds", fold, Fold)
+        require_instance("folds", fold, Fold)
     bases = [(fold, await _verified(folding, fold, upto)) for fold in folds]
     await _refuse_unready(executor, stream, {fold.title for fold in folds}, upto)
     end = layout.stream_key(layout.EVENTS, stream) + stamp_suffix(
@@ -52,7 +52,7 @@ async def truncate(
         for fold, base in bases:
             if base is not None:
                 unit.put(layout.fold_key(stream, fold.title, "base"), msgspec.msgpack.encode(base))
-        record = opened(await unit.value(entry), EventRecord, f"event {upto}")
+        record = decode_stored(await unit.value(entry), EventRecord, f"event {upto}")
         if not record.is_end:
             digest = positions.digest(entry.value)
             last = EventRecord(codec.encode(None), record.recorded_at_ms, None, {"truncated": digest})
@@ -111,7 +111,9 @@ async def _refuse_unready(executor: Executor, stream: str, given: set[str], upto
 async def _is_event(executor: Executor, key: bytes) -> bool:
     async def work(unit: Unit) -> bool:
         entry = await unit.get(key)
-        return entry is not None and not opened(await unit.value(entry), EventRecord, "an event").is_end
+        return (
+            entry is not None and not decode_stored(await unit.value(entry), EventRecord, "an event").is_end
+        )
 
     return (await executor.run(work))[0]
 
@@ -135,7 +137,7 @@ async def _remove(executor: Executor, stream: str, end: bytes) -> int:
     async for unit, entry in executor.scan(prefix + end[len(prefix) : len(prefix) + 1]):
         if entry.key >= end:
             break
-        record = opened(await unit.value(entry), EventRecord, "an event")
+        record = decode_stored(await unit.value(entry), EventRecord, "an event")
         removed += not record.is_end
         keys.append(entry.key)
         if "id" in record.details:

@@ -26,8 +26,8 @@ from keepstate.engine.history.grafts import Graft
 from keepstate.engine.history.record import CommitRecord, read_record
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.key_text import brief
-from keepstate.engine.kernel.stored import opened
+from keepstate.engine.kernel.key_text import shorten
+from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import AlreadyExistsError, CorruptError, PrunedError
 from keepstate.stores.protocol import ABSENT
@@ -75,7 +75,7 @@ class Archive:
             return None, _NOTHING
         if not is_confirmed(path):
             raise PrunedError(
-                f"what was asked for of {unit.name!r} was archived in {brief(path)}, and no caller in "
+                f"what was asked for of {unit.name!r} was archived in {shorten(path)}, and no caller in "
                 "this process has named that file: call keepstate.confirm_archives() with its folder, or "
                 "give --archives"
             )
@@ -86,7 +86,7 @@ class Archive:
                 self._read = read = (path, stamp), await self._executor.runner.call(read_archive, path)
         except OSError as error:
             raise PrunedError(
-                f"what was asked for of {unit.name!r} was archived in {brief(path)}, which cannot be read "
+                f"what was asked for of {unit.name!r} was archived in {shorten(path)}, which cannot be read "
                 f"here ({error.strerror}); put the file there, or read where it is"
             ) from error
         return stamp, read[1]
@@ -96,7 +96,7 @@ class Archive:
         entry = await unit.get(layout.ARCHIVE)
         if entry is None:
             return None
-        path = opened(entry.value, str, "the name of the archive")
+        path = decode_stored(entry.value, str, "the name of the archive")
         if "\0" in path:
             raise CorruptError(f"the archive of {unit.name!r} has a name with a NUL, which no file has")
         return path

@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from keepstate._files import open_beside
 from keepstate.engine.history.bundle import Bundle, admit_target, bundle_of, is_bundle, write_bundle
 from keepstate.engine.history.record import read_record
-from keepstate.engine.kernel.arguments import admit_path
+from keepstate.engine.kernel.arguments import check_path
 from keepstate.errors import AlreadyExistsError, InvalidError, UnsupportedError
 
 _BEGIN_BYTES: Final = 64
@@ -49,7 +49,7 @@ def confirm_archives(folder: str | os.PathLike[str]) -> None:
     Raises:
         InvalidError: It is not a folder.
     """
-    place = os.path.realpath(admit_path("folder", folder))
+    place = os.path.realpath(check_path("folder", folder))
     if not os.path.isdir(place):
         raise InvalidError(f"{folder} is not a folder; give the one that the archives are in")
     _confirmed.add(os.path.join(place, ""))

@@ -15,7 +15,7 @@ from keepstate.engine.history.record import NONCE_BYTES, CommitRecord
 from keepstate.engine.history.revisions import Found, held
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import admit_author, admit_message
+from keepstate.engine.kernel.arguments import check_author, check_message
 from keepstate.engine.kernel.executor import Executor, is_coroutine_function
 from keepstate.errors import ConflictError, InvalidError, NotFoundError, PrunedError
 from keepstate.values.merge_rules import Rules
@@ -59,13 +59,13 @@ def admit_order(
     Raises:
         InvalidError: An argument cannot be taken; it is named.
     """
-    text = admit_message(message)
+    text = check_message(message)
     if on_conflict not in ("raise", "merge"):  # pyright: ignore[reportUnnecessaryContains]
         raise InvalidError(f"`on_conflict` is {on_conflict!r}; it is 'raise' or 'merge'")
     if rules is not None and not isinstance(rules, Mapping):  # pyright: ignore[reportUnnecessaryIsInstance]
         raise InvalidError(f"`rules` is {rules!r}; give a dict of paths and rules")
     admit_rules(rules)
-    who = executor.author if author is None else admit_author(author)
+    who = executor.author if author is None else check_author(author)
     nonce = executor.clock.random_bytes(NONCE_BYTES)
     return CommitRequest(admit_ref_name("branch", branch), who, text, nonce, on_conflict, rules)
 

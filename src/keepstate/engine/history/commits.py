@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from keepstate.engine.history.paths import Steps, shown
 from keepstate.engine.history.record import CommitRecord
-from keepstate.engine.kernel.times import moment_of
+from keepstate.engine.kernel.times import to_datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def commit_of(
         number,
         tuple(parent.hex() for parent in record.parents),
         branch,
-        moment_of(record.created_ms),
+        to_datetime(record.created_ms),
         record.author,
         record.message,
         record.generation,

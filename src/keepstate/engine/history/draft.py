@@ -148,7 +148,7 @@ class Draft(Loaded, MutableMapping[str, Any]):
             (outcome, others), _ = await self._executor.serialized(commit_turn(request.branch), work)
         else:
             (outcome, others), _ = await self._executor.run(work, attempts=1)
-        self._executor.unless_applied(self._standing())
+        self._executor.on_rollback(self._standing())
         self._go_on(outcome, encodings, others)
         self.base = commit_of(outcome.id, outcome.record, outcome.number, self.branch)
         return self.base

@@ -15,7 +15,7 @@ from keepstate.engine.history.heads import Head
 from keepstate.engine.history.objects import key_maker
 from keepstate.engine.history.session import HistorySession, Records
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.stored import opened
+from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CompactedError, ConflictError, CorruptError, KeepstateError
 from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Entry, Put, Store
@@ -99,7 +99,7 @@ async def _marked(store: Store, space: str, since: int) -> set[bytes]:
 
 
 def _commit(stored: bytes) -> bytes:
-    return opened(stored, Head, "a branch or tag").commit
+    return decode_stored(stored, Head, "a branch or tag").commit
 
 
 async def _reached(session: HistorySession, heads: set[bytes]) -> set[bytes]:

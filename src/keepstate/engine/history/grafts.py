@@ -13,7 +13,7 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import damaged, opened
+from keepstate.engine.kernel.stored import corrupt_error, decode_stored
 from keepstate.engine.kernel.unit import Unit
 
 _CHECKSUM_BYTES: Final = 8
@@ -61,8 +61,8 @@ def decoded(stored: bytes) -> Grafts:
     place = describe(layout.GRAFTS)
     told = stored[:-_CHECKSUM_BYTES]
     if stored[-_CHECKSUM_BYTES:] != _checksum(told):
-        raise damaged(place, "its checksum is another's")
-    return opened(told, Grafts, place)
+        raise corrupt_error(place, "its checksum is another's")
+    return decode_stored(told, Grafts, place)
 
 
 def _checksum(told: bytes) -> bytes:

@@ -9,9 +9,9 @@ from typing import Annotated, Final
 import msgspec
 
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import admit_text
+from keepstate.engine.kernel.arguments import check_text
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import opened
+from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError
 from keepstate.values.digest import DIGEST_SIZE
@@ -35,7 +35,7 @@ def admit_ref_name(what: str, name: object) -> str:
     Raises:
         InvalidError: It cannot be told from what else may stand for a commit, or is too long.
     """
-    text = admit_text(what, name)
+    text = check_text(what, name)
     if not 0 < len(text.encode()) <= NAME_BYTES or _MARKS.search(text):
         raise InvalidError(
             f"`{what}` is {text[:40]!r}; it has 1 to {NAME_BYTES} bytes, "
@@ -64,9 +64,11 @@ def head_of(key: bytes, stored: bytes) -> Head:
         CorruptError: Nobody wrote it.
     """
     try:
-        return opened(stored, Head, "")
+        return decode_stored(stored, Head, "")
     except CorruptError:
-        return opened(stored, Head, describe(key))  # to name the place takes longer than to read the head
+        return decode_stored(
+            stored, Head, describe(key)
+        )  # to name the place takes longer than to read the head
 
 
 def put_head(unit: Unit, part: bytes, name: str, head: Head) -> None:

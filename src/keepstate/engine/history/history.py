@@ -39,7 +39,7 @@ from keepstate.engine.history.session import HistorySession
 from keepstate.engine.history.state_encoding import Appending, planted
 from keepstate.engine.history.transfer import taken_out
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import admit_instance, admit_message
+from keepstate.engine.kernel.arguments import check_message, require_instance
 from keepstate.engine.kernel.executor import Executor
 from keepstate.errors import InvalidError
 from keepstate.values import limits
@@ -264,8 +264,8 @@ class History(Upkeep):
         Raises:
             AlreadyExistsError: A branch or tag of the same name stands on another commit there.
         """
-        admit_instance("to", to, History)
-        self._executor.refuse_inside("forking a history")
+        require_instance("to", to, History)
+        self._executor.require_outside_transaction("forking a history")
         bundle = await self._run(taken_out)
         return await to._bring_in(bundle)
 
@@ -296,7 +296,7 @@ class History(Upkeep):
             MergeConflictError: Both changed the same and no rule decides; nothing was committed.
         """
         request = admit_order(
-            self._executor, into, admit_message(message) or f"merge {_shown(source)}", author, "merge", rules
+            self._executor, into, check_message(message) or f"merge {_shown(source)}", author, "merge", rules
         )
 
         async def work(session: HistorySession) -> CommitResult:
@@ -389,7 +389,7 @@ class History(Upkeep):
             NotFoundError: The commit is not one of the branch.
         """
         request = admit_order(
-            self._executor, branch, admit_message(message) or f"revert {_shown(ref)}", author, "raise", rules
+            self._executor, branch, check_message(message) or f"revert {_shown(ref)}", author, "raise", rules
         )
 
         async def work(session: HistorySession) -> CommitResult:

@@ -34,9 +34,9 @@ from keepstate.engine.history.revisions import Revision, find_commit
 from keepstate.engine.history.session import HistorySession, Records
 from keepstate.engine.history.survey import survey, verify
 from keepstate.engine.history.transfer import brought_in, taken_out
-from keepstate.engine.kernel.arguments import admit_flag, admit_instance, admit_path
+from keepstate.engine.kernel.arguments import check_flag, check_path, require_instance
 from keepstate.engine.kernel.executor import ATTEMPTS, Executor
-from keepstate.engine.kernel.times import milliseconds_of
+from keepstate.engine.kernel.times import to_milliseconds
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import AttemptsExhaustedError, InvalidError
 from keepstate.values import limits
@@ -56,12 +56,12 @@ class Upkeep:
 
     async def stats(self) -> HistoryStats:
         """Return how large the history is; what is written meanwhile may be counted or not."""
-        self._executor.refuse_inside("counting a history")
+        self._executor.require_outside_transaction("counting a history")
         return await survey(await self._executor.store(), self._executor.stored_name)
 
     async def verify(self) -> Verified:
         """Compare every byte that branches and tags lead to with its name, and return what is damaged."""
-        self._executor.refuse_inside("verifying a history")
+        self._executor.require_outside_transaction("verifying a history")
         store = await self._executor.store()
         return await verify(Unit(store, self._executor.stored_name))
 
@@ -110,7 +110,7 @@ class Upkeep:
         Raises:
             InvalidError: Neither `keep_last` nor `older_than` is given.
         """
-        self._executor.refuse_inside("pruning")
+        self._executor.require_outside_transaction("pruning")
         keeping = await self._keeping(keep_last, older_than, keep_tagged)
         commits = await self._run(lambda session: prune(session, keeping))
         return Pruned(commits, await self.collect())
@@ -122,7 +122,7 @@ class Upkeep:
             raise InvalidError("pruning needs `keep_last` or `older_than`, what is to be kept")
         if keep_last is not None:
             limits.admit_count("keep_last", keep_last)
-        keep_tagged = admit_flag("keep_tagged", tagged)
+        keep_tagged = check_flag("keep_tagged", tagged)
         if older_than is None:
             return Keeping(keep_last, None, keep_tagged)
         since_ms = await self._run(lambda session: _since(session, older_than))
@@ -133,7 +133,7 @@ class Upkeep:
 
         It may run beside writers, and beside another one of its kind.
         """
-        self._executor.refuse_inside("collecting")
+        self._executor.require_outside_transaction("collecting")
         self._records = Records()
         return await collect_history(await self._executor.store(), self._executor.stored_name)
 
@@ -164,9 +164,9 @@ class Upkeep:
             InvalidError: Neither `keep_last` nor `older_than` is given, or the file's folder is not there.
             UnsupportedError: The file's file system knows no locks.
         """
-        self._executor.refuse_inside("archiving a history")
+        self._executor.require_outside_transaction("archiving a history")
         keeping = await self._keeping(keep_last, older_than, keep_tagged)
-        file = os.path.abspath(admit_path("path", path))
+        file = os.path.abspath(check_path("path", path))
         confirm_file(file)
 
         for _ in range(ATTEMPTS):
@@ -199,8 +199,8 @@ class Upkeep:
 
         The file is written whole or not at all; one that is there is replaced. Memory is used for all of it.
         """
-        self._executor.refuse_inside("exporting a history")
-        file = admit_path("path", path)
+        self._executor.require_outside_transaction("exporting a history")
+        file = check_path("path", path)
         bundle = await self._run(taken_out)
         await self._executor.runner.call(write_bundle, bundle, file)
         return len(bundle.commits)
@@ -213,7 +213,7 @@ class Upkeep:
             CorruptError: It is damaged, or lacks something; nothing was written.
             AlreadyExistsError: A branch or tag of the same name stands on another commit.
         """
-        bundle = await self._executor.runner.call(read_bundle, admit_path("path", path))
+        bundle = await self._executor.runner.call(read_bundle, check_path("path", path))
         return await self._bring_in(bundle)
 
     # ---- running
@@ -270,7 +270,7 @@ async def _since(session: HistorySession, older_than: datetime | timedelta) -> i
         if older_than < timedelta():
             raise InvalidError(f"`older_than` is {older_than}; give a time that has passed, not one to come")
         return await session.unit.now_ms() - older_than // timedelta(milliseconds=1)
-    admit_instance("older_than", older_than, datetime, timedelta)
+    require_instance("older_than", older_than, datetime, timedelta)
     if older_than.tzinfo is None:
         raise InvalidError(f"`older_than` is {older_than!r}; give an aware datetime or a timedelta")
-    return milliseconds_of(older_than)
+    return to_milliseconds(older_than)

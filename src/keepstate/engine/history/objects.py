@@ -9,7 +9,7 @@ from keepstate._runner import reentrant_lock
 from keepstate.engine.history.record import CommitRecord
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.content_names import keyed_name
-from keepstate.engine.kernel.stored import damaged
+from keepstate.engine.kernel.stored import corrupt_error
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError, InvalidError, KeepstateError, PrunedError
 from keepstate.values import limits
@@ -123,7 +123,7 @@ def unpacked(stored: bytes, place: str) -> bytes:
     try:
         return body_of(stored)
     except (CorruptError, InvalidError) as error:
-        raise damaged(place, error) from error
+        raise corrupt_error(place, error) from error
 
 
 def key_maker(unit: Unit) -> Callable[[bytes], bytes]:

@@ -12,7 +12,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from keepstate.engine.kernel.stored import StoredMs, damaged, opened
+from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored
 from keepstate.values.digest import DIGEST_SIZE, digest
 from keepstate.values.nodes import refs_in
 from keepstate.values.refs import Kind, name_of
@@ -76,10 +76,10 @@ def read_record(encoding: bytes, id: bytes) -> CommitRecord:
     """
     place = f"commit {id.hex()}"
     if id_of(encoding) != id:
-        raise damaged(place, "its bytes have another name")
+        raise corrupt_error(place, "its bytes have another name")
     if encoding[0] != _FORMAT:
-        raise damaged(place, f"it is of format {encoding[0]}")
-    return opened(encoding[1:], CommitRecord, place)
+        raise corrupt_error(place, f"it is of format {encoding[0]}")
+    return decode_stored(encoding[1:], CommitRecord, place)
 
 
 def carried(root: bytes, objects: Mapping[bytes, bytes]) -> dict[bytes, bytes]:

@@ -14,7 +14,7 @@ from keepstate.engine.history.heads import Head
 from keepstate.engine.history.objects import unpacked
 from keepstate.engine.history.record import CommitRecord, read_record
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.stored import opened
+from keepstate.engine.kernel.stored import decode_stored
 from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Entry
 from keepstate.values.merkle import admit_object, reach
@@ -164,4 +164,4 @@ def _version(entry: Entry | None) -> int | None:
 
 def head_in(entry: Entry) -> Head:
     """Return where a branch or tag stands."""
-    return opened(entry.value, Head, "the record")
+    return decode_stored(entry.value, Head, "the record")

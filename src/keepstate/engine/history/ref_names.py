@@ -7,7 +7,7 @@ from keepstate.engine.history.revisions import Revision, find_commit, held, numb
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import opened
+from keepstate.engine.kernel.stored import decode_stored
 from keepstate.errors import AlreadyExistsError
 
 
@@ -28,7 +28,7 @@ async def named(session: HistorySession, part: bytes) -> list[tuple[str, Head]]:
     """Return all branches, or all tags, by name; inside a transaction with those that it makes."""
     if session.unit.writes:
         return [
-            (layout.name_of(part, entry.key), opened(entry.value, Head, describe(entry.key)))
+            (layout.name_of(part, entry.key), decode_stored(entry.value, Head, describe(entry.key)))
             async for entry in session.unit.scan(part)
         ]
     return [pair async for pair in heads(session.unit, part)]

@@ -24,7 +24,7 @@ from keepstate.engine.history.heads import MAIN, heads, is_whole_id, read_head
 from keepstate.engine.history.record import CommitRecord
 from keepstate.engine.history.session import HistorySession
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.times import milliseconds_of
+from keepstate.engine.kernel.times import to_milliseconds
 from keepstate.errors import InvalidError, NotFoundError, PrunedError
 from keepstate.values.digest import DIGEST_SIZE
 
@@ -193,7 +193,7 @@ async def _at_time(session: HistorySession, found: Found, moment: datetime) -> F
     if moment.tzinfo is None:
         raise InvalidError(f"{moment!r} says no time zone; give an aware datetime")
     async for before in _line(session, found):
-        if before.record.created_ms <= milliseconds_of(moment):
+        if before.record.created_ms <= to_milliseconds(moment):
             return before
     await session.ask_for_archive()
     raise NotFoundError(f"there was no commit yet at {moment.isoformat()}")

@@ -8,7 +8,7 @@ from keepstate.engine.history.heads import heads
 from keepstate.engine.history.session import HistorySession, Records
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.large_values import manifest_of
+from keepstate.engine.kernel.large_values import parse_manifest
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Entry, Store
@@ -35,7 +35,7 @@ async def survey(store: Store, space: str) -> HistoryStats:
 
 
 def _size_bytes(entry: Entry) -> int:
-    manifest = manifest_of(entry.value, describe(entry.key))
+    manifest = parse_manifest(entry.value, describe(entry.key))
     return len(entry.key) + len(entry.value) + (manifest.size_bytes if manifest else 0)
 
 

@@ -20,7 +20,7 @@ _KINDS_OF_TYPES: Final = frozenset({"types", "typing", "typing_extensions"})
 """The modules of what stands for a type and is no class: `list[int]`, `int | None`, a `NewType`."""
 
 
-def admit_text(what: str, text: object) -> str:
+def check_text(what: str, text: object) -> str:
     """Return the text as a plain str.
 
     Raises:
@@ -36,15 +36,15 @@ def admit_text(what: str, text: object) -> str:
     return str.__str__(text)  # of a StrEnum what it says
 
 
-def admit_name(what: str, name: object) -> str:
+def check_name(what: str, name: object) -> str:
     """Return the name of a worker or author, 1 to 512 bytes of UTF-8, as a plain str."""
-    text = admit_text(what, name)
+    text = check_text(what, name)
     if not 0 < len(text.encode()) <= limits.KEY_BYTES:
         raise InvalidError(f"`{what}` is {_shown(name)}; it has 1 to {limits.KEY_BYTES} bytes of UTF-8")
     return text
 
 
-def admit_text_keys(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
+def check_text_keys(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
     """Return a mapping as a dict, whose keys are text: what is inside of its values may have any.
 
     Raises:
@@ -58,9 +58,9 @@ def admit_text_keys(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
     return dict(cast("Mapping[str, Any]", given))
 
 
-def admit_space(what: str, name: object, tenant: str | None = None) -> str:
+def check_space_name(what: str, name: object, tenant: str | None = None) -> str:
     """Return the name of a space as a plain str; it has 1 to 200 bytes as it is stored, with its tenant."""
-    text = admit_text(what, name)
+    text = check_text(what, name)
     beside = names.beginning(tenant)
     stored = names.stored_name(tenant, text)
     if not text or len(stored.encode()) > limits.SPACE_BYTES:
@@ -72,11 +72,11 @@ def admit_space(what: str, name: object, tenant: str | None = None) -> str:
     return text
 
 
-def admit_tenant(what: str, tenant: object) -> str | None:
+def check_tenant(what: str, tenant: object) -> str | None:
     """Return the id of a tenant as a plain str, or None for none."""
     if tenant is None:
         return None
-    text = admit_text(what, tenant)
+    text = check_text(what, tenant)
     if not text:
         raise InvalidError(f"`{what}` is empty; name a tenant, or give None for none")
     if (size := len(names.beginning(text).encode())) >= limits.SPACE_BYTES:
@@ -87,40 +87,40 @@ def admit_tenant(what: str, tenant: object) -> str | None:
     return text
 
 
-def admit_author(author: object) -> str | None:
+def check_author(author: object) -> str | None:
     """Return who writes, or None."""
-    return None if author is None else admit_name("author", author)
+    return None if author is None else check_name("author", author)
 
 
-def admit_revision(what: str, revision: object) -> int:
+def check_revision(what: str, revision: object) -> int:
     """Return a revision, 0 or more."""
     if type(revision) is not int or not 0 <= revision <= LAST_REVISION:
         raise InvalidError(f"`{what}` is {_shown(revision)}; a revision is an int of 0 or more")
     return revision
 
 
-def admit_instance(what: str, given: object, *kinds: type) -> None:
+def require_instance(what: str, given: object, *kinds: type) -> None:
     """Raise `InvalidError` for what is of none of these classes."""
     if not isinstance(given, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
         raise InvalidError(f"`{what}` is {_shown(given)}; give {with_article(wanted)}")
 
 
-def admit_place(what: str, given: Any, mode: Mode, *kinds: type) -> Any:
+def check_target(what: str, given: Any, mode: Mode, *kinds: type) -> Any:
     """Return a space, a transaction or a handle that was passed to what is used in a colour.
 
     Raises:
         InvalidError: It is none of these, or of the other colour.
     """
-    refuse_twin(what, given)
-    admit_instance(what, given, *kinds)
+    reject_twin(what, given)
+    require_instance(what, given, *kinds)
     if given.runner.mode != mode:
         right = "keepstate" if given.runner.mode == "async" else "keepstate.sync"
         raise InvalidError(f"{given!r} is {given.runner.mode}; hand it to a class of {right}")
     return given
 
 
-def refuse_twin(what: str, given: object) -> None:
+def reject_twin(what: str, given: object) -> None:
     """Raise `InvalidError` for a blocking twin, which holds what it drives as `_inner`."""
     if hasattr(given, "_inner"):
         raise InvalidError(
@@ -133,7 +133,7 @@ def with_article(name: str) -> str:
     return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
 
 
-def admit_type(wanted: Any) -> None:
+def require_type(wanted: Any) -> None:
     """Raise `InvalidError` for what no value can be of."""
     if isinstance(wanted, type) or type(wanted).__module__ in _KINDS_OF_TYPES:
         return
@@ -145,7 +145,7 @@ def _shown(given: object) -> str:
     return f"{text if len(text) <= 60 else f'{text[:60]}…'} ({type(given).__name__})"
 
 
-def admit_path(what: str, path: str | PathLike[str]) -> str:
+def check_path(what: str, path: str | PathLike[str]) -> str:
     """Return the path of a file as a str."""
     try:
         text: object = fspath(path)
@@ -156,25 +156,25 @@ def admit_path(what: str, path: str | PathLike[str]) -> str:
     return text
 
 
-def admit_message(message: object) -> str:
+def check_message(message: object) -> str:
     """Return what something is done for, at most 64 KiB of UTF-8, as a plain str."""
-    text = admit_text("message", message)
+    text = check_text("message", message)
     if len(text) > limits.MESSAGE_BYTES // 4 and (size := len(text.encode())) > limits.MESSAGE_BYTES:
         raise InvalidError(f"`message` has {size} bytes; at most {limits.MESSAGE_BYTES}")
     return text
 
 
-def admit_by(
+def check_attribution(
     author: str | None, new_author: object, message: str, new_message: object
 ) -> tuple[str | None, str]:
     """Return who writes and what for, where one may say otherwise than before."""
     return (
-        author if new_author is None else admit_author(new_author),
-        message if new_message is None else admit_message(new_message),
+        author if new_author is None else check_author(new_author),
+        message if new_message is None else check_message(new_message),
     )
 
 
-def admit_flag(what: str, flag: object) -> bool:
+def check_flag(what: str, flag: object) -> bool:
     """Return True or False."""
     if type(flag) is not bool:
         raise InvalidError(f"`{what}` is {_shown(flag)}; it is True or False")

@@ -16,7 +16,7 @@ from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.key_text import describe
 from keepstate.engine.kernel.large_values import MANIFEST_BYTE
 from keepstate.engine.kernel.part_collector import collect_parts
-from keepstate.engine.kernel.stored import opened
+from keepstate.engine.kernel.stored import decode_stored
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import InvalidError, StoreFullError
 from keepstate.stores.protocol import Entry
@@ -102,7 +102,7 @@ class Blobs:
                     return False
             total = grown = 0
             if size is not None:
-                total = opened(size.value, int, describe(layout.BLOBS_SIZE))
+                total = decode_stored(size.value, int, describe(layout.BLOBS_SIZE))
             for name, value in values.items():
                 entry = before[name]
                 if entry is not None:

@@ -153,7 +153,7 @@ class Executor(ABC):
         """
 
     @abstractmethod
-    def refuse_inside(self, what: str) -> None:
+    def require_outside_transaction(self, what: str) -> None:
         """Raise `InvalidError` inside a transaction, for what cannot wait until that applies."""
 
     def appended(self, prefix: bytes) -> list[bytes]:
@@ -161,10 +161,10 @@ class Executor(ABC):
         return []
 
     @abstractmethod
-    def unless_applied(self, undo: Callable[[], None]) -> None:
+    def on_rollback(self, undo: Callable[[], None]) -> None:
         """Let a transaction that does not apply take back what somebody keeps of its work."""
 
-    def appended_below(self, prefix: bytes) -> list[bytes]:
+    def appended_under(self, prefix: bytes) -> list[bytes]:
         """Return what a transaction has itself appended under any key that starts with the prefix."""
         return []
 
@@ -178,7 +178,7 @@ class Executor(ABC):
             return await self.home.recorder(self.stored_name).commit(self, unit)
         return await unit.commit()
 
-    async def repeated(
+    async def retry(
         self,
         once: Callable[[], Awaitable[T]],
         attempts: int | None,
@@ -223,14 +223,14 @@ class Executor(ABC):
         """Return the opened store."""
         return await self.home.opened()
 
-    async def losses(self) -> LossDetector:
+    async def loss_detector(self) -> LossDetector:
         """Return the detector of history that the space loses from now on."""
         return LossDetector(await self.store(), self.stored_name, self.name)
 
-    def refuse_coroutine(self, function: Callable[..., Any]) -> None:
+    def reject_coroutine(self, function: Callable[..., Any]) -> None:
         """Raise `InvalidError` for what is no function, or one that nobody here could await."""
         if self.runner.mode == "blocking" or not callable(function):
-            refuse_coroutine_function(function)
+            reject_coroutine_function(function)
 
 
 class SpaceExecutor(Executor):
@@ -248,7 +248,7 @@ class SpaceExecutor(Executor):
             applied = await self.apply(unit)
             return answer, applied.revision if applied is not None and unit.writes else 0
 
-        return await self.repeated(once, attempts)
+        return await self.retry(once, attempts)
 
     async def serialized(self, place: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
         """Run work after what this process has begun at the same place, and repeats it until it succeeds."""
@@ -270,14 +270,14 @@ class SpaceExecutor(Executor):
                 return
             after = page.next
 
-    def refuse_inside(self, what: str) -> None:
+    def require_outside_transaction(self, what: str) -> None:
         """Allow it: this is no transaction."""
 
-    def unless_applied(self, undo: Callable[[], None]) -> None:
+    def on_rollback(self, undo: Callable[[], None]) -> None:
         """Keep nothing: the work has applied."""
 
 
-class Gathering:
+class TransactionState:
     """What all who work in one transaction share, beside its unit.
 
     Attributes:
@@ -285,13 +285,13 @@ class Gathering:
         ended: Whether it takes no more work.
         revision: The one that it made; 0 until then.
         process: Where it was begun.
-        undoing: What is to be called if it does not apply.
+        rollbacks: What is to be called if it does not apply.
     """
 
     def __init__(self, runner: Runner) -> None:
         self.turns, self.ended, self.revision = FifoLock(runner), False, 0
         self.process = present_process()
-        self.undoing: list[Callable[[], None]] = []
+        self.rollbacks: list[Callable[[], None]] = []
 
 
 class TransactionExecutor(Executor):
@@ -304,7 +304,7 @@ class TransactionExecutor(Executor):
         super().__init__(
             outer.home, outer.name, outer.author, message=message or outer.message, record=outer.record
         )
-        self.unit, self._gathering = unit, Gathering(outer.runner)
+        self.unit, self._gathering = unit, TransactionState(outer.runner)
 
     def by(self, author: str | None, message: str) -> TransactionExecutor:
         """Return where somebody works in the same transaction, and say what for."""
@@ -349,7 +349,7 @@ class TransactionExecutor(Executor):
         """Let the work join the transaction, whose own turn it has."""
         return await self.run(work)
 
-    async def whole(self, work: Callable[[], Awaitable[T]]) -> T:
+    async def run_exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
         """Return what work of several steps returned; nobody else who joins comes between them."""
         return await self._gathering.turns.run(work)
 
@@ -372,20 +372,20 @@ class TransactionExecutor(Executor):
         """Return what the transaction has itself appended under exactly this prefix."""
         return self.unit.appended(prefix)
 
-    def appended_below(self, prefix: bytes) -> list[bytes]:
+    def appended_under(self, prefix: bytes) -> list[bytes]:
         """Return what the transaction has itself appended under any key that starts with the prefix."""
-        return self.unit.appended_below(prefix)
+        return self.unit.appended_under(prefix)
 
-    def unless_applied(self, undo: Callable[[], None]) -> None:
+    def on_rollback(self, undo: Callable[[], None]) -> None:
         """Call this if the transaction does not apply."""
-        self._gathering.undoing.append(undo)
+        self._gathering.rollbacks.append(undo)
 
-    def take_back(self) -> None:
+    def roll_back(self) -> None:
         """Take back what is kept of the transaction's work, the last first: it has not applied."""
-        for undo in reversed(self._gathering.undoing):
+        for undo in reversed(self._gathering.rollbacks):
             undo()
 
-    def refuse_inside(self, what: str) -> None:
+    def require_outside_transaction(self, what: str) -> None:
         """Raise: what acts at once has no place in a batch that may never apply."""
         raise InvalidError(f"{what} acts at once and cannot be part of a transaction; do it outside")
 
@@ -399,7 +399,7 @@ class TransactionExecutor(Executor):
             raise ClosedError(f"the transaction on {self.name!r} has ended; begin another")
 
 
-def refuse_coroutine_function(function: Callable[..., Any]) -> None:
+def reject_coroutine_function(function: Callable[..., Any]) -> None:
     """Raise `InvalidError` for what is no plain function."""
     if not callable(function):
         raise InvalidError(f"{function!r} cannot be called; give a function")
@@ -412,7 +412,7 @@ def is_coroutine_function(function: Callable[..., Any]) -> bool:
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
-async def called(function: Callable[..., Any], *args: Any) -> Any:
+async def call_function(function: Callable[..., Any], *args: Any) -> Any:
     """Return what the caller's function returns, awaited if it is a coroutine function."""
     answer = function(*args)
     return await answer if inspect.isawaitable(answer) else answer

@@ -62,7 +62,7 @@ class Glob:
         return mask
 
 
-def compiled(pattern: str) -> Glob:
+def compile_pattern(pattern: str) -> Glob:
     """Return the pattern, compiled once.
 
     Raises:
@@ -85,7 +85,7 @@ def compiled(pattern: str) -> Glob:
 _compiled = lru_cache(maxsize=64)(Glob)
 
 
-def escaped(name: str) -> str:
+def escape_pattern(name: str) -> str:
     """Return the pattern that only this name fits."""
     return "".join(f"\\{sign}" if sign in _SPECIAL else sign for sign in name)
 

@@ -19,7 +19,7 @@ _SHOWN_BEGIN: Final = 160
 _SHOWN_END: Final = 80
 
 
-def brief(text: str) -> str:
+def shorten(text: str) -> str:
     """Return a stored text as messages show it: a long one by its beginning and its end.
 
     Whoever may write to the store decides how long it is.

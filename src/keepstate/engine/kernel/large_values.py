@@ -17,7 +17,7 @@ import msgspec
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.content_names import content_name
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import damaged, opened
+from keepstate.engine.kernel.stored import corrupt_error, decode_stored
 from keepstate.errors import ConflictError, CorruptError
 from keepstate.stores.protocol import (
     Applied,
@@ -61,7 +61,7 @@ def split(store: Store, space: str, value: bytes) -> tuple[bytes, dict[bytes, by
     return MANIFEST_BYTE + msgspec.msgpack.encode(manifest), parts
 
 
-def manifest_of(value: bytes, place: str) -> Manifest | None:
+def parse_manifest(value: bytes, place: str) -> Manifest | None:
     """Return the manifest in a stored value, or None if the value stands there itself.
 
     Raises:
@@ -69,17 +69,17 @@ def manifest_of(value: bytes, place: str) -> Manifest | None:
     """
     if not value.startswith(MANIFEST_BYTE):
         return None
-    manifest = opened(value[1:], Manifest, place)
+    manifest = decode_stored(value[1:], Manifest, place)
     count = -(-manifest.size_bytes // limits.VALUE_BYTES)
     # Else a few bytes that name one part again and again would fill the memory.
     if count != len(manifest.parts) or not limits.VALUE_BYTES < manifest.size_bytes <= _LARGEST_BYTES:
-        raise damaged(place, f"{len(manifest.parts)} parts do not hold {manifest.size_bytes} bytes")
+        raise corrupt_error(place, f"{len(manifest.parts)} parts do not hold {manifest.size_bytes} bytes")
     if any(len(name) != DIGEST_SIZE for name in manifest.parts):
-        raise damaged(place, "it names what is no part")
+        raise corrupt_error(place, "it names what is no part")
     return manifest
 
 
-async def whole(store: Store, space: str, entry: Entry) -> bytes:
+async def read_whole(store: Store, space: str, entry: Entry) -> bytes:
     """Return the value of an entry, put together from its parts if it has some.
 
     Raises:
@@ -89,7 +89,7 @@ async def whole(store: Store, space: str, entry: Entry) -> bytes:
     if not entry.value.startswith(MANIFEST_BYTE):
         return entry.value
     place = f"{describe(entry.key)} of {space!r}"
-    manifest = manifest_of(entry.value, place)
+    manifest = parse_manifest(entry.value, place)
     assert manifest is not None
     value = await fetch(store, space, manifest, place)
     if value is not None:
@@ -188,10 +188,10 @@ def _batches(puts: Sequence[Put]) -> Iterator[list[Put]]:
         yield batch
 
 
-def names_in(values: Iterable[bytes | None]) -> set[bytes]:
+def part_keys_in(values: Iterable[bytes | None]) -> set[bytes]:
     """Return the keys of all parts that manifests among these stored values name."""
     found: set[bytes] = set()
     for value in values:
-        if value is not None and (manifest := manifest_of(value, "a value")) is not None:
+        if value is not None and (manifest := parse_manifest(value, "a value")) is not None:
             found.update(layout.PARTS + name for name in manifest.parts)
     return found

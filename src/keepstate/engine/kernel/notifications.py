@@ -23,7 +23,7 @@ class _Waits:
 
 
 @asynccontextmanager
-async def hear(store: Store, space: str) -> AsyncGenerator[Listener]:
+async def listen(store: Store, space: str) -> AsyncGenerator[Listener]:
     """Yield a listener that misses no hint of the space from now on."""
     listener: Listener = store.listen([space]) if isinstance(store, Listening) else _Waits(store, space)
     try:

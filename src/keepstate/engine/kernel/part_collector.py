@@ -48,7 +48,7 @@ async def _named(store: Store, space: str) -> set[bytes]:
         after: bytes | None = None
         while True:
             page = await store.scan(space, part, after=after)
-            named |= large_values.names_in(entry.value for entry in page.entries)
+            named |= large_values.part_keys_in(entry.value for entry in page.entries)
             after = page.next
             if after is None:
                 break

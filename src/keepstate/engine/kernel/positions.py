@@ -114,7 +114,7 @@ class Positions:
 
     def of_mark(self, mark: Mark) -> str:
         """Return the position behind a revision of the log."""
-        return text_of(Kind.CHANGES, self.place(), _MARK.pack(*mark))
+        return encode_position(Kind.CHANGES, self.place(), _MARK.pack(*mark))
 
     def mark_in(self, what: str, text: str) -> Mark:
         """Return the revision, with its nonce, that a position of a watch stands behind."""
@@ -132,7 +132,7 @@ class Positions:
 
     def of_version(self, key: bytes, version: int, stored: bytes) -> str:
         """Return the printed version of an entry."""
-        return text_of(Kind.VERSION, self.place(key), _VERSION.pack(version, self.digest(stored)))
+        return encode_position(Kind.VERSION, self.place(key), _VERSION.pack(version, self.digest(stored)))
 
     def version_in(self, what: str, text: str, key: bytes) -> tuple[int, bytes]:
         """Return the revision in a printed version, and the digest of what was stored then."""
@@ -151,7 +151,7 @@ class Positions:
         """
         self._trust(mark)
         place, read_at = self.place(prefix), _MARK.pack(*mark)
-        return [text_of(Kind.PAGE, place, read_at + key) for key in keys]
+        return [encode_position(Kind.PAGE, place, read_at + key) for key in keys]
 
     async def page_in(self, what: str, text: str, prefix: bytes) -> bytes:
         """Return the key of a cursor of a listing, once the space is known to have the cursor's revision.
@@ -219,12 +219,12 @@ class Positions:
         )
 
 
-def event_text(place: bytes, number: int, digest: bytes) -> str:
+def encode_event_position(place: bytes, number: int, digest: bytes) -> str:
     """Return the position of an event."""
-    return text_of(Kind.EVENT, place, _EVENT.pack(number, digest))
+    return encode_position(Kind.EVENT, place, _EVENT.pack(number, digest))
 
 
-def text_of(kind: Kind, place: bytes, body: bytes) -> str:
+def encode_position(kind: Kind, place: bytes, body: bytes) -> str:
     """Return a position as text."""
     data = _HEAD.pack(_FORM, kind, place) + body
     return urlsafe_b64encode(data + crc32(data).to_bytes(_CRC_BYTES)).rstrip(b"=").decode()

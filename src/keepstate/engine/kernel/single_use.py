@@ -27,17 +27,17 @@ def single_use(
     return made
 
 
-def refuse_with(entered: object, *_: object) -> NoReturn:
+def reject_with(entered: object, *_: object) -> NoReturn:
     """Raise `InvalidError`: what is entered by `async with` was entered by `with`."""
     raise InvalidError(f"{entered!r} is entered by `async with`; what keepstate.sync makes, by `with`")
 
 
-def refuse_async_with(entered: object, *_: object) -> NoReturn:
+def reject_async_with(entered: object, *_: object) -> NoReturn:
     """Raise `InvalidError`: what is entered by `with` was entered by `async with`."""
     raise InvalidError(f"{entered!r} is for blocking use, by `with`; for `async with` take it from keepstate")
 
 
-def refuse_second(call: str) -> InvalidError:
+def second_entry_error(call: str) -> InvalidError:
     """Return the error of who enters a block again."""
     return InvalidError(f"what {call}() returned was entered before; call {call}() again for another")
 
@@ -50,11 +50,11 @@ class _Block(AbstractAsyncContextManager[T, bool | None], Generic[T]):
         return f"what {self._call}() returned"
 
     if not TYPE_CHECKING:  # who checks types is told without it
-        __enter__ = __exit__ = refuse_with
+        __enter__ = __exit__ = reject_with
 
     async def __aenter__(self) -> T:
         if self._was_entered:
-            raise refuse_second(self._call)
+            raise second_entry_error(self._call)
         self._was_entered = True
         return await self._inner.__aenter__()
 

@@ -16,7 +16,7 @@ _LONGEST_S = limits.TTL_MS // 1000
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def milliseconds(name: str, seconds: float) -> int:
+def check_duration_ms(name: str, seconds: float) -> int:
     """Return a positive length of time, rounded up.
 
     Raises:
@@ -29,27 +29,27 @@ def milliseconds(name: str, seconds: float) -> int:
     return ceil(seconds * 1000)
 
 
-def delay_ms(name: str, seconds: float) -> int:
+def check_delay_ms(name: str, seconds: float) -> int:
     """Return a length of time that may be 0.
 
     Raises:
         InvalidError: It is negative, or no number.
     """
-    admit_wait(name, seconds)
+    check_wait(name, seconds)
     return ceil(seconds * 1000)
 
 
-def admit_wait(name: str, seconds: float) -> None:
+def check_wait(name: str, seconds: float) -> None:
     """Raise `InvalidError` unless it is a length of time that may be 0."""
     if type(seconds) not in (int, float) or not 0 <= seconds <= _LONGEST_S:
         raise InvalidError(f"`{name}` is {seconds!r}; it must be 0 seconds or more and at most {_LONGEST_S}")
 
 
-def milliseconds_of(moment: datetime) -> int:
+def to_milliseconds(moment: datetime) -> int:
     """Return the last whole millisecond since 1970 that is not after an aware moment."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
-def moment_of(at_ms: int) -> datetime:
+def to_datetime(at_ms: int) -> datetime:
     """Return milliseconds since 1970 as an aware moment."""
     return _EPOCH + timedelta(milliseconds=at_ms)

@@ -20,7 +20,7 @@ import msgspec
 from keepstate.engine.kernel import large_values, layout
 from keepstate.engine.kernel.key_text import describe
 from keepstate.engine.kernel.loss_detector import LossDetector
-from keepstate.engine.kernel.update_lock import updated_among
+from keepstate.engine.kernel.update_lock import find_update_in_progress
 from keepstate.errors import ConflictError, InvalidError, KeepstateError
 from keepstate.stores.protocol import (
     Applied,
@@ -127,7 +127,7 @@ class Unit:
         """
         if entry.version == UNWRITTEN and entry.key in self._whole:
             return self._whole[entry.key]
-        return await large_values.whole(self.store, self.space, entry)
+        return await large_values.read_whole(self.store, self.space, entry)
 
     async def objects(self, keys: Sequence[bytes]) -> list[Entry | None]:
         """Return entries named by their content, which no check need guard: they are the same or absent."""
@@ -261,7 +261,7 @@ class Unit:
         """Return the values that the unit itself will append under exactly this prefix."""
         return [self._whole.get(put.value, put.value) for put in self._stamped if put.key == prefix]
 
-    def appended_below(self, prefix: bytes) -> list[bytes]:
+    def appended_under(self, prefix: bytes) -> list[bytes]:
         """Return the values that the unit itself will append under any key that starts with the prefix."""
         return [put.value for put in self._stamped if put.key.startswith(prefix)]
 
@@ -352,7 +352,7 @@ class Unit:
         """Return what tells whether that was lost which was read here."""
         return self._losses
 
-    def found(self, key: bytes) -> Entry | None:
+    def as_read(self, key: bytes) -> Entry | None:
         """Return an entry as it was read."""
         return self._found.get(key)
 
@@ -422,7 +422,7 @@ class Unit:
         """
         if not self.writes and not self._checks:
             return None
-        if (own := updated_among(self.store, self.space, self._writes)) is not None:
+        if (own := find_update_in_progress(self.store, self.space, self._writes)) is not None:
             raise InvalidError(
                 f"{describe(own)} of {self.name!r} is written inside the function that updates it; "
                 "let the function return the new value"
@@ -438,7 +438,7 @@ class Unit:
             raise outcome
         raise self._refused(outcome, batch.at)
 
-    def asks_for(self, key: bytes | None) -> bool:
+    def is_checking(self, key: bytes | None) -> bool:
         """Whether the unit itself has this key checked; None stands for the revision of the space."""
         if key is None:
             return self._guarded or len(self._found) + len(self._checks) > limits.BATCH_CHECKS
@@ -448,7 +448,7 @@ class Unit:
         """Let the unit commit only if a check of what it does not read holds."""
         self._checks.append(check)
 
-    def leave(self, key: bytes) -> None:
+    def drop_checks(self, key: bytes) -> None:
         """Take back all checks of a key."""
         self._checks = [check for check in self._checks if check.key != key]
 
@@ -456,7 +456,7 @@ class Unit:
         if not self._parts:
             return self._objects
         values = [put.value for put in (*self._writes.values(), *self._stamped) if isinstance(put, Put)]
-        named = large_values.names_in([*values, *self._objects.values()])
+        named = large_values.part_keys_in([*values, *self._objects.values()])
         return {key: part for key, part in self._parts.items() if key in named} | self._objects
 
     def _refused(self, conflict: Conflict, at: int | None = None) -> ConflictError:

@@ -40,7 +40,7 @@ class _Update:
 _present: ContextVar[_Update | None] = ContextVar("keepstate_updates", default=None)
 
 
-async def changed(
+async def apply_update(
     store: Store, space: str, place: bytes, change: Callable[[Any], Awaitable[Any] | Any], value: object
 ) -> Any:
     """Return what the caller's function makes of the value of the document at this place."""
@@ -60,7 +60,7 @@ async def changed(
             _present.set(update.outer)  # a token could not be given back where a cancelled task is collected
 
 
-def updated_among(store: Store, space: str, places: Container[bytes]) -> bytes | None:
+def find_update_in_progress(store: Store, space: str, places: Container[bytes]) -> bytes | None:
     """Return which of these places the caller is computing a new value for, if any."""
     update = _present.get()
     while update is not None:

@@ -24,10 +24,10 @@ import msgspec
 
 from keepstate.engine.documents.record import decoded, read_record
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.executor import Executor, called
-from keepstate.engine.kernel.key_text import brief
+from keepstate.engine.kernel.executor import Executor, call_function
+from keepstate.engine.kernel.key_text import shorten
 from keepstate.engine.kernel.loss_detector import LossDetector
-from keepstate.engine.kernel.notifications import hear
+from keepstate.engine.kernel.notifications import listen
 from keepstate.engine.kernel.shield import acquire_shielded, run_shielded
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import tasks
@@ -158,7 +158,7 @@ class Claims:
         await self._look(store, search, losses)
         if search.found or wait_s <= 0:
             return
-        async with hear(store, self._executor.stored_name) as hints:
+        async with listen(store, self._executor.stored_name) as hints:
             while True:
                 if documents and (now := await self._versions(store, documents)) != versions:
                     versions = now
@@ -252,8 +252,8 @@ class Claims:
             unit, task_id = seen[index.key], tasks.id_in(index)
             if unit not in given:
                 given[unit] = await self._documents(unit, search.request.documents)
-            about = unit.found(tasks.payload_key(task_id))
-            if about is None or self._record(unit.found(tasks.task_key(task_id)), index) is None:
+            about = unit.as_read(tasks.payload_key(task_id))
+            if about is None or self._record(unit.as_read(tasks.task_key(task_id)), index) is None:
                 continue  # it has moved on, as taking it will find
             try:
                 payload = decoded(self._executor, about.key, await unit.value(about))
@@ -262,7 +262,7 @@ class Claims:
             except _UNREADABLE as error:
                 self._pass_over(index, error, search)
                 continue
-            if match is not None and not await called(match, task_id, payload, given[unit]):
+            if match is not None and not await call_function(match, task_id, payload, given[unit]):
                 search.unfit.add(index.key)
 
     async def _documents(self, unit: Unit, names: Sequence[str]) -> dict[str, Any]:
@@ -297,7 +297,7 @@ class Claims:
 
         async def work(unit: Unit) -> Claimed | KeepstateError | None:
             if seen is not None and seen.revision is not None:
-                known = {key: seen.found(key) for key in (*keys, *_keys(request.documents))}
+                known = {key: seen.as_read(key) for key in (*keys, *_keys(request.documents))}
                 unit.require_no_loss(seen.losses)
                 unit.assume_cached(known, seen.revision, await seen.now_ms())
             stored, about = await unit.read(*keys)
@@ -375,7 +375,7 @@ class Claims:
             if record.state == "claimed" and now_ms < record.due_at_ms:
                 return ConflictError(
                     f"task {task_id!r} of {self._executor.name!r} is held by "
-                    f"{brief(record.worker or '')!r}; try later",
+                    f"{shorten(record.worker or '')!r}; try later",
                     space=self._executor.name,
                     key=stored.key,
                     actual=stored.version,

@@ -12,7 +12,7 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.key_text import brief
+from keepstate.engine.kernel.key_text import shorten
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.tasks import DONE_KEPT_MS, TaskRecord, TaskState
@@ -89,7 +89,7 @@ def put_ready_or_dead(unit: Unit, key: bytes, record: TaskRecord, now_ms: int) -
     if not attempts_exhausted(record):
         return put_ready(unit, key, record)
     place = tasks.timed_key(layout.DEAD, now_ms, record.id)
-    error = f"the lease of worker {brief(record.worker or '')!r} ran out in attempt {record.attempt}"
+    error = f"the lease of worker {shorten(record.worker or '')!r} ran out in attempt {record.attempt}"
     record = msgspec.structs.replace(record, state="dead", due_at_ms=now_ms, place=place, error=error)
     unit.put(place, tasks.name_of(record))
     unit.put(key, tasks.encoded(record))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final, Literal, get_args
 
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.key_text import brief
+from keepstate.engine.kernel.key_text import shorten
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.due_tasks import store_task
@@ -46,7 +46,7 @@ async def put_task(
             )
         if known.state == "claimed":
             raise TransitionError(
-                f"task {record.id!r} of {executor.name!r} is held by {brief(known.worker or '')!r}; "
+                f"task {record.id!r} of {executor.name!r} is held by {shorten(known.worker or '')!r}; "
                 "wait, or call discard()",
                 current=known.state,
                 wanted="replaced",

@@ -15,12 +15,12 @@ from typing import Self
 from keepstate._runner import present_process
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
-from keepstate.engine.kernel.key_text import brief, describe
+from keepstate.engine.kernel.key_text import describe, shorten
 from keepstate.engine.kernel.loss_detector import LossDetector
-from keepstate.engine.kernel.notifications import hear
+from keepstate.engine.kernel.notifications import listen
 from keepstate.engine.kernel.shield import acquire_shielded, finish_despite_cancel
-from keepstate.engine.kernel.stored import damaged
-from keepstate.engine.kernel.times import admit_wait, milliseconds
+from keepstate.engine.kernel.stored import corrupt_error
+from keepstate.engine.kernel.times import check_duration_ms, check_wait
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import ConflictError, InvalidError, KeepstateError, LeaseLostError
 from keepstate.stores.protocol import ABSENT, Entry
@@ -118,7 +118,7 @@ class Lease:
             LeaseLostError: It ran out, or was released, and somebody else may hold it.
         """
         ttl_s = self.ttl_s if ttl_s is None else ttl_s
-        ttl_ms = milliseconds("ttl_s", ttl_s)
+        ttl_ms = check_duration_ms("ttl_s", ttl_s)
         since_s, ends = self._executor.clock.awake_or_asleep_s(), self._ends
 
         async def work(unit: Unit) -> None:
@@ -215,9 +215,9 @@ class Leases:
         Raises:
             ConflictError: Somebody else holds it.
         """
-        self._executor.refuse_inside("acquiring a lease")
-        ttl_ms = milliseconds("ttl_s", ttl_s)
-        admit_wait("wait_s", wait_s)
+        self._executor.require_outside_transaction("acquiring a lease")
+        ttl_ms = check_duration_ms("ttl_s", ttl_s)
+        check_wait("wait_s", wait_s)
         deadline_s = self._executor.clock.monotonic_s() + wait_s
         held = await self._tried(name, ttl_s, ttl_ms)
         if isinstance(held, Lease):
@@ -225,7 +225,7 @@ class Leases:
         if wait_s <= 0:
             raise held
         # Only now, for to hear of changes costs more than a lease that is free.
-        async with hear(await self._executor.store(), self._executor.stored_name) as hints:
+        async with listen(await self._executor.store(), self._executor.stored_name) as hints:
             while True:
                 held = await self._tried(name, ttl_s, ttl_ms)
                 if isinstance(held, Lease):
@@ -242,7 +242,7 @@ class Leases:
     async def _try(self, name: str, ttl_s: float, ttl_ms: int) -> Lease | ConflictError:
         key = layout.named_key(layout.LEASES, name)
         since_s = self._executor.clock.awake_or_asleep_s()
-        losses = await self._executor.losses()
+        losses = await self._executor.loss_detector()
 
         async def work(unit: Unit) -> None:
             unit.check(key, version=ABSENT)
@@ -253,7 +253,7 @@ class Leases:
         except ConflictError as conflict:
             holder = await self.holder(name)
             taken = ConflictError(
-                f"lease {name!r} of {self._executor.name!r} is held by {brief(holder or 'another')}; "
+                f"lease {name!r} of {self._executor.name!r} is held by {shorten(holder or 'another')}; "
                 "try later",
                 space=self._executor.name,
                 key=key,
@@ -294,5 +294,5 @@ def _held_by(executor: Executor) -> bytes:
 def _holder_in(entry: Entry) -> str:
     author = codec.decode(entry.value)
     if author is not None and type(author) is not str:
-        raise damaged(describe(entry.key), "it names no holder")
+        raise corrupt_error(describe(entry.key), "it names no holder")
     return author or "unknown"

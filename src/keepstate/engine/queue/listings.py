@@ -9,11 +9,11 @@ from typing import Any
 
 from keepstate.engine.documents.record import decoded
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import admit_flag, admit_text
+from keepstate.engine.kernel.arguments import check_flag, check_text
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.key_text import describe
 from keepstate.engine.kernel.positions import Positions
-from keepstate.engine.kernel.stored import damaged
+from keepstate.engine.kernel.stored import corrupt_error
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.counts import name_tasks
@@ -42,12 +42,12 @@ async def listed(
     executor: Executor, state: TaskState, *, after: str | None, limit: int, payloads: bool
 ) -> list[TaskInfo]:
     """Return tasks of a state in the order of its index, behind a cursor of it; see `Queue.list`."""
-    admit_flag("payloads", payloads)
+    check_flag("payloads", payloads)
     index, positions = (
         layout.INDEXES[state],
         Positions(await executor.store(), executor.stored_name, executor.name),
     )
-    begin = None if after is None else await positions.page_in("after", admit_text("after", after), index)
+    begin = None if after is None else await positions.page_in("after", check_text("after", after), index)
     found: list[TaskInfo] = []
     async for mark, page in _pages(executor, index, begin, limit):
         cursors = dict(zip(page, positions.of_page(index, mark, page.values()), strict=True))
@@ -142,7 +142,7 @@ async def summaries(
     executor: Executor, *, prefix: str = "", newest: int, payloads: bool
 ) -> dict[TaskState, StateSummary]:
     """Return how many tasks whose ids start so stand where, and the newest of each state."""
-    admit_flag("payloads", payloads)
+    check_flag("payloads", payloads)
     found: dict[TaskState, StateSummary] = {}
     for state, coming in (await _coming(executor)).items():
         ours = [each for each in coming if each[2].startswith(prefix)]
@@ -166,7 +166,7 @@ async def _coming(executor: Executor) -> dict[TaskState, list[_Coming]]:
     for state in STATES:
         entries = [entry async for _, entry in executor.scan(layout.INDEXES[state])]
         found[state] = [(_came(state, entry.key), entry.key, tasks.id_in(entry)) for entry in entries]
-    for number, name in enumerate(executor.appended_below(layout.READY)):  # after all that has its place
+    for number, name in enumerate(executor.appended_under(layout.READY)):  # after all that has its place
         found["ready"].append(((LAST_REVISION + 1, number), b"", name.decode("utf-8", "surrogatepass")))
     return found
 
@@ -176,5 +176,5 @@ def _came(state: TaskState, key: bytes) -> tuple[int, int]:
         return tasks.time_in(layout.INDEXES[state], key)[0], 0
     last = unpack(key[1:])[-1]
     if not isinstance(last, Stamp):
-        raise damaged(describe(key), "the key of a ready task ends with a stamp")
+        raise corrupt_error(describe(key), "the key of a ready task ends with a stamp")
     return last.revision, last.index

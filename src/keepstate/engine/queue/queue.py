@@ -14,11 +14,11 @@ from typing import Any
 from uuid import UUID
 
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import admit_flag, admit_instance, admit_name, admit_text
+from keepstate.engine.kernel.arguments import check_flag, check_name, check_text, require_instance
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.loss_detector import LossDetector
 from keepstate.engine.kernel.shield import finish_despite_cancel
-from keepstate.engine.kernel.times import admit_wait, delay_ms, milliseconds
+from keepstate.engine.kernel.times import check_delay_ms, check_duration_ms, check_wait
 from keepstate.engine.kernel.unit import UNWRITTEN, Unit
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.claims import ClaimRequest, Claims, Match, OnClaim, TaskFilter, without_documents
@@ -139,7 +139,7 @@ class Queue:
         if type(priority) is not int or not -(2**31) <= priority < 2**31:
             raise InvalidError(f"`priority` is {priority!r}; it must be an int of 32 bits")
         limits.admit_count("max_attempts", max_attempts)
-        wait_ms = delay_ms("delay_s", delay_s)
+        wait_ms = check_delay_ms("delay_s", delay_s)
         tasks.task_key(task_id)
         state: TaskState = "waiting" if wait_ms else "ready"
         record = TaskRecord(task_id, state, priority, 0, max_attempts, 0, put_at_ms=0, due_at_ms=wait_ms)
@@ -178,7 +178,7 @@ class Queue:
         """
         choice: TaskFilter | None = None
         if match is not None:
-            self._executor.refuse_coroutine(match)
+            self._executor.reject_coroutine(match)
             choice = without_documents(match)
         return await self.claim_with(
             worker, lease_s=lease_s, count=count, wait_s=wait_s, match=choice, on_claim=None
@@ -200,11 +200,11 @@ class Queue:
         Where another worker gets the task, nothing of it is applied. Where there is a `match` these documents
         are read along with the tasks. For what stands above the engine.
         """
-        self._executor.refuse_inside("claiming a task")
-        worker, lease_ms = admit_name("worker", worker), milliseconds("lease_s", lease_s)
-        admit_wait("wait_s", wait_s)
+        self._executor.require_outside_transaction("claiming a task")
+        worker, lease_ms = check_name("worker", worker), check_duration_ms("lease_s", lease_s)
+        check_wait("wait_s", wait_s)
         limits.admit_count("count", count)
-        losses = await self._executor.losses()
+        losses = await self._executor.loss_detector()
         claimed = await self._claims.claim(
             ClaimRequest(worker, lease_ms, match, documents, on_claim), count, wait_s, losses
         )
@@ -219,8 +219,8 @@ class Queue:
             TransitionError: It is done or dead, or dead now: the lease of its last attempt has run out.
         """
         tasks.task_key(id)
-        worker, lease_ms = admit_name("worker", worker), milliseconds("lease_s", lease_s)
-        losses = await self._executor.losses()
+        worker, lease_ms = check_name("worker", worker), check_duration_ms("lease_s", lease_s)
+        losses = await self._executor.loss_detector()
         record, payload = await self._claims.take(id, ClaimRequest(worker, lease_ms), losses)
         return Task(self, record, payload, lease_s, losses)
 
@@ -252,7 +252,7 @@ class Queue:
         Raises:
             LeaseLostError: It is no longer held by this claim.
         """
-        lease_ms = milliseconds("lease_s", lease_s)
+        lease_ms = check_duration_ms("lease_s", lease_s)
 
         async def change(unit: Unit, record: TaskRecord) -> None:
             store_task(unit, record, "claimed", due_at_ms=await unit.now_ms() + lease_ms)
@@ -291,7 +291,7 @@ class Queue:
             LeaseLostError: It is no longer held by this claim.
         """
         text = tasks.told(error)
-        given_ms = None if retry_in_s is None else delay_ms("retry_in_s", retry_in_s)
+        given_ms = None if retry_in_s is None else check_delay_ms("retry_in_s", retry_in_s)
 
         async def change(unit: Unit, record: TaskRecord) -> None:
             now_ms = await unit.now_ms()
@@ -323,7 +323,7 @@ class Queue:
         *,
         done_is_done: bool = False,
     ) -> None:
-        admit_instance("task", task, Task, Claim)
+        require_instance("task", task, Task, Claim)
         if type(task.token) is not int:
             raise InvalidError(f"`token` of {task!r} is {task.token!r}; give the token of a claim")
         key = tasks.task_key(task.id)
@@ -377,7 +377,7 @@ class Queue:
             state: len([entry async for entry in self._executor.scan(layout.INDEXES[state])])
             for state in STATES
         }
-        found["ready"] += len(self._executor.appended_below(layout.READY))
+        found["ready"] += len(self._executor.appended_under(layout.READY))
         return found
 
     async def summaries(
@@ -398,7 +398,7 @@ class Queue:
         if newest != 0 or type(newest) is not int:
             limits.admit_count("newest", newest)
         return await summaries(
-            self._executor, prefix=admit_text("prefix", prefix), newest=newest, payloads=payloads
+            self._executor, prefix=check_text("prefix", prefix), newest=newest, payloads=payloads
         )
 
     async def list(
@@ -429,7 +429,7 @@ class Queue:
 
     async def get(self, id: str, *, payload: bool = False) -> TaskInfo | None:
         """Return one task, or None if there is none of this id; on request with what it is about."""
-        return (await self.get_each(id, payloads=admit_flag("payload", payload)))[0]
+        return (await self.get_each(id, payloads=check_flag("payload", payload)))[0]
 
     async def get_each(self, *ids: str, payloads: bool = False) -> Sequence[TaskInfo | None]:
         """Return tasks in the order of their ids, None for an absent one; all of one revision.
@@ -441,7 +441,7 @@ class Queue:
         for id in ids:
             tasks.task_key(id)
         cursors = dict.fromkeys(ids)
-        found = await read_tasks(self._executor, cursors, payloads=admit_flag("payloads", payloads))
+        found = await read_tasks(self._executor, cursors, payloads=check_flag("payloads", payloads))
         by_id = dict(zip(cursors, found, strict=True))
         return [by_id[id] for id in ids]
 

@@ -10,8 +10,8 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import StampIndex, StoredMs, damaged, text
-from keepstate.engine.kernel.stored import opened as stored_struct
+from keepstate.engine.kernel.stored import StampIndex, StoredMs, corrupt_error, decode_text
+from keepstate.engine.kernel.stored import decode_stored as stored_struct
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Entry
 from keepstate.values import limits
@@ -150,7 +150,7 @@ def time_in(part: bytes, key: bytes) -> tuple[int, str]:
         case (int(at_ms), str(task_id)):
             return at_ms, task_id
         case _:
-            raise damaged(f"key {key.hex()}", "it holds no time and id")
+            raise corrupt_error(f"key {key.hex()}", "it holds no time and id")
 
 
 def place_of(record: TaskRecord, version: int) -> bytes:
@@ -172,7 +172,7 @@ def opened(stored: bytes, place: str) -> TaskRecord:
     try:
         record = msgspec.convert(fields[:_FIELDS], TaskRecord)
     except msgspec.ValidationError as error:
-        raise damaged(place, error) from error
+        raise corrupt_error(place, error) from error
     return msgspec.structs.replace(record, later=tuple(fields[_FIELDS:]))
 
 
@@ -202,7 +202,7 @@ def id_in(entry: Entry) -> str:
     Raises:
         CorruptError: It names none.
     """
-    return text(entry.value, describe(entry.key), errors="surrogatepass")
+    return decode_text(entry.value, describe(entry.key), errors="surrogatepass")
 
 
 def moment(at_ms: int) -> datetime:

@@ -21,8 +21,8 @@ from keepstate.engine.history.grafts import decoded
 from keepstate.engine.history.record_checks import HistoryVerifier, head_in, verify_commit, verify_object
 from keepstate.engine.history.recording.flag import read_flag
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.large_values import MANIFEST_BYTE, manifest_of
-from keepstate.engine.kernel.stored import opened, unsummed
+from keepstate.engine.kernel.large_values import MANIFEST_BYTE, parse_manifest
+from keepstate.engine.kernel.stored import decode_stored, strip_checksum
 from keepstate.engine.queue import tasks
 from keepstate.errors import CompactedError, CorruptError, InvalidError
 from keepstate.stores.protocol import Entry, Store
@@ -115,7 +115,7 @@ class Verifier:
         """Return a record's value put together; None if the record was replaced meanwhile."""
         if not entry.value.startswith(MANIFEST_BYTE):
             return entry.value
-        manifest = manifest_of(entry.value, "the record")
+        manifest = parse_manifest(entry.value, "the record")
         assert manifest is not None
         pieces: list[bytes] = []
         for name in manifest.parts:
@@ -140,7 +140,7 @@ class Verifier:
     async def _summed(self, entry: Entry) -> list[Problem]:
         whole = await self._whole(entry)
         if whole is not None:
-            unsummed(whole, "the record")
+            strip_checksum(whole, "the record")
         return []
 
     async def _part(self, entry: Entry) -> list[Problem]:
@@ -156,7 +156,7 @@ class Verifier:
             raise CorruptError("its position is above the revision that wrote it")
         stored = await self._whole(entry)
         if stored is not None:
-            record = opened(stored, EventRecord, "the record")
+            record = decode_stored(stored, EventRecord, "the record")
             codec.to_builtin(record.data)
         now, head = await self._source.read(self._space, [entry.key, layout.stream_key(layout.HEADS, stream)])
         if now is not None and (head is None or head.version < stamp.revision):
@@ -192,7 +192,7 @@ class Verifier:
     async def _fold(self, entry: Entry) -> list[Problem]:
         whole = await self._whole(entry)
         if whole is not None:
-            codec.to_builtin(opened(whole, FoldRecord, "the record").state)
+            codec.to_builtin(decode_stored(whole, FoldRecord, "the record").state)
         return []
 
     async def _cursor(self, entry: Entry) -> list[Problem]:
@@ -276,11 +276,11 @@ class Verifier:
         return []
 
     async def _archive(self, entry: Entry) -> list[Problem]:
-        opened(entry.value, str, "the name of the archive")
+        decode_stored(entry.value, str, "the name of the archive")
         return []
 
     async def _expiring(self, entry: Entry) -> list[Problem]:
-        opened(entry.value, list[str], "the record")
+        decode_stored(entry.value, list[str], "the record")
         return []
 
 

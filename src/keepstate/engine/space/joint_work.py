@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 from keepstate.engine.kernel import content_names, layout
 from keepstate.engine.kernel.executor import ATTEMPTS
 from keepstate.engine.kernel.unit import Unit
-from keepstate.engine.kernel.update_lock import changed, serialized
+from keepstate.engine.kernel.update_lock import apply_update, serialized
 from keepstate.engine.queue import tasks
 from keepstate.engine.queue.lease import Lease
 from keepstate.engine.space.space import Space
@@ -46,7 +46,7 @@ async def together(
     if isinstance(place, Transaction):
         if lease is not None:
             raise InvalidError(f"{place!r} is fenced where it begins: give the lease there")
-        return await place.executor.whole(lambda: work(place))
+        return await place.executor.run_exclusively(lambda: work(place))
 
     async def once() -> T:
         async with place.transaction(lease=lease, message=message) as tx:
@@ -54,10 +54,10 @@ async def together(
 
     alone = place.executor
     if turn is None:
-        return await alone.repeated(once, ATTEMPTS if attempts is None else attempts)
+        return await alone.retry(once, ATTEMPTS if attempts is None else attempts)
     mark = b"together/" + turn.encode()  # no key begins so: documents take turns of their own
     return await serialized(
-        await alone.store(), alone.stored_name, mark, alone.runner, lambda: alone.repeated(once, attempts)
+        await alone.store(), alone.stored_name, mark, alone.runner, lambda: alone.retry(once, attempts)
     )
 
 
@@ -93,7 +93,7 @@ async def computed(tx: Transaction, name: str, change: Callable[[Any], Any], val
     """
     executor = tx.executor
     key = layout.named_key(layout.DOCUMENTS, name)
-    return await changed(executor.unit.store, executor.stored_name, key, change, value)
+    return await apply_update(executor.unit.store, executor.stored_name, key, change, value)
 
 
 async def keyed_name(place: Space | Transaction, content: bytes) -> bytes | None:
@@ -108,9 +108,9 @@ async def content_name(place: Space | Transaction, content: bytes) -> bytes:
     return content_names.content_name(await executor.store(), executor.stored_name, content)
 
 
-def unless_applied(place: Space | Transaction, undo: Callable[[], None]) -> None:
+def on_rollback(place: Space | Transaction, undo: Callable[[], None]) -> None:
     """Call `undo` if work that was just done does not apply: never on a space, where it has applied."""
-    place.executor.unless_applied(undo)
+    place.executor.on_rollback(undo)
 
 
 async def read_ahead(

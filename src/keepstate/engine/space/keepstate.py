@@ -13,9 +13,15 @@ from keepstate._finish import finish
 from keepstate._runner import Mode, Runner
 from keepstate.engine.history.objects import Kept, SharedObjects
 from keepstate.engine.history.recording.recorder import Recorder
-from keepstate.engine.kernel.arguments import admit_author, admit_flag, admit_space, admit_tenant, admit_text
+from keepstate.engine.kernel.arguments import (
+    check_author,
+    check_flag,
+    check_space_name,
+    check_tenant,
+    check_text,
+)
 from keepstate.engine.kernel.part_collector import collect_parts
-from keepstate.engine.kernel.single_use import refuse_with
+from keepstate.engine.kernel.single_use import reject_with
 from keepstate.engine.space.space import Space
 from keepstate.errors import InvalidError, UnsupportedError
 from keepstate.stores.protocol import ENCRYPTION_SPACE, LacksKeys, ReplacesKeys, Store
@@ -86,8 +92,8 @@ class Keepstate:
         read: Callable[[bytes], Any] | None = None,
         pickle: SignedPickle | None = None,
     ) -> None:
-        self.tenant_id = admit_tenant("tenant", tenant)
-        self.author = admit_author(author)
+        self.tenant_id = check_tenant("tenant", tenant)
+        self.author = check_author(author)
         self._source, self._read, self._pickle = source, read, pickle
         self._recorders: dict[str, Recorder] = {}
         self._kept = SharedObjects()
@@ -116,7 +122,7 @@ class Keepstate:
         return self._ready().__await__()
 
     if not TYPE_CHECKING:  # who checks types is told without it
-        __enter__ = __exit__ = refuse_with
+        __enter__ = __exit__ = reject_with
 
     async def __aenter__(self) -> Self:
         return await self._ready()
@@ -188,9 +194,9 @@ class Keepstate:
         """
         return Space(
             self,
-            admit_space("name", name, self.tenant_id),
-            author=self.author if author is None else admit_author(author),
-            record=admit_flag("record", record),
+            check_space_name("name", name, self.tenant_id),
+            author=self.author if author is None else check_author(author),
+            record=check_flag("record", record),
         )
 
     def tenant(self, id: str) -> Keepstate:
@@ -209,7 +215,7 @@ class Keepstate:
             raise InvalidError(
                 f"{self!r} is a tenant's, and a tenant has none; use a handle without `tenant`"
             )
-        if not admit_text("id", id):
+        if not check_text("id", id):
             raise InvalidError("`id` is empty; name a tenant")
         handle = Keepstate(self._source, tenant=id, author=self.author, read=self._read, pickle=self._pickle)
         handle._lender = self
@@ -224,7 +230,7 @@ class Keepstate:
             under: Only the space of this name and those that continue it after a `/`: with `user/1` also
                 `user/1/notes`, and not `user/10`. With a `/` at its end only those that continue it.
         """
-        store, start = await self.opened(), admit_text("under", under)
+        store, start = await self.opened(), check_text("under", under)
         if start and not start.endswith("/"):
             name = self.stored_name(start)
             if name != ENCRYPTION_SPACE and await store.spaces(name, limit=1) == [name]:
@@ -242,7 +248,7 @@ class Keepstate:
 
     async def drop(self, space: str) -> None:
         """Remove all that is in a space, its log too; an absent one stays absent."""
-        name = self.stored_name(admit_space("space", space, self.tenant_id))
+        name = self.stored_name(check_space_name("space", space, self.tenant_id))
         await (await self.opened()).drop(name)
 
     async def sweep(self) -> int:

@@ -15,9 +15,9 @@ from keepstate.engine.events.cursor import Cursor
 from keepstate.engine.events.events import EventStream
 from keepstate.engine.events.record import Event
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import admit_instance, admit_name
-from keepstate.engine.kernel.executor import ATTEMPTS, Executor, SpaceExecutor, called
-from keepstate.engine.kernel.notifications import hear
+from keepstate.engine.kernel.arguments import check_name, require_instance
+from keepstate.engine.kernel.executor import ATTEMPTS, Executor, SpaceExecutor, call_function
+from keepstate.engine.kernel.notifications import listen
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.space.transaction import Transaction, gathering
 from keepstate.errors import InvalidError, UnsupportedError
@@ -57,16 +57,16 @@ class Projection:
         version: int = 1,
         _mode: Mode = "async",
     ) -> None:
-        admit_instance("stream", stream, EventStream)
+        require_instance("stream", stream, EventStream)
         executor = stream.executor
-        executor.refuse_inside("projecting a stream")
+        executor.require_outside_transaction("projecting a stream")
         assert isinstance(executor, SpaceExecutor)
         if executor.runner.mode != _mode:
             raise InvalidError(f"{stream!r} is {executor.runner.mode}, and the projection is {_mode}")
-        executor.refuse_coroutine(apply)
-        if len(admit_name("name", name).encode()) > limits.SPACE_BYTES // 2:
+        executor.reject_coroutine(apply)
+        if len(check_name("name", name).encode()) > limits.SPACE_BYTES // 2:
             raise InvalidError(f"`name` is {name!r}; it has at most {limits.SPACE_BYTES // 2} bytes of UTF-8")
-        admit_name("documents", documents)
+        check_name("documents", documents)
         limits.admit_count("version", version)
         self._stream, self._executor, self.name, self._apply = stream, executor, name, apply
         self._documents, self._version = documents, version
@@ -104,7 +104,7 @@ class Projection:
             UnsupportedError: A projection of a higher version has taken over.
         """
         store = await self._executor.store()
-        async with hear(store, self._executor.stored_name) as hints:
+        async with listen(store, self._executor.stored_name) as hints:
             while True:
                 if (count := await self.run(at_once=at_once)) > 0:
                     yield count
@@ -128,7 +128,7 @@ class Projection:
                 await self._own_cursor(tx)
                 await self._point(tx, Cursor(None, self._version, is_clearing=True))
 
-        await self._executor.repeated(begin, ATTEMPTS)
+        await self._executor.retry(begin, ATTEMPTS)
         return await self.run()
 
     # ---- its cursor
@@ -172,7 +172,7 @@ class Projection:
                 await self._point(tx, new)
             return True
 
-        return await self._executor.repeated(once, ATTEMPTS)
+        return await self._executor.retry(once, ATTEMPTS)
 
     async def _step(self, at_once: int) -> int | None:
         """Return how many events it has counted; None where there are no more."""
@@ -192,7 +192,7 @@ class Projection:
             nonlocal is_gathered
             is_gathered = False
             for event in events:
-                await called(self._apply, tx, event)
+                await call_function(self._apply, tx, event)
             is_gathered = True
 
         try:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar, overload
 
-from keepstate.engine.kernel.arguments import admit_by
-from keepstate.engine.kernel.executor import Home, SpaceExecutor, called
+from keepstate.engine.kernel.arguments import check_attribution
+from keepstate.engine.kernel.executor import Home, SpaceExecutor, call_function
 from keepstate.engine.kernel.single_use import single_use
 from keepstate.engine.kernel.update_lock import serialized
 from keepstate.engine.queue.lease import Lease
@@ -60,7 +60,7 @@ class Space(Parts):
             message: What for; at most 64 KiB of UTF-8.
         """
         executor = self._own
-        who, text = admit_by(self.author, author, executor.message, message)
+        who, text = check_attribution(self.author, author, executor.message, message)
         return Space(self._own.home, self.name, author=who, message=text, record=executor.record)
 
     @single_use
@@ -96,13 +96,13 @@ class Space(Parts):
             AttemptsExhaustedError: Every attempt ended in a conflict; nothing was applied. What must not be
                 refused for that asks for more attempts, or is an update of one document.
         """
-        self._own.refuse_coroutine(fn)
+        self._own.reject_coroutine(fn)
         limits.admit_count("attempts", attempts)
         advice = "allow more `attempts`"
 
         async def once() -> T:
             async with self.transaction() as tx:
-                answer: T = await called(fn, tx)
+                answer: T = await call_function(fn, tx)
             return answer
 
         try:
@@ -118,7 +118,7 @@ class Space(Parts):
             alone.stored_name,
             mark,
             alone.runner,
-            lambda: alone.repeated(once, attempts, lost=1, advice=advice),
+            lambda: alone.retry(once, attempts, lost=1, advice=advice),
         )
 
     async def size(self) -> SpaceSize:

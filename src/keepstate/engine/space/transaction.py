@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from keepstate.engine.kernel.arguments import admit_by, admit_instance, admit_message
-from keepstate.engine.kernel.executor import Executor, SpaceExecutor, TransactionExecutor, called
+from keepstate.engine.kernel.arguments import check_attribution, check_message, require_instance
+from keepstate.engine.kernel.executor import Executor, SpaceExecutor, TransactionExecutor, call_function
 from keepstate.engine.kernel.unit import Unit
 from keepstate.engine.queue.lease import Lease, fence, loss_in
 from keepstate.engine.space.parts import Parts
@@ -59,7 +59,7 @@ class Transaction(Parts):
             author: Who writes; without it, who writes here.
             message: What for.
         """
-        who, text = admit_by(self.author, author, "", message)
+        who, text = check_attribution(self.author, author, "", message)
         return Transaction(self._gathering.by(who, text))
 
 
@@ -68,9 +68,9 @@ async def gathering(
     outer: SpaceExecutor, *, lease: Lease | None = None, message: str = ""
 ) -> AsyncGenerator[Transaction]:
     """Yield a transaction, and apply what it has gathered unless its block raises."""
-    message = admit_message(message)
+    message = check_message(message)
     if lease is not None:
-        admit_instance("lease", lease, Lease)
+        require_instance("lease", lease, Lease)
     executor = TransactionExecutor(
         outer, Unit(await outer.store(), outer.stored_name, outer.name), message=message
     )
@@ -84,7 +84,7 @@ async def gathering(
             executor.end()
         applied = await _applied(executor, lease)
     except BaseException:
-        executor.take_back()
+        executor.roll_back()
         raise
     if applied is not None and executor.unit.writes:
         executor.applied_at(applied.revision)
@@ -116,9 +116,9 @@ def on_claim(
     async def joined(unit: Unit, task_id: str, former: str | None) -> None:
         inner = TransactionExecutor(executor, unit)
         try:
-            await called(work, Transaction(inner), task_id, former)
+            await call_function(work, Transaction(inner), task_id, former)
         except BaseException:
-            inner.take_back()
+            inner.roll_back()
             raise
         finally:
             inner.end()

@@ -16,9 +16,9 @@ from typing import Any, Final, Protocol, runtime_checkable
 from weakref import WeakValueDictionary
 
 from keepstate._runner import Mode, Signal, process_name
-from keepstate.engine.kernel.arguments import admit_flag, admit_text
-from keepstate.engine.kernel.executor import called, refuse_coroutine_function
-from keepstate.engine.kernel.times import milliseconds
+from keepstate.engine.kernel.arguments import check_flag, check_text
+from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
+from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.queue.lease import Lease
 from keepstate.errors import (
     AttemptsExhaustedError,
@@ -124,9 +124,9 @@ class AgentRecoveryManager:
             wanted = "a keepstate.sync.AgentStateStore" if _mode == "blocking" else "an AgentStateStore"
             raise InvalidError(f"`agent_store` is a {type(agent_store).__name__}; give {wanted}")
         limits.admit_count("max_recovery_attempts", max_recovery_attempts)
-        milliseconds("claim_s", claim_s)
+        check_duration_ms("claim_s", claim_s)
         self._store = agent_store
-        self.auto_recover: bool = admit_flag("auto_recover", auto_recover)
+        self.auto_recover: bool = check_flag("auto_recover", auto_recover)
         self.max_recovery_attempts: int = max_recovery_attempts
         self.backoff_s: float = admit_interval("backoff_s", backoff_s)
         self.claim_s: float = float(claim_s)
@@ -155,7 +155,7 @@ class AgentRecoveryManager:
         if mode_of(self._store) == "blocking":
             for name in ("restore_from_checkpoint", "run", "resume"):
                 if (method := getattr(agent, name, None)) is not None:
-                    refuse_coroutine_function(method)
+                    reject_coroutine_function(method)
         try:
             self._agents[agent.id] = agent
         except TypeError as error:
@@ -185,11 +185,11 @@ class AgentRecoveryManager:
             ConflictError: Another process recovers this agent just now; the message says which.
             Exception: What the agent raised while it was restored; that was an attempt.
         """
-        agent = self._agent(admit_text("agent_id", agent_id))
-        admit_text("from_checkpoint", from_checkpoint)
+        agent = self._agent(check_text("agent_id", agent_id))
+        check_text("from_checkpoint", from_checkpoint)
         async with self._claimed(agent_id) as lease:
             recovery = await self._begun(agent_id, from_checkpoint, lease, None)
-            await called(agent.restore_from_checkpoint, recovery.checkpoint.state)
+            await call_function(agent.restore_from_checkpoint, recovery.checkpoint.state)
             await lease.check()
             return recovery
 
@@ -358,7 +358,7 @@ async def _tried(agent: Any, work: Any, *given: Any) -> tuple[Any, Exception | N
     Whatever that is: a failed agent is what recovery is for. Its last failure is raised in the end.
     """
     try:
-        return await called(work, *given), None
+        return await call_function(work, *given), None
     except Exception as failure:  # noqa: BLE001 - the agent's own, handed to who counts it or raises it
         _log.warning("agent %r failed: %r", agent.id, failure)
         return None, failure

@@ -7,7 +7,7 @@ from dataclasses import field
 from datetime import datetime
 from typing import Any, ClassVar, Final
 
-from keepstate.engine.kernel.arguments import admit_flag, admit_text
+from keepstate.engine.kernel.arguments import check_flag, check_text
 from keepstate.managers.binding import Folder
 from keepstate.managers.manager import Manager
 from keepstate.managers.record_history import Moment, Moments, admit_id, forget_old
@@ -149,14 +149,14 @@ class AgentStateStore(Manager):
             agent_id: The agent.
             recoverable_only: Only among those that recovery may go on from.
         """
-        admit_flag("recoverable_only", recoverable_only)
+        check_flag("recoverable_only", recoverable_only)
         moments = self._checkpoints(agent_id)
         moment = await moments.newest(RECOVERABLE if recoverable_only else "")
         return None if moment is None else await moments.read(moment)
 
     async def delete_checkpoint(self, agent_id: str, checkpoint_id: str) -> bool:
         """Forget a checkpoint, and return whether there was one; the history keeps it."""
-        admit_text("checkpoint_id", checkpoint_id)
+        check_text("checkpoint_id", checkpoint_id)
         moments = self._checkpoints(agent_id)
 
         async def work(inside: Folder) -> bool:

@@ -15,8 +15,8 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from keepstate.engine.kernel.arguments import admit_text
-from keepstate.engine.kernel.times import milliseconds, milliseconds_of, moment_of
+from keepstate.engine.kernel.arguments import check_text
+from keepstate.engine.kernel.times import check_duration_ms, to_datetime, to_milliseconds
 from keepstate.engine.queue.tasks import told
 from keepstate.engine.space.joint_work import read_ahead
 from keepstate.errors import InvalidError
@@ -45,7 +45,7 @@ class KnowledgeDocuments(Manager):
         One that was indexed before in this run no longer counts as that, nor does what it had brought.
         """
         if source_id is not None:
-            admit_text("source_id", source_id)
+            check_text("source_id", source_id)
 
         async def work(base: Folder) -> FailedDocument:
             before, run = await standing_of(base, document_id)
@@ -95,7 +95,7 @@ class KnowledgeDocuments(Manager):
         """Return documents that could not be indexed, by id, behind that of `after`."""
         limits.admit_count("limit", limit)
         if after is not None:
-            admit_text("after", after)
+            check_text("after", after)
         found: list[FailedDocument] = []
         async for _, kept in self._folder(knowledge_base_id).values("failed", after=after):
             found.append(kept["value"])
@@ -113,10 +113,10 @@ class KnowledgeDocuments(Manager):
         """
         if type(limit) is not int or not 0 < limit <= _AT_ONCE:
             raise InvalidError(f"`limit` is {limit!r}; it is 1 to {_AT_ONCE}")
-        base, lease_ms = self._folder(knowledge_base_id), milliseconds("lease_s", lease_s)
+        base, lease_ms = self._folder(knowledge_base_id), check_duration_ms("lease_s", lease_s)
 
         async def hand_out(base: Folder, names: Sequence[str]) -> list[FailedDocument]:
-            now_ms = milliseconds_of(await base.space.now())
+            now_ms = to_milliseconds(await base.space.now())
             entries = await base.space.documents.entries(*(base.name("failed", name) for name in names))
             kept = [each.value for each in entries.values() if each.value["hidden_ms"] <= now_ms]
             for each in kept:
@@ -125,7 +125,7 @@ class KnowledgeDocuments(Manager):
             return [each["value"] for each in kept]
 
         found: list[FailedDocument] = []
-        now_ms, after = milliseconds_of(await base.space.now()), None
+        now_ms, after = to_milliseconds(await base.space.now()), None
         while (most := limit - len(found)) and (names := await _ripe(base, now_ms, after, most)):
             found += await self._together(base, partial(hand_out, names=names))
             after = names[-1]
@@ -136,7 +136,7 @@ class KnowledgeDocuments(Manager):
 
         async def remove(base: Folder, names: Sequence[str]) -> int:
             entries = await base.space.documents.entries(*names)
-            old = [name for name, each in entries.items() if moment_of(each.value["written_ms"]) < before]
+            old = [name for name, each in entries.items() if to_datetime(each.value["written_ms"]) < before]
             return sum([await base.space.documents.delete(name) for name in old])
 
         names = [folder.name("indexed", name) async for name in folder.names("indexed")]
@@ -168,7 +168,7 @@ async def standing_of(base: Folder, *document_ids: str) -> tuple[IndexingProgres
 
 async def put_beside(base: Folder, value: object, *segments: str, **beside: int | None) -> None:
     """Keep a value with the time of writing it."""
-    written_ms = milliseconds_of(await base.space.now())
+    written_ms = to_milliseconds(await base.space.now())
     await base.space.documents.put(base.name(*segments), {"value": value, "written_ms": written_ms, **beside})
 
 

@@ -9,7 +9,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, ClassVar
 
-from keepstate.engine.kernel.times import milliseconds_of, moment_of
+from keepstate.engine.kernel.times import to_datetime, to_milliseconds
 from keepstate.managers.binding import Folder
 from keepstate.managers.deadlines import admit_age, ago, store_ms
 from keepstate.managers.knowledge.documents import KnowledgeDocuments, put_beside, put_progress, standing_of
@@ -142,7 +142,7 @@ class KnowledgeStateManager(KnowledgeDocuments):
             processed=processed, failed=failed, total=total, embeddings=embeddings, size_bytes=size_bytes
         )
         base = self._folder(knowledge_base_id)
-        now_ms = milliseconds_of(await base.space.now())
+        now_ms = to_milliseconds(await base.space.now())
 
         def add(kept: dict[str, Any]) -> dict[str, Any]:
             before = kept["value"] or IndexingProgress(base.id)
@@ -220,7 +220,7 @@ class KnowledgeStateManager(KnowledgeDocuments):
         oldest_ms = 0
         if older_than is not None:
             admit_age("older_than", older_than)
-            oldest_ms = milliseconds_of(ago(older_than, await base.space.now()))
+            oldest_ms = to_milliseconds(ago(older_than, await base.space.now()))
         kept = [kept async for _, kept in base.values("source")]
         return [each["value"] for each in kept if _is_due(each, oldest_ms)]
 
@@ -238,7 +238,7 @@ class KnowledgeStateManager(KnowledgeDocuments):
             base.id,
             kept["value"] if kept else None,
             [each["value"] for each in sources],
-            moment_of(written_ms),
+            to_datetime(written_ms),
         )
 
 

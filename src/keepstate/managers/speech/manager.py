@@ -13,7 +13,7 @@ from datetime import datetime
 from functools import cached_property
 from typing import Any, ClassVar, Final
 
-from keepstate.engine.kernel.arguments import admit_instance, admit_text
+from keepstate.engine.kernel.arguments import check_text, require_instance
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
 from keepstate.managers.binding import Folder
 from keepstate.managers.latest_value import Latest, LatestCallback
@@ -85,10 +85,10 @@ class SpeechStateManager(Manager):
         """
         admit_record("streaming_mode", streaming_mode, StreamingMode)
         if config is not None:
-            admit_instance("config", config, Mapping)
+            require_instance("config", config, Mapping)
         id = new_id(self._clock) if session_id is None else session_id
         session = AudioSession(
-            id, admit_text("session_type", session_type), streaming_mode, dict(config or {})
+            id, check_text("session_type", session_type), streaming_mode, dict(config or {})
         )
 
         async def work(speech: Folder) -> None:
@@ -235,7 +235,7 @@ class SpeechStateManager(Manager):
             content: What was said.
             more: Whatever else belongs to the turn.
         """
-        turn = {"role": admit_text("role", role), "content": admit_text("content", content), **more}
+        turn = {"role": check_text("role", role), "content": check_text("content", content), **more}
 
         async def work(speech: Folder) -> int:
             await _admit_live(speech)
@@ -278,7 +278,7 @@ class SpeechStateManager(Manager):
             callback: A function or coroutine function; in blocking use a function, called in a thread.
             interval_s: For how long it is left alone after it was told, in seconds.
         """
-        self._place.refuse_inside("subscribing")
+        self._place.require_outside_transaction("subscribing")
         self._refuse_coroutine(callback, "callback")
         latest = Latest(
             self._runner, self._folder(session_id), callback, admit_interval("interval_s", interval_s)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from os import PathLike
 from typing import Final
 
-from keepstate.engine.kernel.arguments import admit_text
-from keepstate.engine.kernel.times import milliseconds
+from keepstate.engine.kernel.arguments import check_text
+from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.errors import InvalidError
 from keepstate.managers.backends import Backend, described
@@ -55,11 +55,11 @@ class StateConfig:
             if type(truth) is not bool and not (name == "record" and truth is None):
                 raise InvalidError(f"`{name}` is {truth!r}; it is True or False")
         admit_interval("save_interval", self.save_interval)
-        admit_text("key_prefix", self.key_prefix)
+        check_text("key_prefix", self.key_prefix)
         if type(self.shards) is not int or not 0 < self.shards <= _MOST_SHARDS:
             raise InvalidError(f"`shards` is {self.shards!r}; it is 1 to {_MOST_SHARDS}")
         if self.ttl is not None:
-            milliseconds("ttl", self.ttl)
+            check_duration_ms("ttl", self.ttl)
 
     def __repr__(self) -> str:
         return described(self)

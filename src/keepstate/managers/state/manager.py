@@ -13,10 +13,10 @@ from zlib import crc32
 
 from keepstate._runner import Mode
 from keepstate.engine.documents.documents import MISSING, DocumentEntry
-from keepstate.engine.kernel.arguments import admit_name, admit_revision
-from keepstate.engine.kernel.glob import compiled, escaped
+from keepstate.engine.kernel.arguments import check_name, check_revision
+from keepstate.engine.kernel.glob import compile_pattern, escape_pattern
 from keepstate.engine.kernel.single_use import single_use
-from keepstate.engine.kernel.times import milliseconds
+from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
@@ -126,7 +126,7 @@ class StateManager(Manager):
         """
         ttl_s = self.config.ttl if ttl is None else ttl
         if ttl_s is not None:
-            milliseconds("ttl", ttl_s)
+            check_duration_ms("ttl", ttl_s)
         folder = await self._place_of(key)
         if self._stages:
             self._staging.put(key, value, ttl_s)
@@ -205,7 +205,7 @@ class StateManager(Manager):
             HistoryLostError: The store lost what a printed version was printed of.
         """
         if not isinstance(expected_version, str):
-            admit_revision("expected_version", expected_version)
+            check_revision("expected_version", expected_version)
         folder = (await self._place_of(key)).by(f"save {key}")
         await self._flush([key])
         version = await folder.space.documents.put(
@@ -226,7 +226,7 @@ class StateManager(Manager):
         """
         if limit is not None:
             limits.admit_count("limit", limit)
-        glob = compiled(pattern)
+        glob = compile_pattern(pattern)
         await self._begun()
         staged = {key: each for key, each in list(self._staging.keys.items()) if glob.matches(key)}
         wanted = None if limit is None else limit + len(staged)
@@ -239,7 +239,7 @@ class StateManager(Manager):
 
     async def _stored_keys(self, folder: Folder, pattern: str, limit: int | None) -> list[str]:
         keys: list[str] = []
-        async for key in folder.space.documents.keys(escaped(folder.prefix) + pattern):
+        async for key in folder.space.documents.keys(escape_pattern(folder.prefix) + pattern):
             keys.append(key[len(folder.prefix) :])
             if len(keys) == limit:
                 break
@@ -324,7 +324,7 @@ class StateManager(Manager):
             pattern: As for `list_keys`.
             callback: A function or coroutine function; in blocking use a function, called in a thread.
         """
-        self._place.refuse_inside("subscribing")
+        self._place.require_outside_transaction("subscribing")
         self._refuse_coroutine(callback, "callback")
         self._subscriptions.add(pattern, callback)
 
@@ -390,7 +390,7 @@ class StateManager(Manager):
         Raises:
             InvalidError: No key can be so.
         """
-        admit_name("key", key)
+        check_name("key", key)
         folder = self._shard_of(key)
         folder.name(key)
         await self._begun()
@@ -431,7 +431,7 @@ class StateManager(Manager):
             older_than: By the store's clock.
         """
         await self._begun()
-        self._place.refuse_inside("cleaning up")
+        self._place.require_outside_transaction("cleaning up")
         await self._note_time()
         return await super().cleanup(older_than=older_than)
 

@@ -10,7 +10,7 @@ import msgspec
 
 from keepstate._runner import Lock, Runner
 from keepstate.engine.documents.documents import MISSING, Documents
-from keepstate.engine.kernel.executor import refuse_coroutine_function
+from keepstate.engine.kernel.executor import reject_coroutine_function
 from keepstate.engine.kernel.fifo_lock import FifoLock
 from keepstate.errors import AttemptsExhaustedError, ClosedError, InvalidError, StorageError
 from keepstate.managers.binding import Folder, Together
@@ -117,7 +117,7 @@ class Staging:
     async def change(self, folder: Folder, key: str, patch: Patch, first: object, ttl_s: float | None) -> Any:
         """Stage a change of what is there, and return what comes of it now; what raises is not staged."""
         if callable(patch):
-            refuse_coroutine_function(patch)  # staged changes are computed where nothing is awaited
+            reject_coroutine_function(patch)  # staged changes are computed where nothing is awaited
             change = patch
         else:
             change = _merging(key, patch)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from keepstate._runner import Lock, Promise, Runner, Signal
 from keepstate.engine.documents.watch import DocumentChange
 from keepstate.engine.kernel.fifo_lock import FifoLock
-from keepstate.engine.kernel.glob import compiled
+from keepstate.engine.kernel.glob import compile_pattern
 from keepstate.errors import HistoryLostError, InvalidError, KeepstateError
 from keepstate.managers.binding import Folder
 from keepstate.managers.callbacks import tell
@@ -42,7 +42,7 @@ class Subscriptions:
 
     def add(self, pattern: str, callback: StateCallback) -> None:
         """Register a callback."""
-        compiled(pattern)
+        compile_pattern(pattern)
         self._registered.append((pattern, callback))
 
     def remove(self, pattern: str, callback: StateCallback) -> bool:

@@ -14,9 +14,9 @@ from os import PathLike
 from typing import Any, Final, TypeVar
 
 from keepstate._runner import Mode, Signal
-from keepstate.engine.kernel.key_text import brief
+from keepstate.engine.kernel.key_text import shorten
 from keepstate.engine.kernel.single_use import single_use
-from keepstate.engine.kernel.times import admit_wait, milliseconds
+from keepstate.engine.kernel.times import check_duration_ms, check_wait
 from keepstate.engine.space.joint_work import read_ahead
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
@@ -83,7 +83,7 @@ class OrchestrationStateManager(TeamRosters):
             space=space,
             _mode=_mode,
         )
-        milliseconds("lease_s", lease_s)
+        check_duration_ms("lease_s", lease_s)
         self._lease_s = lease_s
         keep_s = admit_interval("sync_interval", sync_interval)
         self._recent = Recent(self._clock, 0 if self._place.transaction is not None else keep_s)
@@ -143,7 +143,7 @@ class OrchestrationStateManager(TeamRosters):
                     return tasks.shown(team, info)
                 # Raised here, it would be tried again and again.
                 return ConflictError(
-                    f"task {task_id!r} of team {team.id!r} is held by {brief(info.worker or '')!r}"
+                    f"task {task_id!r} of team {team.id!r} is held by {shorten(info.worker or '')!r}"
                 )
             await team.space.queue.take(team.task(task_id), agent_id, lease_s=lease_s)
             await let_work(team, agent_id, task_id, instead_of=info.worker)
@@ -177,7 +177,7 @@ class OrchestrationStateManager(TeamRosters):
             NotFoundError: The team has no such agent.
         """
         team, agent_place = self._folder(team_id), place_of_agent(self._folder(team_id), agent_id)
-        admit_wait("wait_s", wait_s)
+        check_wait("wait_s", wait_s)
         claimed: list[TeamTask] = []
 
         def match(name: str, task: Any, documents: Mapping[str, Any]) -> bool:
@@ -243,10 +243,10 @@ class OrchestrationStateManager(TeamRosters):
         When the task is lost meanwhile the heartbeats end, and what the holder says of it then is refused.
         """
         hold_s = self._lease_s if lease_s is None else lease_s
-        self._place.refuse_inside("holding a task")
+        self._place.require_outside_transaction("holding a task")
         self._folder(team_id)
         admit_record("task", task, TeamTask)
-        milliseconds("lease_s", hold_s)
+        check_duration_ms("lease_s", hold_s)
 
         async def beat(signal: Signal) -> None:
             while not await signal.wait(hold_s / 3):

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import ClassVar, TypeVar
 
 from keepstate.engine.documents.documents import MISSING, Missing
-from keepstate.engine.kernel.arguments import admit_flag, admit_text
+from keepstate.engine.kernel.arguments import check_flag, check_text
 from keepstate.managers.binding import Folder
 from keepstate.managers.manager import Manager
 from keepstate.managers.recent import Recent
@@ -65,7 +65,7 @@ class TeamRosters(Manager):
             team_id: Which team.
             tasks: Counts and shows its tasks, which costs what `get_queue_status` costs; else there are none.
         """
-        admit_flag("tasks", tasks)
+        check_flag("tasks", tasks)
         team = self._folder(team_id)
 
         async def read() -> TeamState | None:
@@ -122,7 +122,7 @@ class TeamRosters(Manager):
         Raises:
             NotFoundError: The team has no such agent.
         """
-        admit_text("status", status)
+        check_text("status", status)
 
         async def work(team: Folder) -> AgentCoordinationState:
             agent = await find_agent(team, agent_id)

@@ -11,9 +11,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, TypeVar, overload
 
-from keepstate.engine.kernel.arguments import admit_text
-from keepstate.engine.kernel.executor import called
-from keepstate.engine.kernel.times import milliseconds, milliseconds_of
+from keepstate.engine.kernel.arguments import check_text
+from keepstate.engine.kernel.executor import call_function
+from keepstate.engine.kernel.times import check_duration_ms, to_milliseconds
 from keepstate.engine.queue.tasks import told
 from keepstate.errors import (
     AlreadyExistsError,
@@ -83,7 +83,7 @@ class ToolEffects(ToolRetries):
             InvalidError: It was done, and what came of it could not be kept; so it is also told next time.
             TransitionError: It is unknown whether it was done; look, then call `settle_effect`.
         """
-        self._place.refuse_inside("doing something to the world")
+        self._place.require_outside_transaction("doing something to the world")
         self._refuse_coroutine(function)
         known = await self.get_effect(execution_id, name)
         if known is not None and known.status is EffectStatus.DONE:
@@ -111,7 +111,7 @@ class ToolEffects(ToolRetries):
     ) -> T:
         what = f"effect {effect.name!r} of execution {effect.execution_id!r}"
         try:
-            result: T = await called(function)
+            result: T = await call_function(function)
         except harmless as error:
             await noted(self._runner, what, partial(self.refute_effect, effect, error))
             raise
@@ -141,8 +141,8 @@ class ToolEffects(ToolRetries):
         Raises:
             AlreadyExistsError: It was done, is being done, or may have been done.
         """
-        admit_text("name", name)
-        lease_ms = milliseconds("lease_s", lease_s)
+        check_text("name", name)
+        lease_ms = check_duration_ms("lease_s", lease_s)
 
         async def work(folder: Folder) -> ToolEffect:
             now = await folder.space.now()
@@ -159,7 +159,7 @@ class ToolEffects(ToolRetries):
                 attempt=known.attempt + 1 if known else 1,
                 token=new_id(self._clock),
             )
-            until_ms = milliseconds_of(now) + lease_ms
+            until_ms = to_milliseconds(now) + lease_ms
             await folder.space.documents.put(
                 folder.name("effect", segment(execution_id), name), {"value": effect, "until_ms": until_ms}
             )
@@ -278,7 +278,7 @@ async def _find(folder: Folder, execution_id: str, name: str) -> ToolEffect | No
     effect: ToolEffect = kept["value"]
     if (
         effect.status is EffectStatus.STARTED
-        and milliseconds_of(await folder.space.now()) >= kept["until_ms"]
+        and to_milliseconds(await folder.space.now()) >= kept["until_ms"]
     ):
         return replace(effect, status=EffectStatus.UNKNOWN)
     return effect

@@ -9,8 +9,8 @@ from heapq import merge
 from itertools import islice
 from typing import Any, Final
 
-from keepstate.engine.kernel.arguments import admit_name
-from keepstate.engine.kernel.times import milliseconds, milliseconds_of
+from keepstate.engine.kernel.arguments import check_name
+from keepstate.engine.kernel.times import check_duration_ms, to_milliseconds
 from keepstate.engine.queue.tasks import told
 from keepstate.errors import AlreadyExistsError, InvalidError, NotFoundError, TransitionError
 from keepstate.managers.binding import Folder
@@ -61,11 +61,11 @@ class ToolExecutions(ToolEffects):
                 f"`status` of execution {execution.execution_id!r} is {execution.status.name}; it begins as "
                 "PENDING or RUNNING"
             )
-        admit_name("tool_name", execution.tool_name)
-        lease_ms = milliseconds("lease_s", lease_s)
+        check_name("tool_name", execution.tool_name)
+        lease_ms = check_duration_ms("lease_s", lease_s)
 
         async def work(folder: Folder) -> ToolExecution:
-            now_ms = milliseconds_of(await folder.space.now())
+            now_ms = to_milliseconds(await folder.space.now())
             before, status, attempt = await log.find(folder, execution.execution_id), None, 1
             if before is not None:
                 status = before.execution.status
@@ -93,13 +93,13 @@ class ToolExecutions(ToolEffects):
             NotFoundError: It was never started.
             TransitionError: It is not running.
         """
-        lease_ms = milliseconds("lease_s", lease_s)
+        lease_ms = check_duration_ms("lease_s", lease_s)
 
         async def work(folder: Folder) -> None:
             before = await _need(folder, execution_id)
             if before.execution.status is not _Status.RUNNING:
                 raise EXECUTION_STEPS.refused(execution_id, before.execution.status, _Status.RUNNING)
-            until_ms = milliseconds_of(await folder.space.now()) + lease_ms
+            until_ms = to_milliseconds(await folder.space.now()) + lease_ms
             await log.put(folder, before, replace(before, until_ms=until_ms))
 
         await self._together(self._of("execution_id", execution_id), work)
@@ -112,7 +112,7 @@ class ToolExecutions(ToolEffects):
 
         async def read(folder: Folder) -> list[tuple[str, bytes, ToolExecution]]:
             found: list[tuple[str, bytes, ToolExecution]] = []
-            now_ms = milliseconds_of(await folder.space.now())
+            now_ms = to_milliseconds(await folder.space.now())
             async for until, execution_id in log.stale(folder, now_ms):
                 logged = await log.find(folder, execution_id)
                 if logged is not None and logged.is_stale(now_ms):  # else it has gone on meanwhile
@@ -179,7 +179,7 @@ class ToolExecutions(ToolEffects):
         limits.admit_count("limit", limit)
         if status is not None:
             admit_record("status", status, ToolExecutionStatus)
-        tool = segment(admit_name("tool_name", tool_name))
+        tool = segment(check_name("tool_name", tool_name))
         behind = None if after is None else await self._place_in_log(after)
 
         async def read(folder: Folder) -> list[tuple[bytes, ToolExecution]]:
@@ -226,7 +226,7 @@ class ToolExecutions(ToolEffects):
             took_ms = duration_ms
             if took_ms is None:
                 is_running = before.status is _Status.RUNNING
-                took_ms = max(0, milliseconds_of(now) - logged.since_ms) if is_running else before.duration_ms
+                took_ms = max(0, to_milliseconds(now) - logged.since_ms) if is_running else before.duration_ms
             ended = replace(
                 before, **{**changes, "duration_ms": took_ms, "completed_at": now, "status": status}
             )
@@ -245,7 +245,7 @@ class ToolExecutions(ToolEffects):
 
         Its kept results go by `remove_cached_results`. Effects stay: none is done a second time.
         """
-        tool = segment(admit_name("tool_name", tool_name))
+        tool = segment(check_name("tool_name", tool_name))
         await self._note_lookups()  # else they would be counted afterwards
 
         async def remove(folder: Folder) -> int:
@@ -266,7 +266,7 @@ class ToolExecutions(ToolEffects):
         stays: its name must never let it be done again.
         """
         removed = 0
-        async for _, execution_id in log.stale(folder, milliseconds_of(before)):
+        async for _, execution_id in log.stale(folder, to_milliseconds(before)):
             removed += await self._together(folder, _removal(execution_id, before))
         async for _, execution in folder.values("log"):
             if execution.completed_at is not None and execution.completed_at < before:
@@ -287,7 +287,7 @@ def _removal(execution_id: str, before: datetime | None = None) -> Callable[[Fol
             return 0
         execution = logged.execution
         if before is not None:
-            if logged.is_stale(milliseconds_of(before)):
+            if logged.is_stale(to_milliseconds(before)):
                 await count(folder, step_counted(execution.tool_name, _Status.RUNNING, _Status.TIMED_OUT))
             elif execution.completed_at is None or execution.completed_at >= before:
                 return 0

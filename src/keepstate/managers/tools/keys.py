@@ -24,7 +24,7 @@ from hashlib import sha256
 from typing import Any, ClassVar, Final, TypeVar
 
 from keepstate._runner import Lock
-from keepstate.engine.kernel.arguments import admit_name
+from keepstate.engine.kernel.arguments import check_name
 from keepstate.engine.space.joint_work import content_name, keyed_name
 from keepstate.managers.binding import Folder
 from keepstate.managers.manager import Manager
@@ -48,11 +48,11 @@ class ToolPlaces(Manager):
 
     def _of(self, what: str, id: str) -> Folder:
         """Return the space that an id picks."""
-        return self._folder(str(sha256(admit_name(what, id).encode()).digest()[0] % SPACES))
+        return self._folder(str(sha256(check_name(what, id).encode()).digest()[0] % SPACES))
 
     async def _cached_in(self, tool_name: str, hash: str) -> Folder:
         """Return the space that parameters pick; in an encrypted store a guess does not find it."""
-        content = f"{admit_name('tool_name', tool_name)}\0{hash}".encode()
+        content = f"{check_name('tool_name', tool_name)}\0{hash}".encode()
         picked = await content_name(self._folder("0").space, content)
         return self._folder(str(picked[0] % SPACES))
 
@@ -80,7 +80,7 @@ class ToolPlaces(Manager):
 
         Lookups of other managers in the cache show here within 64 of them, or once they are closed.
         """
-        name = segment(admit_name("tool_name", tool_name))
+        name = segment(check_name("tool_name", tool_name))
         await self._note_lookups()
 
         async def read(folder: Folder) -> ToolStats | None:

@@ -6,8 +6,8 @@ from os import PathLike
 from typing import Any, ClassVar
 
 from keepstate._runner import Mode
-from keepstate.engine.kernel.arguments import admit_flag
-from keepstate.engine.kernel.times import milliseconds
+from keepstate.engine.kernel.arguments import check_flag
+from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
@@ -64,8 +64,8 @@ class ToolStateManager(ToolResults):
             _mode=_mode,
         )
         if cache_ttl is not None:
-            milliseconds("cache_ttl", cache_ttl)
-        self.cache_results, self.cache_ttl = admit_flag("cache_results", cache_results), cache_ttl
+            check_duration_ms("cache_ttl", cache_ttl)
+        self.cache_results, self.cache_ttl = check_flag("cache_results", cache_results), cache_ttl
         self._lookups = Lookups()
         self._flights = Flights(self._runner)
 

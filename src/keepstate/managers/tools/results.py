@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any, Final
 
 from keepstate._runner import Signal
-from keepstate.engine.kernel.arguments import admit_name, admit_text
-from keepstate.engine.kernel.executor import called
-from keepstate.engine.kernel.glob import escaped
-from keepstate.engine.kernel.times import milliseconds
+from keepstate.engine.kernel.arguments import check_name, check_text
+from keepstate.engine.kernel.executor import call_function
+from keepstate.engine.kernel.glob import escape_pattern
+from keepstate.engine.kernel.times import check_duration_ms
 from keepstate.engine.queue.lease import Lease
 from keepstate.errors import (
     ConflictError,
@@ -49,9 +49,9 @@ class ToolResults(ToolExecutions):
     async def cache_result(self, entry: ToolCacheEntry) -> None:
         """Keep a result for `entry.ttl` seconds from now on, under the hash that stands in the entry."""
         admit_record("entry", entry, ToolCacheEntry)
-        admit_text("parameters_hash", entry.parameters_hash)
+        check_text("parameters_hash", entry.parameters_hash)
         if entry.ttl is not None:
-            milliseconds("ttl", entry.ttl)
+            check_duration_ms("ttl", entry.ttl)
         folder = await self._cached_in(entry.tool_name, entry.parameters_hash)
         await folder.space.documents.put(await _place(folder, entry), entry, ttl_s=entry.ttl)
         await self._wrote()
@@ -84,14 +84,14 @@ class ToolResults(ToolExecutions):
 
     async def remove_cached_results(self, tool_name: str, parameters: Mapping[str, Any] | None = None) -> int:
         """Forget the kept results of a tool, or that for equal parameters, and return how many."""
-        admit_name("tool_name", tool_name)
+        check_name("tool_name", tool_name)
         if parameters is not None:
             hash = parameters_hash(tool_name, parameters)
             folder = await self._cached_in(tool_name, hash)
             return int(await folder.space.documents.delete(await cache_place(folder, tool_name, hash)))
 
         async def remove(folder: Folder) -> int:
-            prefix = escaped(folder.beginning("cache", segment(tool_name)))
+            prefix = escape_pattern(folder.beginning("cache", segment(tool_name)))
             names = [name async for name in folder.space.documents.keys(prefix + "*")]
             return sum([await folder.space.documents.delete(name) for name in names])
 
@@ -135,11 +135,11 @@ class ToolResults(ToolExecutions):
                 is stale.
             execution_id: Its id in the history; without it, a new one.
         """
-        self._place.refuse_inside("running a tool")
+        self._place.require_outside_transaction("running a tool")
         self._refuse_coroutine(function)
-        milliseconds("lease_s", lease_s)
+        check_duration_ms("lease_s", lease_s)
         if ttl is not None:
-            milliseconds("ttl", ttl)
+            check_duration_ms("ttl", ttl)
         is_cached = self.cache_results or ttl is not None
         if ttl is None:
             ttl = self.cache_ttl if self.cache_results else _UNCACHED_S
@@ -222,7 +222,7 @@ class ToolResults(ToolExecutions):
 
         try:
             await shielded(self._runner, begin)
-            result = await called(function, codec.decode(codec.encode(execution.parameters)))
+            result = await call_function(function, codec.decode(codec.encode(execution.parameters)))
             codec.encode(result)  # what cannot be kept is a failure of the tool
         except BaseException as error:
             if is_begun:

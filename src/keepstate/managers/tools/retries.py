@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from datetime import datetime, timedelta
 from typing import Any
 
-from keepstate.engine.kernel.times import milliseconds, milliseconds_of
+from keepstate.engine.kernel.times import check_duration_ms, to_milliseconds
 from keepstate.engine.queue.tasks import told
 from keepstate.errors import InvalidError, TransitionError
 from keepstate.managers.binding import Folder
@@ -61,8 +61,8 @@ class ToolRetries(ToolPlaces):
             TransitionError: The execution is completed or cancelled.
         """
         limits.admit_count("max_attempts", max_attempts)
-        milliseconds("first_delay_s", first_delay_s)
-        milliseconds("longest_delay_s", longest_delay_s)
+        check_duration_ms("first_delay_s", first_delay_s)
+        check_duration_ms("longest_delay_s", longest_delay_s)
         if type(backoff_factor) not in (int, float):
             raise InvalidError(f"`backoff_factor` is {backoff_factor!r}; give a number of 1 or more")
 
@@ -126,12 +126,12 @@ class ToolRetries(ToolPlaces):
         await forget_retry(folder, retry.execution_id)
         place, now = None, await folder.space.now()
         if retry.attempts < retry.max_attempts:
-            due_ms = milliseconds_of(now)
+            due_ms = to_milliseconds(now)
             if retry.next_retry_at is not None:
                 due_ms = store_ms(retry.next_retry_at, self._clock, now)
             place = folder.name("due", ascending(due_ms), ending(retry.execution_id))
             await folder.space.documents.put(place, retry)
-        kept = {"value": retry, "due": place, "at_ms": milliseconds_of(now)}
+        kept = {"value": retry, "due": place, "at_ms": to_milliseconds(now)}
         await folder.space.documents.put(folder.name("retry", retry.execution_id), kept)
 
     async def _clean_retries(self, folder: Folder, before: datetime) -> int:
@@ -144,7 +144,7 @@ class ToolRetries(ToolPlaces):
 
 
 def _was_spent(kept: dict[str, Any] | None, before: datetime) -> bool:
-    return kept is not None and kept["due"] is None and kept.get("at_ms", 0) < milliseconds_of(before)
+    return kept is not None and kept["due"] is None and kept.get("at_ms", 0) < to_milliseconds(before)
 
 
 def _removal(execution_id: str, before: datetime) -> Callable[[Folder], Awaitable[int]]:

@@ -10,9 +10,9 @@ from os import PathLike
 from typing import Any, ClassVar
 
 from keepstate._runner import Mode
-from keepstate.engine.kernel.arguments import admit_instance, admit_text
-from keepstate.engine.kernel.glob import escaped
-from keepstate.engine.kernel.times import admit_wait
+from keepstate.engine.kernel.arguments import check_text, require_instance
+from keepstate.engine.kernel.glob import escape_pattern
+from keepstate.engine.kernel.times import check_wait
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.engine.space.transaction import Transaction
@@ -111,7 +111,7 @@ class WorkflowStateManager(WorkflowSteps):
     async def list_workflows(self, status: WorkflowStatus | None = None) -> list[str]:
         """Return the ids of all workflows, or of those that stand so."""
         if status is not None:
-            admit_instance("status", status, WorkflowStatus)
+            require_instance("status", status, WorkflowStatus)
         ids = await self._ids()
         if status is None:
             return ids
@@ -119,7 +119,7 @@ class WorkflowStateManager(WorkflowSteps):
 
     async def update_context(self, workflow_id: str, patch: Mapping[str, Any]) -> WorkflowState:
         """Put keys into a workflow's context, whoever else does, and return where it stands."""
-        admit_instance("patch", patch, Mapping)
+        require_instance("patch", patch, Mapping)
 
         async def change(inside: Folder, now: WorkflowRecord) -> WorkflowState:
             return replace(now.state, context={**now.state.context, **patch})
@@ -169,7 +169,7 @@ class WorkflowStateManager(WorkflowSteps):
             TransitionError: It is completed.
         """
         if reason is not None:
-            admit_text("reason", reason)
+            check_text("reason", reason)
         return await self._moved(workflow_id, WorkflowStatus.CANCELLED, reason=reason)
 
     async def complete(self, workflow_id: str) -> WorkflowState:
@@ -201,10 +201,10 @@ class WorkflowStateManager(WorkflowSteps):
             NotFoundError: There is no such workflow, or it was deleted.
         """
         if timeout_s is not None:
-            admit_wait("timeout_s", timeout_s)
+            check_wait("timeout_s", timeout_s)
         folder = self._folder(workflow_id)
         deadline_s = None if timeout_s is None else self._clock.monotonic_s() + timeout_s
-        async with folder.space.documents.watch(escaped(folder.name(STATE))) as watch:
+        async with folder.space.documents.watch(escape_pattern(folder.name(STATE))) as watch:
             while True:
                 status = need_workflow(await find_workflow(folder), workflow_id).state.status
                 left_s = 60.0 if deadline_s is None else deadline_s - self._clock.monotonic_s()

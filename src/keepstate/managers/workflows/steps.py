@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Final
 
-from keepstate.engine.kernel.arguments import admit_text
+from keepstate.engine.kernel.arguments import check_text
 from keepstate.errors import NotFoundError
 from keepstate.managers.binding import Folder
 from keepstate.managers.manager import Manager
@@ -188,7 +188,7 @@ class WorkflowSteps(Manager):
             NotFoundError: There is no such workflow or checkpoint.
             TransitionError: The workflow is completed or cancelled.
         """
-        admit_text("checkpoint_id", checkpoint_id)
+        check_text("checkpoint_id", checkpoint_id)
         found: list[WorkflowCheckpoint] = []
 
         async def change(inside: Folder, now: WorkflowRecord) -> WorkflowRecord:

@@ -141,13 +141,13 @@ def frames(head: Head, data: bytes, path: str) -> Iterator[tuple[int, memoryview
 
 
 def _has_frame_after(head: Head, data: bytes, at: int) -> bool:
-    summed = 0
+    add_checksum = 0
     while (at := data.find(_MARK, at + 1)) >= 0:
         if head.body(data, at) is not None:
             return True
         # A good frame head without its body stands in no journal by chance; many were put there to take time.
-        summed += head.length(data, at) or 0
-        if summed > _MOST_SUMMED * len(data):
+        add_checksum += head.length(data, at) or 0
+        if add_checksum > _MOST_SUMMED * len(data):
             return True
     return False
 

@@ -15,7 +15,7 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import damaged, opened
+from keepstate.engine.kernel.stored import corrupt_error, decode_stored
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import CorruptError
 from keepstate.stores.protocol import Entry
@@ -77,7 +77,7 @@ async def take_due(unit: Unit, now_ms: int) -> Due:
         if due_ms > now_ms or len(names) >= _AT_ONCE:
             next_ms = due_ms
             break
-        names += opened(entry.value, list[str], describe(entry.key))
+        names += decode_stored(entry.value, list[str], describe(entry.key))
         unit.delete(entry.key)
     keys = {layout.named_key(layout.DOCUMENTS, name): name for name in names}
     found = dict(zip(keys, await unit.read(*keys), strict=True))
@@ -111,7 +111,7 @@ def _due_ms(entry: Entry) -> int:
     try:
         due_ms, _ = unpack(entry.key[len(layout.EXPIRING) :])
     except (CorruptError, ValueError) as error:
-        raise damaged(describe(entry.key), error) from error
+        raise corrupt_error(describe(entry.key), error) from error
     if not isinstance(due_ms, int):
-        raise damaged(describe(entry.key), "it begins with no time")
+        raise corrupt_error(describe(entry.key), "it begins with no time")
     return due_ms

@@ -8,7 +8,7 @@ import msgspec
 
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.stored import StoredMs, opened
+from keepstate.engine.kernel.stored import StoredMs, decode_stored
 from keepstate.engine.kernel.unit import Unit
 from keepstate.stores.protocol import Entry
 
@@ -29,7 +29,7 @@ class Flag(msgspec.Struct, array_like=True, frozen=True):
 
 def read_flag(entry: Entry | None) -> Flag | None:
     """Return what an entry says; None if the space is not recorded."""
-    return None if entry is None else opened(entry.value, Flag, describe(layout.RECORDED))
+    return None if entry is None else decode_stored(entry.value, Flag, describe(layout.RECORDED))
 
 
 def put_flag(unit: Unit, flag: Flag) -> None:

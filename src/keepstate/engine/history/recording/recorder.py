@@ -71,7 +71,7 @@ class Recorder:
             except ConflictError as conflict:
                 if conflict.key != layout.RECORDED:
                     raise
-            unit.leave(layout.RECORDED)
+            unit.drop_checks(layout.RECORDED)
         store = await executor.store()
         # Who records waits for its turn: all of a process's changes to a space move one branch.
         answer = await serialized(
@@ -97,13 +97,13 @@ class Recorder:
                 applied = await unit.commit(beside)
             except ConflictError as conflict:
                 self._is_alone = False
-                if unit.asks_for(conflict.key):
+                if unit.is_checking(conflict.key):
                     return conflict  # not for this to be done again
                 raise
             self._stand(executor, beside, applied)
             return applied
 
-        return await executor.repeated(once, None)
+        return await executor.retry(once, None)
 
     # ---- what is known from the last time
 

@@ -36,7 +36,7 @@ async def put_back(
     Raises:
         InvalidError: It is part of a transaction, or more than one batch may have.
     """
-    executor.refuse_inside("going back in a recorded space")
+    executor.require_outside_transaction("going back in a recorded space")
     unit, record = session.unit, await session.record(head.commit)
     session.known.add(state.objects)
     now, then = await session.serve(together([open_contents(record.root), open_contents(state.encoding)]))

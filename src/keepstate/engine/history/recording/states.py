@@ -40,7 +40,7 @@ async def name_of_removed(unit: Unit, place: bytes) -> str:
     """Return the name of a document that the unit removes; it has read it."""
     if not layout.is_cut(layout.DOCUMENTS, place):
         return layout.name_of(layout.DOCUMENTS, place)
-    entry = unit.found(place)
+    entry = unit.as_read(place)
     assert entry is not None
     return name_and_value(place, await unit.value(entry))[0]
 
