@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from statistics import median
 from typing import Any, TypeVar
 
-from keepstate.testing.servers import Server
+from keepstate_testing.servers import Server
 
 ServerT = TypeVar("ServerT", bound=Server)
 

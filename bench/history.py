@@ -11,6 +11,7 @@ from tempfile import TemporaryDirectory
 
 import apsw
 import msgspec
+from keepstate_testing.servers import Postgres, Redis
 
 import keepstate
 from bench import others
@@ -26,7 +27,6 @@ from bench.keepers import (
     RedisSnapshot,
     SqliteSnapshot,
 )
-from keepstate.testing.servers import Postgres, Redis
 from keepstate.values.compression import compress, decompress
 
 TURNS, HEAVY_TURNS = 50, 20

@@ -19,6 +19,8 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from keepstate_testing.servers import Postgres
+
 from bench import others
 from bench.harness import Pace, Table, apart
 from bench.plot import plotted
@@ -34,7 +36,6 @@ from bench.savers import (
     opened_async,
     texts,
 )
-from keepstate.testing.servers import Postgres
 
 TURNS = 1_000
 ROW, ROWS = 10, 10

@@ -14,11 +14,12 @@ from statistics import median
 from tempfile import TemporaryDirectory
 from typing import Any
 
+from keepstate_testing.servers import Postgres, Redis
+
 from bench import others
 from bench.harness import Pace, Table, apart
 from keepstate import AgentCoordinationState, StateConfig, TeamState
 from keepstate.sync import OrchestrationStateManager, StateManager
-from keepstate.testing.servers import Postgres, Redis
 
 MANY = 100_000
 CALLS, ROUNDS = 50, 5

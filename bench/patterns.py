@@ -20,6 +20,8 @@ from subprocess import PIPE
 from tempfile import TemporaryDirectory
 from typing import NamedTuple
 
+from keepstate_testing.servers import Postgres
+
 from bench import sides
 from bench.conflicts import conflicts
 from bench.harness import Figure, Table, apart
@@ -29,7 +31,6 @@ from keepstate import sync
 from keepstate._finish import finish
 from keepstate.stores.base import StoreBase
 from keepstate.stores.wrappers.measured import MeasuredStore, Measurement
-from keepstate.testing.servers import Postgres
 
 TURNS = 300
 TEXT_BYTES = 200

@@ -9,11 +9,11 @@ from typing import Any
 import psycopg
 import redis
 import redis.asyncio
+from keepstate_testing.servers import Postgres, Redis
 
 from bench import sides
 from bench.harness import Item, Side, Table, apart
 from keepstate._finish import finish
-from keepstate.testing.servers import Postgres, Redis
 
 UPSERT = "insert into kv values (%s, %s) on conflict (k) do update set v = excluded.v"
 SELECT = "select v from kv where k = %s"

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+pytest.register_assert_rewrite("keepstate.testing", "keepstate_testing", "tests.contracts")
 pytest_plugins = ["tests.server_fixtures", "tests.tally"]
 
 SHARED = Path(__file__).resolve().parent.parent.parent / "shared"

@@ -16,9 +16,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import pytest
+from keepstate_testing.servers import Postgres, Redis, RedisCluster, Valkey
 
 from keepstate.errors import MissingExtraError
-from keepstate.testing.servers import Postgres, Redis, RedisCluster, Valkey
 
 S = TypeVar("S", bound=Postgres | Redis | RedisCluster)
 
@@ -32,7 +32,12 @@ SERVER_FOLDERS = tuple(
     Path(__file__).parent / folder
     for folder in (
         *("architecture", "bench", "crashes", "docs", "tools"),
-        *("stores/postgres", "stores/redis", "testing/chaos", "testing/servers"),
+        *(
+            "stores/postgres",
+            "stores/redis",
+            "testing/chaos",
+            "testing/servers",
+        ),
     )
 )
 """Folders that start servers of their own, or whose tests last long and say little about a Python."""

@@ -37,7 +37,8 @@ LOCK = ROOT / "requirements-dev.txt"
 BENCH = VENV / "bench"
 BENCH_LOCK = ROOT / "requirements-bench.txt"
 TELL_VERSION = "import platform; print(platform.python_version())"
-MADE_FROM = (ROOT / "pyproject.toml", LOCK, pathlib.Path(__file__).resolve())
+KIT = ROOT / "packages" / "keepstate-testing"
+MADE_FROM = (ROOT / "pyproject.toml", KIT / "pyproject.toml", LOCK, pathlib.Path(__file__).resolve())
 
 
 class SetupError(Exception):
@@ -150,7 +151,7 @@ def fill() -> None:
     uv, settings = find_uv()
     run(uv, "pip", "sync", "--quiet", "--python", PYTHON, "--require-hashes", LOCK, **settings)
     # Our own build needs only what the lock has just brought: nothing is fetched that has no hash.
-    ourselves = ("--no-deps", "--no-build-isolation", "--editable", ROOT)
+    ourselves = ("--no-deps", "--no-build-isolation", "--editable", ROOT, "--editable", KIT)
     run(uv, "pip", "install", "--quiet", "--python", PYTHON, *ourselves, **settings)
 
 

@@ -14,7 +14,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-TYPED = tuple(path for path in ("src", "tools", "tests/typing") if (ROOT / path).exists())
+TYPED_FOLDERS = ("src", "packages/keepstate-testing/src", "tools", "tests/contracts", "tests/typing")
+TYPED = tuple(path for path in TYPED_FOLDERS if (ROOT / path).exists())
 
 
 @dataclass(frozen=True, slots=True)

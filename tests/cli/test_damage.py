@@ -10,10 +10,10 @@ from typing import Any
 
 import psycopg
 import pytest
+from keepstate_testing.servers import Redis
 
 import keepstate as ks_package
 from keepstate.stores.recovery.cells import TABLE_LEAF
-from keepstate.testing.servers import Redis
 from tests.cli.conftest import Keepstate
 
 pytestmark = pytest.mark.slow

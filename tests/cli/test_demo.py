@@ -8,8 +8,8 @@ import sys
 from pathlib import Path
 
 import pytest
+from keepstate_testing.servers import Redis
 
-from keepstate.testing.servers import Redis
 from tests.cli.conftest import Keepstate, Started
 
 README = Path(__file__).resolve().parents[2] / "README.md"

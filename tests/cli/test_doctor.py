@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from keepstate_testing.servers import Postgres, Redis, RedisCluster
 
-from keepstate.testing.servers import Postgres, Redis, RedisCluster
 from tests.cli.conftest import Ended, Keepstate
 
 

@@ -10,6 +10,9 @@ from pathlib import Path
 from random import Random
 from typing import Final
 
+from keepstate_testing.faults.disk import Call, CuttingDisk, DiskFiles
+from keepstate_testing.faults.vfs import beneath_sqlite
+
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.errors import CorruptError, KeepstateError, StorageError, UnsupportedError
@@ -18,8 +21,6 @@ from keepstate.stores.file import FileStore
 from keepstate.stores.file.io import SYSTEM_FILES
 from keepstate.stores.protocol import Applied, Batch, Put
 from keepstate.stores.sqlite import SqliteStore
-from keepstate.testing.faults.disk import Call, CuttingDisk, DiskFiles
-from keepstate.testing.faults.vfs import beneath_sqlite
 
 SPACE: Final = "space"
 MOMENTS: Final[tuple[tuple[Call, ...], ...]] = (("write",), ("sync",), ("write", "sync"))

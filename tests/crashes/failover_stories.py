@@ -25,9 +25,9 @@ from keepstate.stores.protocol import Applied, Batch, Check, Put
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.urls import StoreUrl
 from keepstate.testing.store_contract.stage import applied, changed, revision_of, scanned, value_of
-from keepstate.testing.typed_contract.keys import KEYS, Goal, Plan, Visits
 from keepstate.typed.batch import MutationBatch
 from keepstate.typed.state import KeyedState
+from tests.contracts.typed.keys import KEYS, Goal, Plan, Visits
 from tests.crashes.lossy_stage import space_in
 
 A, B = b"\x02a", b"\x02b"

@@ -14,6 +14,11 @@ from typing import Any
 from unittest.mock import patch
 
 import pytest
+from keepstate_testing.faults.disk import Call, Disk, DiskFiles, FailingDisk
+from keepstate_testing.faults.power import PAGE_BYTES, images
+from keepstate_testing.simulation import Dials, simulate
+from keepstate_testing.simulation.workloads.every import EVERY
+from keepstate_testing.simulation.workloads.workload import Workload
 
 from keepstate import sync
 from keepstate._finish import finish
@@ -30,12 +35,7 @@ from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
 from keepstate.stores.wrappers.encrypted.sealing import Sealer
 from keepstate.testing.clocks import ManualClock
-from keepstate.testing.faults.disk import Call, Disk, DiskFiles, FailingDisk
-from keepstate.testing.faults.power import PAGE_BYTES, images
 from keepstate.testing.schedules import Schedule
-from keepstate.testing.simulation import Dials, simulate
-from keepstate.testing.simulation.workloads.every import EVERY
-from keepstate.testing.simulation.workloads.workload import Workload
 from tests.crashes import cut_and_bound, history_stage, power_workload
 from tests.crashes.test_power_cuts import folder, refuse
 

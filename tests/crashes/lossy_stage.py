@@ -7,6 +7,8 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import pytest
+from keepstate_testing.faults import Proxy, having
+from keepstate_testing.servers import Postgres, Redis
 
 from keepstate._runner import Mode, Runner
 from keepstate.engine.space.keepstate import Keepstate
@@ -19,8 +21,6 @@ from keepstate.stores.postgres.options import read_options
 from keepstate.stores.protocol import Applied, Batch, Change, Check, Conflict, Put
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.faults import Proxy, having
-from keepstate.testing.servers import Postgres, Redis
 from keepstate.testing.store_contract.stage import Stage, changed, entry_of
 
 SERVERS = {"Redis": "redis_server", "Valkey": "valkey_server", "PostgreSQL": "postgres_server"}

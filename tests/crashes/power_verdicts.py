@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
 import apsw
+from keepstate_testing.faults.power import Image
 
 from keepstate._finish import finish
 from keepstate.errors import KeepstateError
 from keepstate.stores.protocol import Applied, Batch, Put
 from keepstate.testing.clocks import ManualClock
-from keepstate.testing.faults.power import Image
 from tests.crashes import power_workload as workload
 from tests.crashes.power_workload import State
 

@@ -16,6 +16,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 import msgspec
+from keepstate_testing.faults.disk import Disk, DiskFiles, Event
+from keepstate_testing.faults.power import Moment, Recorder
+from keepstate_testing.faults.vfs import beneath_sqlite
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
@@ -26,9 +29,6 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Changes, Delete, Put, Write
 from keepstate.stores.sqlite import SqliteStore, checkpoint
 from keepstate.testing.clocks import ManualClock
-from keepstate.testing.faults.disk import Disk, DiskFiles, Event
-from keepstate.testing.faults.power import Moment, Recorder
-from keepstate.testing.faults.vfs import beneath_sqlite
 
 KINDS = ["file-msgpack", "file-json", "sqlite-full", "sqlite-normal"]
 SPACES = ["plain", "other", "documents", "timed", "dropped"]

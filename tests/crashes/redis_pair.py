@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from types import TracebackType
 from typing import Self
 
-from keepstate.testing.faults import Proxy
-from keepstate.testing.servers import Redis
+from keepstate_testing.faults import Proxy
+from keepstate_testing.servers import Redis
 
 _IN_SYNC_WITHIN_S = 30.0
 

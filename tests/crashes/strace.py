@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-from keepstate.testing.faults.disk import Cut, Event, FolderSynced, Removed, Replaced, Synced, Wrote
+from keepstate_testing.faults.disk import Cut, Event, FolderSynced, Removed, Replaced, Synced, Wrote
 
 _CALL = re.compile(r"(\d+)\s+(\w+)\((.*)\)\s+=\s+(-?\d+)")
 _TEXT = re.compile(r'"((?:\\x[0-9a-f]{2})*)"')

@@ -12,10 +12,10 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from keepstate_testing.chaos import Crash, Plan, Report, run
+from keepstate_testing.servers import Postgres, Redis, RedisCluster, Server, Valkey
 
 from keepstate.errors import MissingExtraError
-from keepstate.testing.chaos import Crash, Plan, Report, run
-from keepstate.testing.servers import Postgres, Redis, RedisCluster, Server, Valkey
 from tests.crashes import sabotage
 from tests.tally import Tally, first_seed
 

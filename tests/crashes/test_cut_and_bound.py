@@ -10,9 +10,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
+from keepstate_testing.faults.disk import CuttingDisk
 
 from keepstate.errors import CorruptError
-from keepstate.testing.faults.disk import CuttingDisk
 from tests.crashes import cut_and_bound
 from tests.crashes.cut_and_bound import acknowledged, opened
 from tests.tally import first_seed

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from keepstate_testing.faults.disk import Call, Disk, FailingDisk, files_in, flip
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
@@ -20,7 +21,6 @@ from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Delete, Put
 from keepstate.stores.sqlite import pages
 from keepstate.testing.clocks import ManualClock
-from keepstate.testing.faults.disk import Call, Disk, FailingDisk, files_in, flip
 from tests.crashes import power_workload as workload
 from tests.crashes.power_workload import State
 from tests.tally import Tally, first_seed

@@ -12,6 +12,7 @@ from random import Random
 from typing import Any
 
 import pytest
+from keepstate_testing.servers import Redis, RedisCluster, Valkey
 
 from keepstate._finish import finish
 from keepstate._runner import Mode, ThreadRunner
@@ -19,7 +20,6 @@ from keepstate.errors import HistoryLostError, StoreUnavailableError
 from keepstate.stores.protocol import Applied, Batch, Change, Check, Put
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.servers import Redis, RedisCluster, Valkey
 from keepstate.testing.store_contract.stage import changed, entry_of
 from tests.crashes.failover_stories import STORIES, Cast, Story
 from tests.crashes.redis_pair import RedisPair

@@ -14,13 +14,7 @@ from dataclasses import dataclass
 from random import Random
 
 import pytest
-
-from keepstate._finish import finish
-from keepstate._runner import ThreadRunner
-from keepstate.errors import HistoryLostError, OutcomeUnknownError
-from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import ABSENT, Batch, Check, Conflict, Delete, Put
-from keepstate.testing.faults import (
+from keepstate_testing.faults import (
     Chosen,
     CutReply,
     CutRequest,
@@ -31,6 +25,12 @@ from keepstate.testing.faults import (
     Silence,
     every_request,
 )
+
+from keepstate._finish import finish
+from keepstate._runner import ThreadRunner
+from keepstate.errors import HistoryLostError, OutcomeUnknownError
+from keepstate.stores.base import StoreBase
+from keepstate.stores.protocol import ABSENT, Batch, Check, Conflict, Delete, Put
 from keepstate.testing.store_contract.stage import applied, entry_of, only_async, revision_of, value_of
 from tests.crashes.lossy_stage import LOG, WRITES, Account, HistorySession, LossyStage, space_in
 from tests.tally import first_seed

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from keepstate_testing.faults.disk import Cut, FolderSynced, Removed, Replaced, Synced, Wrote
+from keepstate_testing.faults.power import Image, Marked, Moment, Recorder, images, places
 
 from keepstate._finish import finish
 from keepstate.stores.protocol import Batch, Put
 from keepstate.testing.clocks import ManualClock
-from keepstate.testing.faults.disk import Cut, FolderSynced, Removed, Replaced, Synced, Wrote
-from keepstate.testing.faults.power import Image, Marked, Moment, Recorder, images, places
 from tests.crashes import power_workload as workload
 from tests.crashes.power_verdicts import VERDICTS, judged
 from tests.crashes.power_workload import Recording

@@ -7,15 +7,15 @@ from pathlib import Path
 from unittest.mock import patch
 
 import pytest
+from keepstate_testing.simulation import BrokenPromiseError, Dials, simulate
+from keepstate_testing.simulation.workloads.counting import Counting
+from keepstate_testing.simulation.workloads.dropping import Dropping
+from keepstate_testing.simulation.workloads.keeping import Keeping
+from keepstate_testing.simulation.workloads.limiting import Limiting
+from keepstate_testing.simulation.workloads.playing import Playing
 
 from keepstate.engine.kernel.unit import Unit
 from keepstate.errors import KeepstateError
-from keepstate.testing.simulation import BrokenPromiseError, Dials, simulate
-from keepstate.testing.simulation.workloads.counting import Counting
-from keepstate.testing.simulation.workloads.dropping import Dropping
-from keepstate.testing.simulation.workloads.keeping import Keeping
-from keepstate.testing.simulation.workloads.limiting import Limiting
-from keepstate.testing.simulation.workloads.playing import Playing
 from tests.crashes import seeded_bugs, seeded_file_bugs, seeded_history_bugs, seeded_task_bugs
 from tests.crashes.instruments import (
     ALTERED_ROWS,

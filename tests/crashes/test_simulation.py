@@ -14,8 +14,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 import pytest
+from keepstate_testing.simulation import Dials, Report, simulate
 
-from keepstate.testing.simulation import Dials, Report, simulate
 from tests.tally import Tally, first_seed
 
 STEPS = 500
@@ -55,7 +55,7 @@ def test_every_promise_holds_in_every_world(size: Size, tally: Tally) -> None:
 
 def test_a_world_repeats_itself_byte_for_byte_in_another_process() -> None:
     seed = 8
-    code = f"from keepstate.testing.simulation import simulate; print(simulate({seed}, steps=200).digest)"
+    code = f"from keepstate_testing.simulation import simulate; print(simulate({seed}, steps=200).digest)"
     told = subprocess.run(
         [sys.executable, "-c", code],
         env={**os.environ, "PYTHONHASHSEED": "77", "PYTHONPATH": os.pathsep.join(sys.path)},

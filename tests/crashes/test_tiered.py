@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from keepstate_testing.proof import Findings, load, read_end, settle, witness
+from keepstate_testing.servers import Valkey
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.stores.postgres import PostgresStore
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.proof import Findings, load, read_end, settle, witness
-from keepstate.testing.servers import Valkey
 from tests.crashes.tiered_worker import SPACES
 from tests.server_fixtures import running
 from tests.tally import first_seed

@@ -13,10 +13,11 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from keepstate_testing.proof import RecordedStore, Recorder
+
 from keepstate import TieredStore
 from keepstate._finish import finish
 from keepstate.stores.protocol import Batch, Check, Delete, Mark, Put, Store
-from keepstate.testing.proof import RecordedStore, Recorder
 
 SPACES = ("tiers/1", "tiers/2", "tiers/3")
 KEYS = [b"\x01%d" % i for i in range(5)] + [b"\x02%d" % i for i in range(5)] + [b"\x00object"]

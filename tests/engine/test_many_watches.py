@@ -9,11 +9,11 @@ from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 
 import psycopg
+from keepstate_testing.servers import Redis
 
 import keepstate
 import keepstate.sync
 from keepstate.engine.space.keepstate import Keepstate
-from keepstate.testing.servers import Redis
 
 MANY = 500
 

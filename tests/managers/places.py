@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from keepstate.testing.manager_contract import ManagerStage
+from tests.contracts.managers import ManagerStage
 
 
 class InMemory(ManagerStage):

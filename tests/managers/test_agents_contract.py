@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepstate.testing.manager_contract import AgentContract, InPassedSpace, RecoveryContract
+from tests.contracts.managers import AgentContract, InPassedSpace, RecoveryContract
 from tests.managers.places import InFile, InMemory, InPostgres, InRedis, InSQLite
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepstate.testing.manager_contract import InPassedSpace, KnowledgeContract
+from tests.contracts.managers import InPassedSpace, KnowledgeContract
 from tests.managers.places import InFile, InMemory, InPostgres, InRedis, InSQLite
 
 

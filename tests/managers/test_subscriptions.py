@@ -34,8 +34,8 @@ from keepstate.engine.kernel import layout
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Reading
 from keepstate.stores.wrappers.wrapper import StoreWrapper
-from keepstate.testing.manager_contract.trouble import TroubledStore
 from keepstate.values.schema import CLASSES
+from tests.contracts.managers.trouble import TroubledStore
 
 ROOT = Path(__file__).resolve().parents[2]
 Told = list[tuple[str, Any, Any]]

@@ -26,7 +26,7 @@ from keepstate.sessions import (
     conversation_store,
 )
 from keepstate.stores.memory import MemoryStore
-from keepstate.testing.session_contract.stage import BusyStore
+from tests.contracts.sessions.stage import BusyStore
 from tests.engine.conftest import Turned
 from tests.sessions import appending, turns
 

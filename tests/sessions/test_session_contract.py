@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepstate.testing.session_contract import (
+from tests.contracts.sessions import (
     ConversationContract,
     InPassedSpace,
     MachineContract,

@@ -26,8 +26,8 @@ from keepstate import (
     ToolOutput,
     sync,
 )
-from keepstate.testing.typed_contract.keys import Plan, Score, Visits
-from keepstate.testing.typed_contract.plugins import BranchEventLog
+from tests.contracts.typed.keys import Plan, Score, Visits
+from tests.contracts.typed.plugins import BranchEventLog
 
 
 class Later:

@@ -18,8 +18,8 @@ from keepstate import (
     ToolOutput,
     sync,
 )
-from keepstate.testing.typed_contract.keys import KEYS, Draft, Notes, Plan, Score, Steps, Visits
-from keepstate.testing.typed_contract.plugins import BranchEventLog
+from tests.contracts.typed.keys import KEYS, Draft, Notes, Plan, Score, Steps, Visits
+from tests.contracts.typed.plugins import BranchEventLog
 
 
 def test_a_state_is_made_read_and_changed_without_await(tmp_path: Path) -> None:

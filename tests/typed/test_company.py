@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from keepstate import AgentRun, CounterKey, KeyedState, MutationBatch, PersistedState, StateConflictError
 from keepstate.engine.space.keepstate import Keepstate
 from keepstate.opening import source_of
-from keepstate.testing.typed_contract.keys import Draft, Plan, Steps, Visits, many
+from tests.contracts.typed.keys import Draft, Plan, Steps, Visits, many
 
 LOTS = many(60)
 KEYS: list[Any] = [Visits, Steps, Plan, Draft, *LOTS]

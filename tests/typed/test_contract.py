@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from keepstate.testing.typed_contract import AgentRunContract, KeyedStateContract, ProfileContract
+from tests.contracts.typed import AgentRunContract, KeyedStateContract, ProfileContract
 from tests.managers.places import InFile, InMemory, InPostgres, InRedis, InSQLite
 
 

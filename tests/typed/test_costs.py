@@ -16,7 +16,7 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.opening import PassedStore, source_of
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Reading
-from keepstate.testing.typed_contract.keys import many
+from tests.contracts.typed.keys import many
 
 
 class Counting(MemoryStore):

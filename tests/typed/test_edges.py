@@ -29,8 +29,8 @@ from keepstate import (
     sync,
 )
 from keepstate.home import quoted
-from keepstate.testing.typed_contract.keys import KEYS, Evens, Notes, Plan, Visits, many
 from keepstate.typed.layout import Names
+from tests.contracts.typed.keys import KEYS, Evens, Notes, Plan, Visits, many
 
 
 async def test_a_value_over_a_mebibyte_is_kept(tmp_path: Path) -> None:

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from pydantic import BaseModel, Field
 
 from keepstate import StateError
-from keepstate.testing.typed_contract.keys import Visits
+from tests.contracts.typed.keys import Visits
 from tests.typed.keys import Person, Profile
 from tests.typed.test_declaring import key_of
 

@@ -10,7 +10,7 @@ import pytest
 
 import keepstate
 from keepstate import AgentRun, KeepstateError, StateError, StoreUnavailableError
-from keepstate.testing.manager_contract.trouble import TroubledStore
+from tests.contracts.managers.trouble import TroubledStore
 
 
 @asynccontextmanager

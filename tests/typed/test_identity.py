@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from keepstate import KeyedState, MutationBatch, PersistedState, RegisterKey, StateKey
-from keepstate.testing.typed_contract.keys import Draft, Notes, Seen, Steps, Visits
 from keepstate.typed.registry import Keys
+from tests.contracts.typed.keys import Draft, Notes, Seen, Steps, Visits
 
 
 class NameKey(StateKey[Any, str]):

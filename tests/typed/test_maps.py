@@ -21,7 +21,7 @@ from keepstate import (
     StateKeyOptions,
     StateMap,
 )
-from keepstate.testing.typed_contract.keys import Notes, Plan, Visits
+from tests.contracts.typed.keys import Notes, Plan, Visits
 from tests.typed.keys import Person, Profile
 
 

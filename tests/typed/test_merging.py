@@ -23,7 +23,7 @@ from keepstate import (
     StateConflictError,
     StateError,
 )
-from keepstate.testing.typed_contract.keys import Draft, Notes, Plan, Steps, Visits
+from tests.contracts.typed.keys import Draft, Notes, Plan, Steps, Visits
 
 
 class Total(CounterKey):

@@ -18,9 +18,9 @@ from keepstate import (
     events,
     sync,
 )
-from keepstate.testing.manager_contract.trouble import TroubledStore
 from keepstate.values.merge_rules import RuleName
 from keepstate.workspace import Agent
+from tests.contracts.managers.trouble import TroubledStore
 from tests.workspace.conftest import Place
 
 

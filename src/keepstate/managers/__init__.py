@@ -5,5 +5,5 @@ Invariant: a manager keeps things only by the parts of spaces, and adds no stora
 are atomic together only on one space, in one transaction.
 
 To add one: a subclass of `manager.Manager`, its records by `records.record`, its names by `place.Folder`, a
-row in tools/twins.py, and `testing/manager_contract.py` on every backend.
+row in tools/twins.py, and `tests/contracts/managers.py` on every backend.
 """

@@ -1,8 +1,6 @@
-"""How does a store prove itself?
+"""DOES a store keep the protocol? The contract that every backend has to pass, a model, and clocks.
 
-What keepstate tests itself with, public for other people's backends: contract suites, models, faults and
-real servers. Invariant: nothing above imports it, and it needs pytest, hypothesis or a driver only where it
-uses them.
-
-To add one: a module that says in its first line what it proves, and a how-to page that shows it at work.
+Subclass the contract in the tests of your own backend. `keepstate_testing`, a distribution of its own, breaks
+things on purpose: processes, power, networks, servers. API boundary. Invariant: nothing of keepstate imports
+this package, and pytest and hypothesis are imported only where they are used.
 """

@@ -1,4 +1,4 @@
-"""Threads, as assistants' APIs have them: the state persists across calls. More: testing/session_contract."""
+"""Threads, as assistants' APIs have them: the state persists across calls. More: tests/contracts/sessions."""
 
 from __future__ import annotations
 

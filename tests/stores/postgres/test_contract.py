@@ -7,14 +7,14 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from keepstate_testing.faults import CutReply, CutRequest, Proxy, having
+from keepstate_testing.servers import Postgres
 
 from keepstate._clock import Clock
 from keepstate.stores.base import StoreBase
 from keepstate.stores.postgres import PostgresStore
 from keepstate.stores.postgres.options import read_options
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.faults import CutReply, CutRequest, Proxy, having
-from keepstate.testing.servers import Postgres
 from keepstate.testing.store_contract import (
     ConfirmsServersClock,
     LosesReplies,

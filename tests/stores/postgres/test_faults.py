@@ -14,6 +14,7 @@ from urllib.parse import quote
 
 import psycopg
 import pytest
+from keepstate_testing.servers import Postgres
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
@@ -30,7 +31,6 @@ from keepstate.stores.postgres.connection import RefusedStatement
 from keepstate.stores.postgres.options import read_options
 from keepstate.stores.protocol import ABSENT, Applied, Batch, Check, Conflict, Put
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.servers import Postgres
 from tests.stores.postgres.conftest import Rows, applied, opened, outcome_of, value_of
 
 KEY = b"\x02doc"

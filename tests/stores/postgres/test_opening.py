@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from keepstate_testing.servers import Postgres
 
 from keepstate._finish import finish
 from keepstate._runner import TaskRunner, ThreadRunner
@@ -17,7 +18,6 @@ from keepstate.stores.postgres import PostgresStore
 from keepstate.stores.postgres.options import connection_parameters, read_options
 from keepstate.stores.protocol import Durability, Put
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.servers import Postgres
 from tests.stores.postgres.conftest import Rows, applied, opened, value_of
 
 KEY = b"\x02doc"

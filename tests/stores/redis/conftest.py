@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from keepstate_testing.faults import Proxy
+from keepstate_testing.servers import Redis
 
-from keepstate.testing.faults import Proxy
-from keepstate.testing.servers import Redis
 from tests.server_fixtures import running
 
 

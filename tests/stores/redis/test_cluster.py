@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from keepstate_testing.servers import Redis, RedisCluster
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
@@ -15,7 +16,6 @@ from keepstate.stores.protocol import Applied, Batch, Check, Put
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.redis.encoding import REGISTRY_SHARDS, place, registry_key
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.servers import Redis, RedisCluster
 from keepstate.testing.store_contract.stage import applied, changed, value_of
 from tests.server_fixtures import running
 from tests.stores.redis.stage import DOC, A, RedisStage

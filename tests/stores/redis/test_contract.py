@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import cast
 
 import pytest
+from keepstate_testing.faults import CutReply, CutRequest, Proxy, having
+from keepstate_testing.servers import Redis
 
 from keepstate._clock import Clock
 from keepstate.stores.base import StoreBase
@@ -15,8 +17,6 @@ from keepstate.stores.redis import RedisStore
 from keepstate.stores.redis.encoding import STATE_FIELD
 from keepstate.stores.redis.wire import pack
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.faults import CutReply, CutRequest, Proxy, having
-from keepstate.testing.servers import Redis
 from keepstate.testing.store_contract import (
     ConfirmsServersClock,
     LosesReplies,

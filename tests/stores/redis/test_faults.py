@@ -6,6 +6,7 @@ import threading
 import time
 
 import pytest
+from keepstate_testing.servers import Redis
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
@@ -13,7 +14,6 @@ from keepstate.errors import CorruptError, HistoryLostError, StoreFullError, Sto
 from keepstate.stores.protocol import Applied, Batch, Delete, Put
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.servers import Redis
 from keepstate.testing.store_contract.stage import applied, changed, revision_of, scanned, value_of
 from tests.stores.redis.stage import DOC, A, RedisStage
 

@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable
 
 import pytest
+from keepstate_testing.servers import Redis, RedisCluster
 
 from keepstate.stores.protocol import Put
 from keepstate.stores.redis import RedisStore
-from keepstate.testing.servers import Redis, RedisCluster
 from keepstate.testing.store_contract.stage import applied, changed
 from tests.stores.redis.stage import A, RedisStage
 

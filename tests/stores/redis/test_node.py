@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+from keepstate_testing.servers import Redis
 
 from keepstate.errors import StoreUnavailableError
 from keepstate.stores.protocol import Put
-from keepstate.testing.servers import Redis
 from keepstate.testing.store_contract.stage import applied, only_async, value_of
 from tests.stores.redis.stage import A, RedisStage
 

@@ -9,6 +9,7 @@ import sys
 import time
 
 import pytest
+from keepstate_testing.servers import Redis, RedisCluster
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
@@ -16,7 +17,6 @@ from keepstate.errors import InvalidError, StorageError, StoreUnavailableError
 from keepstate.stores.protocol import Batch, Durability, Put
 from keepstate.stores.redis import RedisStore
 from keepstate.stores.urls import StoreUrl
-from keepstate.testing.servers import Redis, RedisCluster
 from keepstate.testing.store_contract.stage import applied, value_of
 from tests.server_fixtures import running
 from tests.stores.redis.stage import DOC, RedisStage

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from keepstate_testing.servers import RedisCluster
 
 from keepstate.errors import StoreUnavailableError
-from keepstate.testing.servers import RedisCluster
 from tests.server_fixtures import running
 from tests.stores.redis.stage import RedisStage
 

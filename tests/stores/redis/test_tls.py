@@ -15,10 +15,10 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from keepstate_testing.servers import Redis
 
 from keepstate.errors import InvalidError
 from keepstate.stores.protocol import Put
-from keepstate.testing.servers import Redis
 from keepstate.testing.store_contract.stage import applied, value_of
 from tests.stores.redis.stage import A, RedisStage
 

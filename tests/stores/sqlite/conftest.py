@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from keepstate_testing.faults.disk import FailingDisk
+from keepstate_testing.faults.vfs import beneath_sqlite
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.stores.sqlite import SqliteStore
-from keepstate.testing.faults.disk import FailingDisk
-from keepstate.testing.faults.vfs import beneath_sqlite
 
 Opens = Callable[..., SqliteStore]
 

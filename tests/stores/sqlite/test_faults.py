@@ -11,6 +11,7 @@ from pathlib import Path
 
 import apsw
 import pytest
+from keepstate_testing.faults.disk import FailingDisk
 
 from keepstate._finish import finish
 from keepstate.errors import (
@@ -23,7 +24,6 @@ from keepstate.errors import (
 from keepstate.stores.base import StoreBase
 from keepstate.stores.protocol import Applied, Batch, Outcome, Put
 from keepstate.stores.sqlite import checkpoint, pages
-from keepstate.testing.faults.disk import FailingDisk
 from tests.stores.sqlite.conftest import Opens
 
 A, B, DOC = b"\x01a", b"\x01b", b"\x02doc"

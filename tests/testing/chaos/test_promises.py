@@ -6,6 +6,10 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 import pytest
+from keepstate_testing.chaos.promises import promises
+from keepstate_testing.chaos.workload import ACCOUNTS, COUNTER, DONE, GUARDED
+from keepstate_testing.proof import End, History, read_end
+from keepstate_testing.proof.operations import Note
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
@@ -14,10 +18,6 @@ from keepstate.engine.space.keepstate import Keepstate
 from keepstate.engine.space.space import Space
 from keepstate.opening import source_of
 from keepstate.stores.memory import MemoryStore
-from keepstate.testing.chaos.promises import promises
-from keepstate.testing.chaos.workload import ACCOUNTS, COUNTER, DONE, GUARDED
-from keepstate.testing.proof import End, History, read_end
-from keepstate.testing.proof.operations import Note
 
 SPACE = "chaos/0"
 

@@ -11,15 +11,14 @@ from random import Random
 
 import psutil
 import pytest
-
-from keepstate.testing.chaos import Crash, Plan, Report, run
-from keepstate.testing.proof import Findings, Kind
+from keepstate_testing.chaos import Crash, Plan, Report, run
+from keepstate_testing.proof import Findings, Kind
 
 pytestmark = pytest.mark.slow
 PROGRAM = """
 import sys
 from pathlib import Path
-from keepstate.testing.chaos import Plan, run
+from keepstate_testing.chaos import Plan, run
 
 if __name__ == "__main__":
     folder = Path(sys.argv[1])

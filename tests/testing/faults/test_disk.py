@@ -8,11 +8,11 @@ from pathlib import Path
 
 import apsw
 import pytest
+from keepstate_testing.faults.disk import Cut, DiskFiles, FailingDisk, Opened, Replaced, Synced, Wrote, flip
+from keepstate_testing.faults.power import Recorder
+from keepstate_testing.faults.vfs import beneath_sqlite
 
 from keepstate.stores.sqlite import pages
-from keepstate.testing.faults.disk import Cut, DiskFiles, FailingDisk, Opened, Replaced, Synced, Wrote, flip
-from keepstate.testing.faults.power import Recorder
-from keepstate.testing.faults.vfs import beneath_sqlite
 
 
 def test_a_fault_strikes_at_its_turn_and_as_often_as_it_was_told() -> None:

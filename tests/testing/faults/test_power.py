@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
-from keepstate.testing.faults.disk import Cut, FolderSynced, Opened, Removed, Replaced, Synced, Wrote
-from keepstate.testing.faults.power import (
+from keepstate_testing.faults.disk import Cut, FolderSynced, Opened, Removed, Replaced, Synced, Wrote
+from keepstate_testing.faults.power import (
     PAGE_BYTES,
     SECTOR_BYTES,
     Image,
@@ -20,6 +19,7 @@ from keepstate.testing.faults.power import (
     images,
     places,
 )
+
 from tests.crashes import power_workload as workload
 
 MADE: list[Moment] = [Opened("/d/a", True), Wrote("/d/a", 0, b"old"), Synced("/d/a"), FolderSynced("/d")]

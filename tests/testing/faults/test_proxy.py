@@ -11,9 +11,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager
 
 import pytest
-
-from keepstate.errors import InvalidError
-from keepstate.testing.faults import (
+from keepstate_testing.faults import (
     CutReply,
     CutRequest,
     Delay,
@@ -24,6 +22,8 @@ from keepstate.testing.faults import (
     Silence,
     having,
 )
+
+from keepstate.errors import InvalidError
 
 
 class Echo(socketserver.ThreadingTCPServer):

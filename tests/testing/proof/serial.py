@@ -6,14 +6,14 @@ import random
 from collections.abc import Sequence
 
 import msgspec
+from keepstate_testing.proof import Attempt, End, History, Look, Refused, Took, read_end
+from keepstate_testing.proof.operations import Demand, LogPage, Span, checksum_of_log, saw, wrote
 
 from keepstate._finish import finish
 from keepstate._runner import ThreadRunner
 from keepstate.stores.memory import MemoryStore
 from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Outcome, Put, Write
 from keepstate.testing.clocks import ManualClock
-from keepstate.testing.proof import Attempt, End, History, Look, Refused, Took, read_end
-from keepstate.testing.proof.operations import Demand, LogPage, Span, checksum_of_log, saw, wrote
 from keepstate.values.key import successor
 
 SPACE = "space"

@@ -8,11 +8,11 @@ from itertools import combinations, permutations
 import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
+from keepstate_testing.proof import witness
+from keepstate_testing.proof.linearizability import Call, State, is_linearizable, sample
+from keepstate_testing.proof.operations import FOREVER
 
 from keepstate.stores.protocol import Check, Put
-from keepstate.testing.proof import witness
-from keepstate.testing.proof.linearizability import Call, State, is_linearizable, sample
-from keepstate.testing.proof.operations import FOREVER
 from tests.testing.proof.serial import KEYS, Serial
 
 A, B, _, _ = KEYS

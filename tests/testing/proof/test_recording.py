@@ -6,16 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
-
-from keepstate._finish import finish
-from keepstate._runner import ThreadRunner
-from keepstate.engine.space.keepstate import Keepstate
-from keepstate.errors import InvalidError, OutcomeUnknownError, StoreFullError, StoreUnavailableError
-from keepstate.opening import source_of
-from keepstate.stores.memory import MemoryStore
-from keepstate.stores.protocol import Batch, Check, Outcome, Put
-from keepstate.stores.wrappers.wrapper import StoreWrapper
-from keepstate.testing.proof import (
+from keepstate_testing.proof import (
     History,
     RecordedStore,
     Recorder,
@@ -26,6 +17,15 @@ from keepstate.testing.proof import (
     settle,
     witness,
 )
+
+from keepstate._finish import finish
+from keepstate._runner import ThreadRunner
+from keepstate.engine.space.keepstate import Keepstate
+from keepstate.errors import InvalidError, OutcomeUnknownError, StoreFullError, StoreUnavailableError
+from keepstate.opening import source_of
+from keepstate.stores.memory import MemoryStore
+from keepstate.stores.protocol import Batch, Check, Outcome, Put
+from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.values.key import BY_KEY, stored_key
 
 SPACE = "space"

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from keepstate_testing.proof import Attempt, End, Findings, Kind, Look, Refused, Saw, Took, Wrote, witness
+from keepstate_testing.proof.operations import Demand, History
 
 from keepstate.stores.protocol import Change, Check, Delete, Put
-from keepstate.testing.proof import Attempt, End, Findings, Kind, Look, Refused, Saw, Took, Wrote, witness
-from keepstate.testing.proof.operations import Demand, History
 from tests.testing.proof.serial import KEYS, SPACE, Serial, without_revision
 
 A, B, C, D = KEYS

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from keepstate.testing.servers import Account, unprivileged
+from keepstate_testing.servers import Account, unprivileged
 
 IS_ROOT = os.geteuid() == 0
 

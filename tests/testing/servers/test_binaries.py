@@ -8,9 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from keepstate_testing.servers import find_postgres, find_redis, find_valkey
 
 from keepstate.errors import MissingExtraError
-from keepstate.testing.servers import find_postgres, find_redis, find_valkey
 
 FINDERS = (find_redis, find_valkey, lambda: find_postgres() / "postgres", lambda: find_postgres() / "initdb")
 

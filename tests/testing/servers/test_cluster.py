@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
+from keepstate_testing.servers import Redis, RedisCluster, Valkey
 
 from keepstate.errors import InvalidError
-from keepstate.testing.servers import Redis, RedisCluster, Valkey
 
 pytestmark = pytest.mark.slow
 

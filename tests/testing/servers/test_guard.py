@@ -12,12 +12,11 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-
-from keepstate.testing.servers import Redis
-from keepstate.testing.servers.keeper import Process, find_process
+from keepstate_testing.servers import Redis
+from keepstate_testing.servers.keeper import Process, find_process
 
 STARTS_SERVERS = """
-from keepstate.testing.servers import Postgres, Redis
+from keepstate_testing.servers import Postgres, Redis
 servers = [Redis().start(), Postgres().start()]
 print(servers[0].folder.parent, *[server.pid for server in servers], flush=True)
 """

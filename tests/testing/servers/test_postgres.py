@@ -10,10 +10,10 @@ from pathlib import Path
 
 import psycopg
 import pytest
+from keepstate_testing.servers import Account, Postgres, find_postgres, unprivileged
+from keepstate_testing.servers.keeper import find_process
 
 from keepstate.errors import InvalidError, StoreUnavailableError
-from keepstate.testing.servers import Account, Postgres, find_postgres, unprivileged
-from keepstate.testing.servers.keeper import find_process
 
 IS_ROOT = os.geteuid() == 0
 ACCOUNTS = [unprivileged(), Account.named("nobody")] if IS_ROOT else [unprivileged()]

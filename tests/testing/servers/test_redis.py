@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from typing import Literal
 
 import pytest
+from keepstate_testing.servers import Redis, Valkey
 
 from keepstate.errors import InvalidError, StorageError, StoreUnavailableError
-from keepstate.testing.servers import Redis, Valkey
 
 KINDS = (Redis, Valkey)
 

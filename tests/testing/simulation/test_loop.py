@@ -7,8 +7,7 @@ from random import Random
 from typing import Any
 
 import pytest
-
-from keepstate.testing.simulation.loop import StuckError, VirtualLoop
+from keepstate_testing.simulation.loop import StuckError, VirtualLoop
 
 
 def run(seed: int, work: Any) -> Any:

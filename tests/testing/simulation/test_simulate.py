@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pytest
-
-from keepstate.testing.simulation import BrokenPromiseError, Dials, simulate
-from keepstate.testing.simulation.workloads.workload import Workload
-from keepstate.testing.simulation.world import Actor
+from keepstate_testing.simulation import BrokenPromiseError, Dials, simulate
+from keepstate_testing.simulation.workloads.workload import Workload
+from keepstate_testing.simulation.world import Actor
 
 
 class Losing(Workload):

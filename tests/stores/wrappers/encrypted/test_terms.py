@@ -9,6 +9,7 @@ from typing import Any
 
 import apsw
 import pytest
+from keepstate_testing.servers import Redis
 
 from keepstate import ConflictError, CorruptError, EncryptedStore, KeyRing, LeaseLostError, sync
 from keepstate._finish import finish
@@ -20,7 +21,6 @@ from keepstate.stores.sqlite import pages
 from keepstate.stores.sqlite.schema import entry_seal
 from keepstate.stores.wrappers.encrypted.sealing import MOST_OVERHEAD_BYTES, OVERHEAD_BYTES, THIS_WRITE, Terms
 from keepstate.testing.clocks import ManualClock
-from keepstate.testing.servers import Redis
 from keepstate.testing.store_contract.stage import applied, entry_of
 
 KEYS = bytes(range(32))

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 
 import pytest
+from keepstate_testing.servers import Postgres, Valkey
 
 from keepstate import InvalidError, TieredStore
 from keepstate._finish import finish
@@ -16,7 +17,6 @@ from keepstate.stores.redis import RedisStore
 from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
 from keepstate.stores.wrappers.tiered.warm import SHARDS
-from keepstate.testing.servers import Postgres, Valkey
 from tests.server_fixtures import running
 from tests.stores.wrappers.tiered.counting import CountedPostgres, put, values
 

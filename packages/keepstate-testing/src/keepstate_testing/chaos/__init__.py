@@ -1,0 +1,15 @@
+"""What survives kills?
+
+Several processes work on one store, each with several tasks or threads, while they and the store's server are
+killed; afterwards `keepstate_testing.proof` judges what they wrote down. Invariant: nothing here catches an
+error that the store's protocol does not name, and a call that was killed before its answer counts as unknown.
+
+To add one: an action in `workload`, and in `promises` what it must have come to.
+"""
+
+from keepstate_testing.chaos.plan import Crash as Crash
+from keepstate_testing.chaos.plan import Plan as Plan
+from keepstate_testing.chaos.report import Report as Report
+from keepstate_testing.chaos.trial import run as run
+
+__all__ = ["Crash", "Plan", "Report", "run"]

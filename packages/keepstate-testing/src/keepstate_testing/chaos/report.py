@@ -1,0 +1,96 @@
+"""What a trial came to: its counts, and the judgement of what its workers wrote down."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from keepstate._finish import finish
+from keepstate.errors import KeepstateError
+from keepstate_testing.chaos import worker
+from keepstate_testing.chaos.promises import promises
+from keepstate_testing.chaos.workload import HOT
+from keepstate_testing.proof.ending import read_end, settle
+from keepstate_testing.proof.findings import Findings, Kind
+from keepstate_testing.proof.linearizability import is_linearizable, sample
+from keepstate_testing.proof.operations import History
+from keepstate_testing.proof.recorder import load
+from keepstate_testing.proof.witness import witness
+
+_SAMPLE: Final = 2_000
+
+
+class Report(msgspec.Struct, kw_only=True):
+    """What a run came to.
+
+    Attributes:
+        worker_kills: How many workers were killed.
+        server_crashes: How often a server was killed.
+        pauses: How often a worker was stopped for a while.
+        unanswered: How many batches nobody heard the end of.
+        history_lost: How often a client was told that the store had lost history.
+        samples: In how many samples an order of the operations was searched for, trusting no revision.
+        too_long: In how many the search was given up.
+        findings: The broken promises, and how many operations were judged.
+        faults: What workers, or the judge, could not go on after.
+        judging_s: How long it took to judge, in seconds.
+    """
+
+    worker_kills: int = 0
+    server_crashes: int = 0
+    pauses: int = 0
+    unanswered: int = 0
+    history_lost: int = 0
+    samples: int = 0
+    too_long: int = 0
+    findings: Findings
+    faults: list[str] = []
+    judging_s: float = 0.0
+
+    def __str__(self) -> str:
+        """Return all of it, to be read."""
+        killed = f"workers killed {self.worker_kills} times and paused {self.pauses} times"
+        lines = (
+            f"{killed}, servers crashed {self.server_crashes} times",
+            f"{self.unanswered} batches unanswered, history lost {self.history_lost} times",
+            f"{self.samples} samples searched, {self.too_long} given up",
+            str(self.findings),
+            *self.faults,
+        )
+        return "\n".join(lines)
+
+
+def judge(report: Report, url: str, orders: Sequence[worker.Order]) -> None:
+    """Add to a report what the store at `url` and the workers' files show. The workers must be gone."""
+    begun_s = time.monotonic()
+    histories = load(order.history for order in orders if order.history.exists())
+    report.faults += [order.fault.read_text() for order in orders if order.fault.exists()]
+    store = finish(worker.opened(url, "blocking"))
+    try:
+        for history in histories.values():
+            open_ones = [attempt for attempt in history.attempts if attempt.answer is None]
+            report.unanswered += len(open_ones)
+            report.history_lost += sum(note.what == "history lost" for note in history.notes)
+            finish(settle(store, open_ones))
+            end = finish(read_end(store, history.space))
+            report.findings.extend(witness(history, end))
+            report.findings.extend(promises(history, end))
+            _search(history, report)
+    except KeepstateError as error:
+        report.faults.append(f"the judge: {error!r}")
+    finally:
+        finish(store.close())
+    report.judging_s = time.monotonic() - begun_s
+
+
+def _search(history: History, report: Report) -> None:
+    """Judge some keys at the beginning of a space once more, without trust in any revision."""
+    for keys in (HOT[:2], HOT[2:5], HOT):
+        answer = is_linearizable(sample(history, keys, most=_SAMPLE), len(keys))
+        report.samples += answer is not None
+        report.too_long += answer is None
+        if answer is False:
+            report.findings.add(Kind.DISORDERED, history.space, f"no order explains what {keys} were")
