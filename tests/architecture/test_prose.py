@@ -33,7 +33,6 @@ UNREVISED: tuple[str, ...] = (
     "ARCHITECTURE.md",
     "CHANGELOG.md",
     "CONTRIBUTING.md",
-    "README.md",
     "SECURITY.md",
     "docs/decisions/",
     "docs/explanation/",
