@@ -38,7 +38,7 @@ class Point(NamedTuple):
     y: int
 
 
-class Mode(enum.Enum):
+class Colour(enum.Enum):
     RED = 1
 
 
@@ -69,7 +69,7 @@ def noted() -> ValueError:
 
 REGISTRY = Registry()
 REGISTRY.register(Profile, "profile", version=2)
-for _kind in (Point, Mode, Right, Packed, Account, Message):
+for _kind in (Point, Colour, Right, Packed, Account, Message):
     REGISTRY.register(_kind, _kind.__name__.lower())
 
 VALUES: list[tuple[Any, str]] = [
@@ -174,7 +174,7 @@ VALUES: list[tuple[Any, str]] = [
     (np.float32(1.5), "c7090e00033c66340000c03f"),
     (Profile("Ann", ("x",)), "c71f2493a770726f66696c650282a46e616d65a3416e6ea474616773c7032091a178"),
     (
-        [Profile("Bo"), {Point(1, 2): Mode.RED}],
+        [Profile("Bo"), {Point(1, 2): Colour.RED}],
         "92c71b2493a770726f66696c650282a46e616d65a2426fa474616773d42090c7292392c70f2493a5706f696e740182a17801a17902c7132493a6636f6c6f75720181a46e616d65a3524544",
     ),
     (Right.READ | Right.WRITE, "c71b2493a572696768740181a56e616d657392a452454144a55752495445"),

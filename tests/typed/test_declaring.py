@@ -23,11 +23,11 @@ Name = NewType("Name", str)
 
 
 class Options(TypedDict, total=False):
-    mode: str
+    colour: str
 
 
 class Needed(TypedDict):
-    mode: str
+    colour: str
 
 
 class Mood(Enum):

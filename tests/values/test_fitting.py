@@ -16,7 +16,7 @@ from keepstate.values.codec import Codec
 from keepstate.values.schema import Registry
 
 
-class Mode(enum.Enum):
+class Colour(enum.Enum):
     RED = "red"
     BLUE = "blue"
 
@@ -24,7 +24,7 @@ class Mode(enum.Enum):
 @dataclass
 class Profile:
     name: str
-    mode: Mode = Mode.RED
+    colour: Colour = Colour.RED
     callback: Callable[[], None] | None = None
 
 
@@ -46,7 +46,7 @@ class Speaking(Protocol):
 
 
 class State(TypedDict):
-    mode: Mode
+    colour: Colour
     n: NotRequired[int]
 
 
@@ -60,7 +60,7 @@ Positive = Annotated[int, msgspec.Meta(gt=0)]
 @pytest.fixture
 def codec() -> Codec:
     registry = Registry()
-    for kind in (Mode, Profile, Packed, Message):
+    for kind in (Colour, Profile, Packed, Message):
         registry.register(kind, kind.__name__)
     return Codec(registry)
 
@@ -77,28 +77,28 @@ FITS: list[tuple[Any, Any, Any]] = [
     (None, int | None, None),
     ("a", Literal["a", "b"], "a"),
     ({"name": "Ann"}, Plain, {"name": "Ann"}),
-    ({"name": "Ann", "colour": "blue"}, Profile, Profile("Ann", Mode.BLUE)),
+    ({"name": "Ann", "colour": "blue"}, Profile, Profile("Ann", Colour.BLUE)),
     ({"count": 1}, Packed, Packed(1)),
     ({"role": "user"}, Message, Message(role="user")),
     ([{"role": "user"}], list[Message], [Message(role="user")]),
     (Profile("Ann"), Profile, Profile("Ann")),
     ([Profile("Ann")], list[Profile], [Profile("Ann")]),
-    (Profile("Ann", "blue"), Profile, Profile("Ann", Mode.BLUE)),  # type: ignore[arg-type]
+    (Profile("Ann", "blue"), Profile, Profile("Ann", Colour.BLUE)),  # type: ignore[arg-type]
     (Message(role="user", sentAt=3), Message, Message(role="user", sentAt=3)),
-    (Mode.RED, Mode, Mode.RED),
-    ("red", Mode, Mode.RED),
-    ([Mode.RED, "blue"], list[Mode], [Mode.RED, Mode.BLUE]),
-    ([Mode.RED], Sequence[Mode], [Mode.RED]),
-    ({Mode.RED: 1}, dict[Mode, int], {Mode.RED: 1}),
-    ({"a": Mode.RED}, Mapping[str, Mode], {"a": Mode.RED}),
-    ({Mode.RED}, set[Mode], {Mode.RED}),
-    ((Mode.RED, 1), tuple[Mode, int], (Mode.RED, 1)),
-    ((Mode.RED,), tuple[Mode, ...], (Mode.RED,)),
-    (Mode.RED, Mode | None, Mode.RED),
-    (None, Mode | None, None),
-    (Mode.RED, Annotated[Mode, "paint"], Mode.RED),
-    ({"colour": Mode.RED}, State, {"colour": Mode.RED}),
-    ({"any": Mode.RED}, dict[str, Any], {"any": Mode.RED}),
+    (Colour.RED, Colour, Colour.RED),
+    ("red", Colour, Colour.RED),
+    ([Colour.RED, "blue"], list[Colour], [Colour.RED, Colour.BLUE]),
+    ([Colour.RED], Sequence[Colour], [Colour.RED]),
+    ({Colour.RED: 1}, dict[Colour, int], {Colour.RED: 1}),
+    ({"a": Colour.RED}, Mapping[str, Colour], {"a": Colour.RED}),
+    ({Colour.RED}, set[Colour], {Colour.RED}),
+    ((Colour.RED, 1), tuple[Colour, int], (Colour.RED, 1)),
+    ((Colour.RED,), tuple[Colour, ...], (Colour.RED,)),
+    (Colour.RED, Colour | None, Colour.RED),
+    (None, Colour | None, None),
+    (Colour.RED, Annotated[Colour, "paint"], Colour.RED),
+    ({"colour": Colour.RED}, State, {"colour": Colour.RED}),
+    ({"any": Colour.RED}, dict[str, Any], {"any": Colour.RED}),
 ]
 
 
@@ -125,13 +125,13 @@ MISFITS: list[tuple[Any, Any, str]] = [
     ([Profile("x", "green")], list[Profile], r"^Profile@1\.colour: 'green'"),  # type: ignore[arg-type]
     (Message.model_construct(role=5), Message, "Profile|Message@1"),
     (Packed("x"), Any, r"^Packed@1\.count"),  # type: ignore[arg-type]
-    ("green", Mode, r"^the value: 'green' is not a valid"),
-    (["red", "green"], list[Mode], r"^\[1\]: 'green'"),
-    ({"a": "green"}, dict[str, Mode], r"^\['a'\]: 'green'"),
-    ((1, 2), tuple[Mode, ...], r"^\[0\]: 1 is not"),
-    ((Mode.RED, 2), tuple[Mode], r"^the value: expected tuple"),
-    ("red", list[Mode], r"^the value: expected list.* got str"),
-    ("green", Mode | None, r"^the value: expected Colour \| NoneType, got str"),
+    ("green", Colour, r"^the value: 'green' is not a valid"),
+    (["red", "green"], list[Colour], r"^\[1\]: 'green'"),
+    ({"a": "green"}, dict[str, Colour], r"^\['a'\]: 'green'"),
+    ((1, 2), tuple[Colour, ...], r"^\[0\]: 1 is not"),
+    ((Colour.RED, 2), tuple[Colour], r"^the value: expected tuple"),
+    ("red", list[Colour], r"^the value: expected list.* got str"),
+    ("green", Colour | None, r"^the value: expected Colour \| NoneType, got str"),
     ({"n": 1}, State, r"^the value: State needs \['colour'\]"),
     ({"colour": "green"}, State, r"^colour: 'green'"),
     (5, Callable[[], None], "expected .*Callable.* got int"),

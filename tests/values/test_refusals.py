@@ -49,7 +49,7 @@ class Pair(tuple[int, int]):
     pass
 
 
-class Mode(enum.Enum):
+class Colour(enum.Enum):
     RED = 1
 
 
@@ -107,7 +107,7 @@ class Zone(tzinfo):
 
 REFUSED = [
     *(Name("x"), Count(1), Share(1.5), Blob(b"x"), Items(), Fields(), Pair((1, 2))),
-    *(Mode.RED, Level.LOW, Rank.FIRST, Plain(), Point(), Packed(), Model()),
+    *(Colour.RED, Level.LOW, Rank.FIRST, Plain(), Point(), Packed(), Model()),
     *(Named(), defaultdict(lambda: 1), defaultdict(Plain), Tally(), Line(), array("b")),
     *(OddError("x"), SystemError(object()), re.compile(Name("x")), re.compile("x" * 4097)),
     *(

@@ -24,7 +24,7 @@ class Point(NamedTuple):
     y: int = 0
 
 
-class Mode(enum.Enum):
+class Colour(enum.Enum):
     RED = 1
 
 
@@ -253,7 +253,7 @@ class Strict(pydantic.BaseModel):
     more: int
 
 
-@pytest.mark.parametrize("kind", [Renamed, Strict, Mode, Point])
+@pytest.mark.parametrize("kind", [Renamed, Strict, Colour, Point])
 def test_a_class_changed_without_a_new_version_is_an_error_that_says_so(kind: Any) -> None:
     stored = versions(at=1).encode(Profile("Ann"))
 

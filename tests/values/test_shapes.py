@@ -114,7 +114,7 @@ class Box(pydantic.BaseModel, Generic[T]):
     item: T
 
 
-class Mode(enum.Enum):
+class Colour(enum.Enum):
     RED = enum.auto()
     CRIMSON = RED
     BLUE = enum.auto()
@@ -156,7 +156,7 @@ KINDS: list[Any] = [
         Names,
         Box[int],
     ),
-    *(Mode, Level, Rank, Right, Loose),
+    *(Colour, Level, Rank, Right, Loose),
 ]
 
 
@@ -206,7 +206,7 @@ def altered(value: Any, **attributes: Any) -> Any:
         Stamped(text="abc"),
         altered(Stamped(text="abc"), length=1),
         Names(["a", "b"]),
-        *(Mode.RED, Mode.CRIMSON, Level.LOW, Rank.FIRST, Loose.A),
+        *(Colour.RED, Colour.CRIMSON, Level.LOW, Rank.FIRST, Loose.A),
         *(Right.READ, Right.ALL, Right(0), Right.READ | Right.WRITE),
     ],
     ids=lambda value: f"{type(value).__name__}-{value!r:.30}",
@@ -220,13 +220,13 @@ def test_objects_of_registered_classes_come_back(codec: Codec, value: Any) -> No
 
 
 def test_objects_in_objects_come_back_as_their_classes(codec: Codec) -> None:
-    value = Profile("Ann", [Point(1), {Mode.RED: Message(role="user")}, {Frozen(1)}])
+    value = Profile("Ann", [Point(1), {Colour.RED: Message(role="user")}, {Frozen(1)}])
 
     back = codec.decode(codec.encode(value))
 
     assert back == value
     assert type(back.tags[0]) is Point
-    assert type(back.tags[1][Mode.RED]) is Message
+    assert type(back.tags[1][Colour.RED]) is Message
 
 
 def test_what_only_a_cache_holds_is_not_stored(codec: Codec) -> None:

@@ -84,7 +84,7 @@ KEPT: dict[str, tuple[str, str]] = {
     ),
     "member of an Enum": (
         "import enum\n\nclass Colour(enum.Enum):\n    RED = 1\n\nc = {Colour.RED: Colour.RED}",
-        "c[Mode.RED] is Mode.RED",
+        "c[Colour.RED] is Colour.RED",
     ),
     "exception of a step": (
         (

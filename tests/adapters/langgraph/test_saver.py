@@ -30,14 +30,14 @@ from keepstate.errors import ConflictError, InvalidError
 from tests.adapters.langgraph.saving import checkpoint, config, put, values
 
 
-class Mode(Enum):
+class Colour(Enum):
     RED = "red"
 
 
 @dataclass
 class Plan:
     steps: list[str]
-    mode: Mode
+    colour: Colour
 
 
 class Model(BaseModel):
@@ -61,8 +61,8 @@ MESSAGES = [
 
 VALUES: dict[str, Any] = {
     "messages": MESSAGES,
-    "plan": Plan(["a", "b"], Mode.RED),
-    "model": Model(name="m", inner={"k": Plan([], Mode.RED)}),
+    "plan": Plan(["a", "b"], Colour.RED),
+    "model": Model(name="m", inner={"k": Plan([], Colour.RED)}),
     "sends": [Send("node", {"x": (1, 2)}), Command(goto="x", update={"a": 1}), Interrupt("why", id="i")],
     "odd": [
         *(

@@ -242,13 +242,11 @@ def test_the_history_that_is_falsified_is_right_as_it_was(serial: Serial) -> Non
     assert witness(*falsified(serial)).found == []
 
 
-@pytest.mark.parametrize(("kind", "plant"), PLANTED, ids=[to_merkle.__name__ for _, to_merkle in PLANTED])
-def test_what_was_planted_is_found(
-    serial: Serial, kind: Kind, to_merkle: Callable[[History, End], End]
-) -> None:
+@pytest.mark.parametrize(("kind", "plant"), PLANTED, ids=[plant.__name__ for _, plant in PLANTED])
+def test_what_was_planted_is_found(serial: Serial, kind: Kind, plant: Callable[[History, End], End]) -> None:
     history, end = falsified(serial)
 
-    found = witness(history, to_merkle(history, end))
+    found = witness(history, plant(history, end))
 
     assert kind in {finding.kind for finding in found.found}, str(found)
 

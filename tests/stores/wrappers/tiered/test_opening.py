@@ -96,7 +96,7 @@ def test_wrong_arguments_are_refused() -> None:
         *(("max_staleness_s", given) for given in (-1, True, float("inf"), None, "1")),
         *(("warm", given) for given in (3, cold, TieredStore(cold=cold), object())),
         *(("cold", given) for given in (None, 3, b"memory://", object())),
-        *(("colour", given) for given in (None, "red", 3)),
+        *(("mode", given) for given in (None, "red", 3)),
     ):
         with pytest.raises(InvalidError, match=name):
             TieredStore(**{"cold": cold, name: wrong})  # type: ignore[arg-type]
