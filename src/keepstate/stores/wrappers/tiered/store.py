@@ -94,7 +94,7 @@ class TieredStore(StoreWrapper):
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         if mode not in ("async", "blocking"):
-            raise InvalidError(f"`colour` is {mode!r}; it is 'async' or 'blocking'")
+            raise InvalidError(f"`mode` is {mode!r}; it is 'async' or 'blocking'")
         _refuse_unless(cold, (str, StoreBase, StoreWrapper), "cold", "a store or its URL")
         _refuse_unless(
             warm, (str, StoreBase, NoneType), "warm", "a store that is not wrapped, its URL, or None"
