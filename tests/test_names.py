@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import builtins
 import inspect
 from importlib import import_module
 from importlib.metadata import version
 from pkgutil import walk_packages
+from types import ModuleType
 from typing import Any
 
+import pytest
+
 import keepstate
-from keepstate import errors
+from keepstate import errors, managers, sessions, typed, workspace
 
 OF_LOCKS = {"exclusive.ttl_s", "AgentRun.lease_ttl_s"}
 """Times after which a holder that crashed loses its lease; nothing stored ends by them."""
@@ -17,11 +21,29 @@ OF_CACHES = {"ToolStateManager.cache_ttl"}
 """Times after which a result is computed again; the record of the execution stays."""
 
 
-def test_an_editor_lists_the_public_names_and_no_others() -> None:
+def test_an_editor_lists_the_public_names() -> None:
     shown = {name for name in dir(keepstate) if not name.startswith("_")}
 
-    assert shown == set(keepstate.__all__)
+    assert set(keepstate.__all__) <= shown
     assert all(hasattr(keepstate, name) for name in shown)
+
+
+def test_a_star_import_takes_few_names_and_shadows_no_builtin() -> None:
+    assert len(keepstate.__all__) <= 40
+    assert not set(keepstate.__all__) & {*vars(builtins), "events", "sync", "view"}
+
+
+@pytest.mark.parametrize("room", [managers, sessions, typed, workspace])
+def test_a_room_exports_its_own_public_names(room: ModuleType) -> None:
+    own = {
+        name
+        for name in dir(keepstate)
+        if getattr(getattr(keepstate, name), "__module__", "").startswith(f"{room.__name__}.")
+    }
+
+    assert own <= set(room.__all__)
+    assert set(room.__all__) <= set(dir(room))
+    assert all(getattr(room, name) is getattr(keepstate, name) for name in own)
 
 
 def test_the_version_is_that_of_what_is_installed() -> None:
@@ -32,7 +54,7 @@ def test_the_version_is_that_of_what_is_installed() -> None:
 def test_every_error_of_the_tree_can_be_caught_by_the_package_s_name() -> None:
     tree = {name for name, kind in vars(errors).items() if isinstance(kind, type)}
 
-    assert {name for name in tree if name.endswith("Error")} <= set(keepstate.__all__)
+    assert {name for name in tree if name.endswith("Error")} <= set(dir(keepstate))
 
 
 def test_nothing_ends_by_time_unless_the_caller_says_so() -> None:

@@ -9,156 +9,188 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from keepstate import sync
-    from keepstate.engine.documents.documents import MISSING, Document, DocumentEntry, Documents
-    from keepstate.engine.documents.watch import DocumentChange, Watch
-    from keepstate.engine.events.events import Events, EventStream
-    from keepstate.engine.events.folds import FoldEntry
+    from keepstate import sync as sync
+    from keepstate.engine.documents.documents import MISSING, Document
+    from keepstate.engine.documents.documents import DocumentEntry as DocumentEntry
+    from keepstate.engine.documents.documents import Documents as Documents
+    from keepstate.engine.documents.watch import DocumentChange as DocumentChange
+    from keepstate.engine.documents.watch import Watch
+    from keepstate.engine.events.events import Events as Events
+    from keepstate.engine.events.events import EventStream
+    from keepstate.engine.events.folds import FoldEntry as FoldEntry
     from keepstate.engine.events.record import ANY, EXISTS, NO_STREAM, Event
     from keepstate.engine.events.reducers import Fold
-    from keepstate.engine.history.archive_file import confirm_archives
+    from keepstate.engine.history.archive_file import confirm_archives as confirm_archives
     from keepstate.engine.history.checkout import Checkout
-    from keepstate.engine.history.commits import (
-        Blame,
-        Branch,
-        Commit,
-        Difference,
-        HistoryStats,
-        Pruned,
-        Tag,
-        Verified,
-    )
+    from keepstate.engine.history.commits import Blame as Blame
+    from keepstate.engine.history.commits import Branch as Branch
+    from keepstate.engine.history.commits import Commit
+    from keepstate.engine.history.commits import Difference as Difference
+    from keepstate.engine.history.commits import HistoryStats as HistoryStats
+    from keepstate.engine.history.commits import Pruned as Pruned
+    from keepstate.engine.history.commits import Tag as Tag
+    from keepstate.engine.history.commits import Verified as Verified
     from keepstate.engine.history.draft import Draft
     from keepstate.engine.history.history import History
-    from keepstate.engine.history.merge import MergeConflict
-    from keepstate.engine.queue.lease import Lease, Leases
-    from keepstate.engine.queue.queue import Claim, Queue, Task
-    from keepstate.engine.queue.tasks import Put, TaskInfo
+    from keepstate.engine.history.merge import MergeConflict as MergeConflict
+    from keepstate.engine.queue.lease import Lease
+    from keepstate.engine.queue.lease import Leases as Leases
+    from keepstate.engine.queue.queue import Claim as Claim
+    from keepstate.engine.queue.queue import Queue, Task
+    from keepstate.engine.queue.tasks import Put as Put
+    from keepstate.engine.queue.tasks import TaskInfo as TaskInfo
     from keepstate.engine.space.keepstate import Keepstate
     from keepstate.engine.space.projection import Projection
-    from keepstate.engine.space.size import SpaceSize
+    from keepstate.engine.space.size import SpaceSize as SpaceSize
     from keepstate.engine.space.space import Space
     from keepstate.engine.space.transaction import Transaction
     from keepstate.errors import (
         AlreadyExistsError,
         AttemptsExhaustedError,
-        ClockError,
-        ClosedError,
-        CompactedError,
         ConflictError,
         CorruptError,
         HistoryLostError,
         InvalidError,
-        KeepstateDeprecationWarning,
         KeepstateError,
         LeaseLostError,
         MergeConflictError,
-        MissingExtraError,
-        NotAllowedError,
         NotFoundError,
-        NotLoadedError,
-        NotOwnerError,
         OutcomeUnknownError,
-        PrunedError,
-        StateConflictError,
-        StateError,
         StorageError,
         StoreFullError,
         StoreUnavailableError,
-        TaskFailedError,
         TransitionError,
-        UnsupportedError,
     )
-    from keepstate.managers.agents.recovery import AgentRecoveryManager, Recoverable, Recovery
-    from keepstate.managers.agents.store import AgentCheckpoint, AgentSnapshot, AgentStateStore
-    from keepstate.managers.backends import (
-        FileBackend,
-        MemoryBackend,
-        PostgresBackend,
-        RedisBackend,
-        SQLiteBackend,
-    )
-    from keepstate.managers.key_history import StateMoment
-    from keepstate.managers.knowledge.manager import KnowledgeStateManager
-    from keepstate.managers.knowledge.records import (
-        FailedDocument,
-        IndexingProgress,
-        IndexingStatus,
-        KnowledgeBaseState,
-        SourceState,
-        SyncStatus,
-    )
-    from keepstate.managers.parameters import parameters_hash
-    from keepstate.managers.sizes import ManagerSize, SizeAlert
-    from keepstate.managers.speech.manager import SpeechStateManager
-    from keepstate.managers.speech.records import (
-        AudioSession,
-        AudioSessionStatus,
-        StreamingMode,
-        STTState,
-        TranscriptionStatus,
-        TTSState,
-        VoiceConversationState,
-    )
-    from keepstate.managers.state.config import StateConfig
-    from keepstate.managers.state.manager import StateManager
-    from keepstate.managers.teams.manager import OrchestrationStateManager
-    from keepstate.managers.teams.records import AgentCoordinationState, TaskQueueState, TeamState, TeamTask
-    from keepstate.managers.tools.manager import ToolStateManager
-    from keepstate.managers.tools.records import (
-        EffectStatus,
-        RetryState,
-        ToolCacheEntry,
-        ToolEffect,
-        ToolExecution,
-        ToolExecutionStatus,
-        ToolStats,
-    )
-    from keepstate.managers.workflows.manager import WorkflowStateManager
-    from keepstate.managers.workflows.records import (
-        StepState,
-        WorkflowCheckpoint,
-        WorkflowState,
-        WorkflowStatus,
-    )
-    from keepstate.opening import open
-    from keepstate.sessions.bounded import BoundedState
-    from keepstate.sessions.conversation import Conversation
-    from keepstate.sessions.generations import ANY_USER
-    from keepstate.sessions.machine import AgentStateMachine, Transition
-    from keepstate.sessions.messages import estimate_tokens
-    from keepstate.sessions.records import SessionContext, TaskState
-    from keepstate.sessions.session import Session
-    from keepstate.sessions.session_state import SessionMoment
-    from keepstate.sessions.sweep import Sessions
-    from keepstate.sessions.table import StepResult
-    from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
-    from keepstate.sessions.threads import ThreadMessages, Threads
-    from keepstate.sessions.token_counter import TokenCounter
-    from keepstate.sessions.user import UserState
-    from keepstate.sessions.validated import ValidatedState
-    from keepstate.sessions.versioned import VersionedState
+    from keepstate.errors import ClockError as ClockError
+    from keepstate.errors import ClosedError as ClosedError
+    from keepstate.errors import CompactedError as CompactedError
+    from keepstate.errors import KeepstateDeprecationWarning as KeepstateDeprecationWarning
+    from keepstate.errors import MissingExtraError as MissingExtraError
+    from keepstate.errors import NotAllowedError as NotAllowedError
+    from keepstate.errors import NotLoadedError as NotLoadedError
+    from keepstate.errors import NotOwnerError as NotOwnerError
+    from keepstate.errors import PrunedError as PrunedError
+    from keepstate.errors import StateConflictError as StateConflictError
+    from keepstate.errors import StateError as StateError
+    from keepstate.errors import TaskFailedError as TaskFailedError
+    from keepstate.errors import UnsupportedError as UnsupportedError
+    from keepstate.managers.agents.recovery import AgentRecoveryManager as AgentRecoveryManager
+    from keepstate.managers.agents.recovery import Recoverable as Recoverable
+    from keepstate.managers.agents.recovery import Recovery as Recovery
+    from keepstate.managers.agents.store import AgentCheckpoint as AgentCheckpoint
+    from keepstate.managers.agents.store import AgentSnapshot as AgentSnapshot
+    from keepstate.managers.agents.store import AgentStateStore as AgentStateStore
+    from keepstate.managers.backends import FileBackend as FileBackend
+    from keepstate.managers.backends import MemoryBackend as MemoryBackend
+    from keepstate.managers.backends import PostgresBackend as PostgresBackend
+    from keepstate.managers.backends import RedisBackend as RedisBackend
+    from keepstate.managers.backends import SQLiteBackend as SQLiteBackend
+    from keepstate.managers.key_history import StateMoment as StateMoment
+    from keepstate.managers.knowledge.manager import KnowledgeStateManager as KnowledgeStateManager
+    from keepstate.managers.knowledge.records import FailedDocument as FailedDocument
+    from keepstate.managers.knowledge.records import IndexingProgress as IndexingProgress
+    from keepstate.managers.knowledge.records import IndexingStatus as IndexingStatus
+    from keepstate.managers.knowledge.records import KnowledgeBaseState as KnowledgeBaseState
+    from keepstate.managers.knowledge.records import SourceState as SourceState
+    from keepstate.managers.knowledge.records import SyncStatus as SyncStatus
+    from keepstate.managers.parameters import parameters_hash as parameters_hash
+    from keepstate.managers.sizes import ManagerSize as ManagerSize
+    from keepstate.managers.sizes import SizeAlert as SizeAlert
+    from keepstate.managers.speech.manager import SpeechStateManager as SpeechStateManager
+    from keepstate.managers.speech.records import AudioSession as AudioSession
+    from keepstate.managers.speech.records import AudioSessionStatus as AudioSessionStatus
+    from keepstate.managers.speech.records import StreamingMode as StreamingMode
+    from keepstate.managers.speech.records import STTState as STTState
+    from keepstate.managers.speech.records import TranscriptionStatus as TranscriptionStatus
+    from keepstate.managers.speech.records import TTSState as TTSState
+    from keepstate.managers.speech.records import VoiceConversationState as VoiceConversationState
+    from keepstate.managers.state.config import StateConfig as StateConfig
+    from keepstate.managers.state.manager import StateManager as StateManager
+    from keepstate.managers.teams.manager import OrchestrationStateManager as OrchestrationStateManager
+    from keepstate.managers.teams.records import AgentCoordinationState as AgentCoordinationState
+    from keepstate.managers.teams.records import TaskQueueState as TaskQueueState
+    from keepstate.managers.teams.records import TeamState as TeamState
+    from keepstate.managers.teams.records import TeamTask as TeamTask
+    from keepstate.managers.tools.manager import ToolStateManager as ToolStateManager
+    from keepstate.managers.tools.records import EffectStatus as EffectStatus
+    from keepstate.managers.tools.records import RetryState as RetryState
+    from keepstate.managers.tools.records import ToolCacheEntry as ToolCacheEntry
+    from keepstate.managers.tools.records import ToolEffect as ToolEffect
+    from keepstate.managers.tools.records import ToolExecution as ToolExecution
+    from keepstate.managers.tools.records import ToolExecutionStatus as ToolExecutionStatus
+    from keepstate.managers.tools.records import ToolStats as ToolStats
+    from keepstate.managers.workflows.manager import WorkflowStateManager as WorkflowStateManager
+    from keepstate.managers.workflows.records import StepState as StepState
+    from keepstate.managers.workflows.records import WorkflowCheckpoint as WorkflowCheckpoint
+    from keepstate.managers.workflows.records import WorkflowState as WorkflowState
+    from keepstate.managers.workflows.records import WorkflowStatus as WorkflowStatus
+    from keepstate.opening import open as open
+    from keepstate.sessions.bounded import BoundedState as BoundedState
+    from keepstate.sessions.conversation import Conversation as Conversation
+    from keepstate.sessions.generations import ANY_USER as ANY_USER
+    from keepstate.sessions.machine import AgentStateMachine as AgentStateMachine
+    from keepstate.sessions.machine import Transition as Transition
+    from keepstate.sessions.messages import estimate_tokens as estimate_tokens
+    from keepstate.sessions.records import SessionContext as SessionContext
+    from keepstate.sessions.records import TaskState as TaskState
+    from keepstate.sessions.session import Session as Session
+    from keepstate.sessions.session_state import SessionMoment as SessionMoment
+    from keepstate.sessions.sweep import Sessions as Sessions
+    from keepstate.sessions.table import StepResult as StepResult
+    from keepstate.sessions.thread_records import MessagePage as MessagePage
+    from keepstate.sessions.thread_records import Thread as Thread
+    from keepstate.sessions.thread_records import ThreadMessage as ThreadMessage
+    from keepstate.sessions.threads import ThreadMessages as ThreadMessages
+    from keepstate.sessions.threads import Threads as Threads
+    from keepstate.sessions.token_counter import TokenCounter as TokenCounter
+    from keepstate.sessions.user import UserState as UserState
+    from keepstate.sessions.validated import ValidatedState as ValidatedState
+    from keepstate.sessions.versioned import VersionedState as VersionedState
     from keepstate.stores.protocol import Store
-    from keepstate.stores.wrappers.encrypted import EncryptedStore, KeyRing
-    from keepstate.stores.wrappers.tiered import TieredStore
-    from keepstate.typed.batch import MutationBatch
-    from keepstate.typed.changes import KeyDifference, StateChange, StateWatch
-    from keepstate.typed.hooks import CommitEvent, CommitHook
-    from keepstate.typed.key import KeyScope, MergeStrategy, ProfileKey, StateKey
-    from keepstate.typed.options import StateKeyOptions
-    from keepstate.typed.persisted import PersistedState
-    from keepstate.typed.profiles import ProfileAccess, ProfileEntry
-    from keepstate.typed.ready_keys import CounterKey, ListKey, MapKey, MaximumKey, RegisterKey, SetKey
-    from keepstate.typed.records import RunRecord
-    from keepstate.typed.registry import Plugin, PluginRegistrar
-    from keepstate.typed.run import AgentRun
-    from keepstate.typed.scopes import StateScope
-    from keepstate.typed.state import KeyedState
-    from keepstate.typed.state_map import Snapshot, StateMap
-    from keepstate.typed.tools import RunStep, ToolCallContext, ToolOutput
-    from keepstate.values.pickles import SignedPickle
-    from keepstate.values.schema import downcast, register, register_write_version, upcast
-    from keepstate.workspace import ActionEvent, Cache, Disk, Live, Versioned, events, view
+    from keepstate.stores.wrappers.encrypted import EncryptedStore as EncryptedStore
+    from keepstate.stores.wrappers.encrypted import KeyRing
+    from keepstate.stores.wrappers.tiered import TieredStore as TieredStore
+    from keepstate.typed.batch import MutationBatch as MutationBatch
+    from keepstate.typed.changes import KeyDifference as KeyDifference
+    from keepstate.typed.changes import StateChange as StateChange
+    from keepstate.typed.changes import StateWatch as StateWatch
+    from keepstate.typed.hooks import CommitEvent as CommitEvent
+    from keepstate.typed.hooks import CommitHook as CommitHook
+    from keepstate.typed.key import KeyScope as KeyScope
+    from keepstate.typed.key import MergeStrategy as MergeStrategy
+    from keepstate.typed.key import ProfileKey as ProfileKey
+    from keepstate.typed.key import StateKey as StateKey
+    from keepstate.typed.options import StateKeyOptions as StateKeyOptions
+    from keepstate.typed.persisted import PersistedState as PersistedState
+    from keepstate.typed.profiles import ProfileAccess as ProfileAccess
+    from keepstate.typed.profiles import ProfileEntry as ProfileEntry
+    from keepstate.typed.ready_keys import CounterKey as CounterKey
+    from keepstate.typed.ready_keys import ListKey as ListKey
+    from keepstate.typed.ready_keys import MapKey as MapKey
+    from keepstate.typed.ready_keys import MaximumKey as MaximumKey
+    from keepstate.typed.ready_keys import RegisterKey as RegisterKey
+    from keepstate.typed.ready_keys import SetKey as SetKey
+    from keepstate.typed.records import RunRecord as RunRecord
+    from keepstate.typed.registry import Plugin as Plugin
+    from keepstate.typed.registry import PluginRegistrar as PluginRegistrar
+    from keepstate.typed.run import AgentRun as AgentRun
+    from keepstate.typed.scopes import StateScope as StateScope
+    from keepstate.typed.state import KeyedState as KeyedState
+    from keepstate.typed.state_map import Snapshot as Snapshot
+    from keepstate.typed.state_map import StateMap as StateMap
+    from keepstate.typed.tools import RunStep as RunStep
+    from keepstate.typed.tools import ToolCallContext as ToolCallContext
+    from keepstate.typed.tools import ToolOutput as ToolOutput
+    from keepstate.values.pickles import SignedPickle as SignedPickle
+    from keepstate.values.schema import downcast, register, upcast
+    from keepstate.values.schema import register_write_version as register_write_version
+    from keepstate.workspace import ActionEvent as ActionEvent
+    from keepstate.workspace import Cache as Cache
+    from keepstate.workspace import Disk as Disk
+    from keepstate.workspace import Live as Live
+    from keepstate.workspace import Versioned as Versioned
+    from keepstate.workspace import events as events
+    from keepstate.workspace import view as view
 
 _HOMES = {
     "engine.documents.documents": ("MISSING", "Document", "DocumentEntry", "Documents"),
@@ -282,192 +314,45 @@ _MODULES = {name: f"keepstate.{home}" for home, names in _HOMES.items() for name
 
 __all__ = [
     "ANY",
-    "ANY_USER",
-    "ActionEvent",
-    "AgentCheckpoint",
-    "AgentCoordinationState",
-    "AgentRecoveryManager",
-    "AgentRun",
-    "AgentSnapshot",
-    "AgentStateMachine",
-    "AgentStateStore",
     "AlreadyExistsError",
     "AttemptsExhaustedError",
-    "AudioSession",
-    "AudioSessionStatus",
-    "Blame",
-    "BoundedState",
-    "Branch",
-    "Cache",
     "Checkout",
-    "Claim",
-    "ClockError",
-    "ClosedError",
     "Commit",
-    "CommitEvent",
-    "CommitHook",
-    "CompactedError",
     "ConflictError",
-    "Conversation",
     "CorruptError",
-    "CounterKey",
-    "Difference",
-    "Disk",
     "Document",
-    "DocumentChange",
-    "DocumentEntry",
-    "Documents",
     "Draft",
     "EXISTS",
-    "EffectStatus",
-    "EncryptedStore",
     "Event",
     "EventStream",
-    "Events",
-    "FailedDocument",
-    "FileBackend",
     "Fold",
-    "FoldEntry",
     "History",
     "HistoryLostError",
-    "HistoryStats",
-    "IndexingProgress",
-    "IndexingStatus",
     "InvalidError",
     "Keepstate",
-    "KeepstateDeprecationWarning",
     "KeepstateError",
-    "KeyDifference",
     "KeyRing",
-    "KeyScope",
-    "KeyedState",
-    "KnowledgeBaseState",
-    "KnowledgeStateManager",
     "Lease",
     "LeaseLostError",
-    "Leases",
-    "ListKey",
-    "Live",
     "MISSING",
-    "ManagerSize",
-    "MapKey",
-    "MaximumKey",
-    "MemoryBackend",
-    "MergeConflict",
     "MergeConflictError",
-    "MergeStrategy",
-    "MessagePage",
-    "MissingExtraError",
-    "MutationBatch",
     "NO_STREAM",
-    "NotAllowedError",
     "NotFoundError",
-    "NotLoadedError",
-    "NotOwnerError",
-    "OrchestrationStateManager",
     "OutcomeUnknownError",
-    "PersistedState",
-    "Plugin",
-    "PluginRegistrar",
-    "PostgresBackend",
-    "ProfileAccess",
-    "ProfileEntry",
-    "ProfileKey",
-    "Pruned",
     "Projection",
-    "PrunedError",
-    "Put",
     "Queue",
-    "Recoverable",
-    "Recovery",
-    "RedisBackend",
-    "RegisterKey",
-    "RetryState",
-    "RunRecord",
-    "RunStep",
-    "SQLiteBackend",
-    "STTState",
-    "Session",
-    "SessionContext",
-    "SessionMoment",
-    "Sessions",
-    "SetKey",
-    "SignedPickle",
-    "SizeAlert",
-    "Snapshot",
-    "SourceState",
     "Space",
-    "SpaceSize",
-    "SpeechStateManager",
-    "StateChange",
-    "StateConfig",
-    "StateConflictError",
-    "StateError",
-    "StateKey",
-    "StateKeyOptions",
-    "StateManager",
-    "StateMap",
-    "StateMoment",
-    "StateScope",
-    "StateWatch",
-    "StepResult",
-    "StepState",
     "StorageError",
     "Store",
     "StoreFullError",
     "StoreUnavailableError",
-    "StreamingMode",
-    "SyncStatus",
-    "TTSState",
-    "Tag",
     "Task",
-    "TaskFailedError",
-    "TaskInfo",
-    "TaskQueueState",
-    "TaskState",
-    "TeamState",
-    "TeamTask",
-    "Thread",
-    "ThreadMessage",
-    "ThreadMessages",
-    "Threads",
-    "TieredStore",
-    "TokenCounter",
-    "ToolCacheEntry",
-    "ToolCallContext",
-    "ToolEffect",
-    "ToolExecution",
-    "ToolExecutionStatus",
-    "ToolOutput",
-    "ToolStateManager",
-    "ToolStats",
     "Transaction",
-    "TranscriptionStatus",
-    "Transition",
     "TransitionError",
-    "UnsupportedError",
-    "UserState",
-    "ValidatedState",
-    "Verified",
-    "Versioned",
-    "VersionedState",
-    "VoiceConversationState",
     "Watch",
-    "WorkflowCheckpoint",
-    "WorkflowState",
-    "WorkflowStateManager",
-    "WorkflowStatus",
-    "confirm_archives",
     "downcast",
-    "estimate_tokens",
-    "events",
-    "open",
-    "parameters_hash",
     "register",
-    "register_write_version",
-    "sync",
     "upcast",
-    "view",
 ]
 
 
@@ -482,4 +367,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    return sorted([*__all__, *(name for name in globals() if name.startswith("__")), "__version__"])
+    own = (name for name in globals() if name.startswith("__"))
+    return sorted([*_MODULES, *own, "sync", "__version__"])

@@ -15,7 +15,7 @@ from keepstate.values import codec
 from keepstate.values.schema import CLASSES, Registration
 from keepstate.values.types import OBJECT
 
-for name in keepstate.__all__:  # all managers are imported, and have registered their records
+for name in dir(keepstate):  # all managers are imported, and have registered their records
     getattr(keepstate, name)
 
 RECORDS: list[Registration] = [

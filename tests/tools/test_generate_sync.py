@@ -95,7 +95,7 @@ def test_a_twin_that_was_changed_by_hand_is_named_with_the_command_that_mends_it
 
 
 def test_each_kind_of_method_is_taken_over_in_its_own_way() -> None:
-    text = generate_sync.twins_of(Source.read("engine.lease", SOURCE))
+    text = generate_sync.twins_of(Source.read("engine.queue.lease", SOURCE))
 
     for line in (
         "class Lease(Twin[engine.Lease]):",
@@ -117,7 +117,7 @@ def test_each_kind_of_method_is_taken_over_in_its_own_way() -> None:
 
 def test_seams_and_private_methods_stay_behind(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(generate_sync.SEAMS, "Lease", {"guards"})
-    text = generate_sync.twins_of(Source.read("engine.lease", SOURCE))
+    text = generate_sync.twins_of(Source.read("engine.queue.lease", SOURCE))
 
     assert "guards" not in text and "_hidden" not in text
 
@@ -128,7 +128,7 @@ def test_an_attribute_without_a_type_is_refused_by_name() -> None:
     with pytest.raises(
         generate_sync.UnclearError, match=r"of what type its attribute name is: write `name: TYPE`"
     ):
-        generate_sync.twins_of(Source.read("engine.lease", source))
+        generate_sync.twins_of(Source.read("engine.queue.lease", source))
 
 
 def test_what_users_make_takes_the_same_arguments_and_gets_its_mode(
@@ -136,7 +136,7 @@ def test_what_users_make_takes_the_same_arguments_and_gets_its_mode(
 ) -> None:
     monkeypatch.setattr(generate_sync, "MADE", {"Lease"})
     made = SOURCE.replace("name: str)", 'name: str, *, _mode: str = "async")')
-    text = generate_sync.twins_of(Source.read("engine.lease", made))
+    text = generate_sync.twins_of(Source.read("engine.queue.lease", made))
 
     for line in (
         "    def __init__(self, name: str) -> None:",
@@ -153,13 +153,13 @@ def test_a_result_that_holds_twins_in_a_way_nobody_said_is_refused() -> None:
     )
 
     with pytest.raises(generate_sync.UnclearError, match=r"how a set\[Lease\] is put into twins is not said"):
-        generate_sync.twins_of(Source.read("engine.lease", source))
+        generate_sync.twins_of(Source.read("engine.queue.lease", source))
 
 
 def test_a_docstring_that_was_to_be_reworded_and_changed_is_refused() -> None:
     with pytest.raises(generate_sync.UnclearError, match="the docstring of Keepstate no longer says"):
         generate_sync.twins_of(
-            Source.read("engine.keepstate", 'class Keepstate:\n    """Something else."""\n')
+            Source.read("engine.space.keepstate", 'class Keepstate:\n    """Something else."""\n')
         )
 
 
@@ -189,7 +189,7 @@ def test_no_twin_speaks_of_what_only_an_event_loop_can_do(name: str) -> None:
 
 
 def test_every_twin_of_a_public_name_is_one_of_the_package() -> None:
-    assert {name for name in TWINS if name in keepstate.__all__} | {"of", "open"} == set(sync.__all__)
+    assert {name for name in TWINS if name in dir(keepstate)} | {"of", "open"} == set(sync.__all__)
     assert not [name for name in sync.__all__ if isinstance(getattr(sync, name), ModuleType)]
 
 

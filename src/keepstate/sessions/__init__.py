@@ -11,6 +11,7 @@ from keepstate.sessions.bounded import BoundedState
 from keepstate.sessions.conversation import Conversation
 from keepstate.sessions.generations import ANY_USER
 from keepstate.sessions.machine import AgentStateMachine, Transition
+from keepstate.sessions.messages import estimate_tokens
 from keepstate.sessions.records import SessionContext, TaskState
 from keepstate.sessions.session import Session
 from keepstate.sessions.session_state import SessionMoment
@@ -18,6 +19,7 @@ from keepstate.sessions.sweep import Sessions
 from keepstate.sessions.table import StepResult
 from keepstate.sessions.thread_records import MessagePage, Thread, ThreadMessage
 from keepstate.sessions.threads import ThreadMessages, Threads
+from keepstate.sessions.token_counter import TokenCounter
 from keepstate.sessions.user import UserState
 from keepstate.sessions.validated import ValidatedState
 from keepstate.sessions.versioned import VersionedState
@@ -38,8 +40,10 @@ __all__ = [
     "ThreadMessage",
     "ThreadMessages",
     "Threads",
+    "TokenCounter",
     "Transition",
     "UserState",
     "ValidatedState",
     "VersionedState",
+    "estimate_tokens",
 ]

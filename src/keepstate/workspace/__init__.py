@@ -50,6 +50,7 @@ __all__ = [
     "SuccessEvent",
     "TaskEvent",
     "TaskStartEvent",
+    "Versioned",
     "events",
     "view",
 ]
