@@ -55,7 +55,8 @@ def main() -> int:
             outcome = running.result()
             failed += outcome.code != 0
             show(outcome)
-    print(f"check: {len(CHECKS) - failed} passed, {failed} failed")
+    print(f"check: {len(CHECKS) - failed} passed, {failed} failed", flush=True)
+    subprocess.run([sys.executable, str(ROOT / "tools" / "sizes.py")], cwd=ROOT, check=False)  # a report
     return 1 if failed else 0
 
 

@@ -1,0 +1,36 @@
+"""The report of sizes counts code and not prose, and the calls of one operation."""
+
+from __future__ import annotations
+
+import asyncio
+
+from tools import sizes
+
+SOURCE = '''"""A module."""
+
+# Why.
+X = (
+    1,
+)
+
+
+def f() -> str:
+    """Return a text."""
+    return """two
+lines"""
+'''
+
+
+def test_lines_of_code_leave_out_blank_lines_comments_and_docstrings() -> None:
+    assert sizes.code_lines(SOURCE) == 6
+
+
+def test_generated_twins_and_the_kit_are_not_counted() -> None:
+    assert set(sizes.own({"a.py": 1, "sync/a.py": 1, "testing/a.py": 1})) == {"a.py"}
+
+
+def test_the_calls_of_an_operation_are_the_same_each_time() -> None:
+    first, second = (asyncio.run(sizes.paths()) for _ in range(2))
+
+    assert first == second
+    assert first["documents.get"] < first["documents.update"]
