@@ -195,7 +195,7 @@ def test_a_closed_handle_says_so(both: Both) -> None:
 
 @pytest.mark.parametrize("door", [keepstate.open, sync.open], ids=["async", "blocking"])
 def test_an_unknown_scheme_lists_the_known_ones(door: Any) -> None:
-    with pytest.raises(InvalidError, match=r"'mongo'; known are file://, memory://, .*sqlite://"):
+    with pytest.raises(InvalidError, match=r"'mongo'. Known schemes: file://, memory://, .*sqlite://"):
         door("mongo://host")
 
 
@@ -203,27 +203,27 @@ def test_an_unknown_scheme_lists_the_known_ones(door: Any) -> None:
 @pytest.mark.parametrize(
     ("path", "suggested"),
     [
-        ("app.db", "sqlite:///app.db (three slashes, then the path), or give pathlib.Path('app.db')"),
-        ("/var/app.db", "sqlite:////var/app.db "),
-        ("./state/", "file:///state/ for a folder"),
+        ("app.db", "Write sqlite:///app.db (three slashes, then the path), or pass pathlib.Path('app.db')"),
+        ("/var/app.db", "Write sqlite:////var/app.db "),
+        ("./state/", "Write file:///state/ for a folder"),
     ],
 )
 def test_a_path_for_a_url_is_told_its_url(door: Any, path: str, suggested: str) -> None:
-    with pytest.raises(InvalidError, match=re.escape(f"'{path}' is no store URL; write {suggested}")):
+    with pytest.raises(InvalidError, match=re.escape(f"'{path}' is not a store URL. {suggested}")):
         door(path)
 
 
 @pytest.mark.parametrize("door", [keepstate.open, sync.open], ids=["async", "blocking"])
 @pytest.mark.parametrize("text", ["", "host=a password=b", "a b"])
 def test_a_text_that_is_no_path_shows_how_a_url_looks(door: Any, text: str) -> None:
-    with pytest.raises(InvalidError, match=r"one looks like sqlite:///agents\.db or memory://"):
+    with pytest.raises(InvalidError, match=r"Use a URL such as sqlite:///agents\.db or memory://"):
         door(text)
 
 
 @pytest.mark.parametrize("door", [keepstate.open, sync.open], ids=["async", "blocking"])
 def test_a_word_that_is_no_url_is_shown(door: Any) -> None:
     with pytest.raises(
-        InvalidError, match=r"^'nowhere' is no store URL; one looks like sqlite:///agents\.db"
+        InvalidError, match=r"^'nowhere' is not a store URL. Use a URL such as sqlite:///agents\.db"
     ):
         door("nowhere")
 
@@ -375,7 +375,7 @@ def test_private_memory_a_lease_and_a_store_stay_in_their_process(both: Both) ->
     for what, reason in (
         (ks, "private to one handle"),
         (lease, "held by one process"),
-        (ks.store, "pickle its URL"),
+        (ks.store, "Pickle its URL"),
     ):
         with pytest.raises(TypeError, match=reason):
             pickle.dumps(what)
@@ -403,7 +403,7 @@ def test_a_handle_dropped_while_open_warns_once(
             time.sleep(0.01)  # a thread that has just worked for the store may still let go of it
 
     assert [
-        (warning.category, "dropped while open; close it" in str(warning.message)) for warning in told
+        (warning.category, "dropped while open. Call close" in str(warning.message)) for warning in told
     ] == [(ResourceWarning, True)]
 
 

@@ -31,7 +31,7 @@ from keepstate.errors import ClosedError, InvalidError, UnsupportedError
 from keepstate.stores.base import StoreBase
 from keepstate.stores.kv import KeyValues, KeyValueStore
 from keepstate.stores.protocol import HasMode, Store
-from keepstate.stores.urls import TIERED, OpensUrls, StoreUrl, backend_class, refuse_as_path, shown
+from keepstate.stores.urls import TIERED, OpensUrls, StoreUrl, backend_class, reject_url_as_path, shown
 from keepstate.stores.wrappers.keyless import refused_if_encrypted
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 
@@ -88,7 +88,7 @@ def source_of(
             path = Path(url)
         except TypeError as error:  # one of bytes
             raise InvalidError(f"the store is given as {_kind_of(url)}; give a path of text") from error
-        refuse_as_path("url", str(path))
+        reject_url_as_path("url", str(path))
         _refuse_no_text("url", str(path))
         return OpenStore(f"sqlite:///{quote(str(path.absolute()))}", mode, encryption=encryption)
     if isinstance(url, type) or not callable(getattr(url, "apply", None)):
@@ -125,7 +125,7 @@ def admit_file(what: str, path: str | PathLike[str]) -> str:
     Raises:
         InvalidError: It is none, or no text that UTF-8 can hold, or a URL, which the message does not show.
     """
-    refuse_as_path(what, str(path))  # of a wrong argument the text is judged too, so that none is shown
+    reject_url_as_path(what, str(path))  # of a wrong argument the text is judged too, so that none is shown
     text = check_path(what, path)
     _refuse_no_text(what, text)
     return text

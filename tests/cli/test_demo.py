@@ -159,7 +159,7 @@ def test_an_agent_that_could_not_be_killed_in_time_is_told(shell: Keepstate) -> 
     [
         ("sqlite:////no/such/folder/demo.db", 3, "the folder /no/such/folder of"),
         ("redis://127.0.0.1:1/0?retry_for_s=0", 3, "127.0.0.1:1"),
-        ("nowhere", 2, "no store URL"),
+        ("nowhere", 2, "is not a store URL"),
     ],
 )
 def test_a_worker_that_fails_says_why_in_one_line(started: Started, url: str, code: int, words: str) -> None:

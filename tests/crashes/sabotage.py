@@ -91,12 +91,12 @@ def read_from_a_cache() -> None:
 
 
 def _break(broken: Callable[[StoreBase, Batch, Apply], Awaitable[Outcome]]) -> None:
-    original = StoreBase.apply_admitted
+    original = StoreBase.apply_checked
 
     async def right(store: StoreBase, batch: Batch) -> Outcome:
-        return (await original(store, [batch], store.admit([batch])))[0]
+        return (await original(store, [batch], store.check_batches([batch])))[0]
 
     async def apply(self: StoreBase, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
         return [await broken(self, batch, right) for batch in batches]
 
-    StoreBase.apply_admitted = apply  # type: ignore[method-assign]
+    StoreBase.apply_checked = apply  # type: ignore[method-assign]

@@ -187,7 +187,7 @@ def flush_dies_with_its_caller() -> MerkleValue:
         outcomes = await self._flush(batches)
         self._flushing = False
         if self._queue:
-            self._crowded = True
+            self._is_busy = True
             self._ensure_flusher()
         return outcomes
 

@@ -37,7 +37,7 @@ def log_end_unread() -> MerkleValue:
 def second_name_opened() -> MerkleValue:
     """Open a file under each of its names, with a lock each, and whatever its length has become."""
     with (
-        patch.object(store, "refuse_second_name", lambda path: None),
+        patch.object(store, "require_single_name", lambda path: None),
         patch.object(Journal, "_refuse_cut_off", lambda self, size_bytes: None),
     ):
         yield

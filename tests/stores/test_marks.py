@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from keepstate._finish import finish
 from keepstate.errors import HistoryLostError
-from keepstate.stores.marks import RECENT, HighWaterMarks, applied_beside
+from keepstate.stores.marks import RECENT, HighWaterMarks, apply_except
 from keepstate.stores.protocol import Applied, Batch, Mark, Outcome
 
 A, B = b"A" * 8, b"B" * 8
@@ -20,32 +20,32 @@ def test_nothing_is_known_of_a_space_that_was_not_seen() -> None:
 def test_the_highest_revision_seen_is_kept() -> None:
     marks = HighWaterMarks()
     for revision in (2, 5, 3):
-        marks.saw("s", revision, bytes([revision]) * 8)
+        marks.record("s", revision, bytes([revision]) * 8)
 
     assert marks.of("s") == Mark(5, b"\x05" * 8)
 
 
 def test_a_space_without_revisions_leaves_no_mark() -> None:
     marks = HighWaterMarks()
-    marks.saw("s", 0, b"")
+    marks.record("s", 0, b"")
 
     assert marks.of("s") is None
 
 
 def test_of_two_nonces_the_first_stays_so_that_the_loss_is_noticed() -> None:
     marks = HighWaterMarks()
-    marks.saw("s", 5, A)
-    marks.saw("s", 5, B)
+    marks.record("s", 5, A)
+    marks.record("s", 5, B)
 
     assert marks.of("s") == Mark(5, A)
 
 
 def test_a_lost_mark_is_forgotten_and_its_error_says_what_and_where() -> None:
     marks = HighWaterMarks()
-    marks.saw("s", 5, A)
-    marks.saw("t", 7, B)
+    marks.record("s", 5, A)
+    marks.record("t", 7, B)
 
-    error = marks.lost("s", Mark(5, A), url="redis://host")
+    error = marks.record_loss("s", Mark(5, A), url="redis://host")
 
     assert isinstance(error, HistoryLostError)
     assert (error.space, error.revision, error.url) == ("s", 5, "redis://host")
@@ -55,11 +55,11 @@ def test_a_lost_mark_is_forgotten_and_its_error_says_what_and_where() -> None:
 
 def test_a_mark_seen_since_outlives_the_loss_of_an_older_one() -> None:
     marks = HighWaterMarks()
-    marks.saw("s", 5, A)
+    marks.record("s", 5, A)
     lost = Mark(5, A)
-    marks.saw("s", 6, B)
+    marks.record("s", 6, B)
 
-    marks.lost("s", lost, url="redis://host")
+    marks.record_loss("s", lost, url="redis://host")
 
     assert marks.of("s") == Mark(6, B)
 
@@ -68,15 +68,15 @@ def test_marks_of_many_spaces_are_all_kept_and_raised_and_lost_as_the_first_ones
     marks = HighWaterMarks()
     spaces = [f"session/{number}" for number in range(3 * RECENT)]
     for number, space in enumerate(spaces):
-        marks.saw(space, number + 1, number.to_bytes(8))
+        marks.record(space, number + 1, number.to_bytes(8))
 
     assert all(marks.of(space) == Mark(n + 1, n.to_bytes(8)) for n, space in enumerate(spaces))
-    marks.saw(spaces[0], 1, B)
+    marks.record(spaces[0], 1, B)
     assert marks.of(spaces[0]) == Mark(1, bytes(8))
-    marks.saw(spaces[0], 9, B)
+    marks.record(spaces[0], 9, B)
     assert marks.of(spaces[0]) == Mark(9, B)
-    marks.lost(spaces[0], Mark(9, B), url="redis://host")
-    marks.lost(spaces[1], Mark(2, (1).to_bytes(8)), url="redis://host")
+    marks.record_loss(spaces[0], Mark(9, B), url="redis://host")
+    marks.record_loss(spaces[1], Mark(2, (1).to_bytes(8)), url="redis://host")
     assert marks.of(spaces[0]) is None
     assert marks.of(spaces[1]) is None
 
@@ -87,7 +87,7 @@ def test_a_mark_takes_as_little_room_as_is_told() -> None:
     try:
         marks = HighWaterMarks()
         for number in range(count):
-            marks.saw(f"session/{number:08d}", number + 1, number.to_bytes(8, "little"))
+            marks.record(f"session/{number:08d}", number + 1, number.to_bytes(8, "little"))
         taken, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
@@ -98,22 +98,22 @@ def test_a_mark_takes_as_little_room_as_is_told() -> None:
 
 def test_a_loss_is_counted_once_however_many_calls_meet_it() -> None:
     marks = HighWaterMarks()
-    marks.saw("s", 5, A)
+    marks.record("s", 5, A)
 
     for _ in range(2):
-        marks.lost("s", Mark(5, A), url="redis://host")
+        marks.record_loss("s", Mark(5, A), url="redis://host")
 
     assert (marks.losses("s"), marks.losses("t")) == (1, 0)
 
 
 def test_batches_that_build_on_what_was_read_before_a_loss_are_void() -> None:
     marks = HighWaterMarks()
-    marks.saw("s", 5, A)
+    marks.record("s", 5, A)
     batches = [Batch("s", (), losses=0), Batch("s", ()), Batch("s", (), losses=1), Batch("t", (), losses=0)]
-    before = marks.void(batches, url="redis://host")
-    marks.lost("s", Mark(5, A), url="redis://host")
+    before = marks.lost_history_errors(batches, url="redis://host")
+    marks.record_loss("s", Mark(5, A), url="redis://host")
 
-    void = marks.void(batches, url="redis://host")
+    void = marks.lost_history_errors(batches, url="redis://host")
 
     assert (before, list(void)) == ({}, [0])
     assert (void[0].space, void[0].url) == ("s", "redis://host")
@@ -127,7 +127,7 @@ def test_what_stands_beside_void_batches_is_applied_in_order() -> None:
         asked.extend(others)
         return [Applied(ord(batch.space), 0) for batch in others]
 
-    outcomes = finish(applied_beside({1: HistoryLostError("b"), 3: HistoryLostError("d")}, batches, apply))
+    outcomes = finish(apply_except({1: HistoryLostError("b"), 3: HistoryLostError("d")}, batches, apply))
 
     assert [batch.space for batch in asked] == ["a", "c"]
     assert [type(outcome) for outcome in outcomes] == [Applied, HistoryLostError] * 2

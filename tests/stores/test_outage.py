@@ -20,15 +20,15 @@ def test_calls_in_between_are_told_only_to_who_debugs(caplog: pytest.LogCaptureF
     outage = OutageLog("redis://here", 30.0, clock)
     with caplog.at_level(logging.DEBUG, "keepstate.stores"):
         for _ in range(3):
-            outage.goes_on(StoreUnavailableError("redis://here is not reached"))
+            outage.record_failure(StoreUnavailableError("redis://here is not reached"))
             clock.advance(2_000)
         for _ in range(2):
-            outage.ends()
+            outage.record_answer()
 
     assert told(caplog) == [
-        ("WARNING", "calls are repeated for up to 30 s each: redis://here is not reached"),
-        ("DEBUG", "a call is repeated: redis://here is not reached"),
-        ("DEBUG", "a call is repeated: redis://here is not reached"),
+        ("WARNING", "Calls are retried for up to 30 s each: redis://here is not reached"),
+        ("DEBUG", "A call is retried: redis://here is not reached"),
+        ("DEBUG", "A call is retried: redis://here is not reached"),
         ("INFO", "redis://here answers again, after 6.0 s"),
     ]
 
@@ -37,7 +37,7 @@ def test_the_next_outage_is_told_again(caplog: pytest.LogCaptureFixture) -> None
     outage = OutageLog("redis://here", 30.0, ManualClock())
     with caplog.at_level(logging.INFO, "keepstate.stores"):
         for _ in range(2):
-            outage.goes_on("away")
-            outage.ends()
+            outage.record_failure("away")
+            outage.record_answer()
 
     assert [level for level, _ in told(caplog)] == ["WARNING", "INFO"] * 2

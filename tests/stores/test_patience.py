@@ -25,12 +25,12 @@ class Unsleeping(ThreadRunner):
 def tried(for_s: float, *attempts_ms: int) -> tuple[int, float]:
     """Return how many attempts were made and how long all took; the last one given stands for all others."""
     clock = ManualClock()
-    patience = RetryBudget(for_s, runner=Unsleeping(clock), clock=clock)
+    budget = RetryBudget(for_s, runner=Unsleeping(clock), clock=clock)
     times = 0
     while True:
         clock.advance(attempts_ms[min(times, len(attempts_ms) - 1)])
         times += 1
-        if not finish(patience.again()):
+        if not finish(budget.wait_for_retry()):
             return times, clock.monotonic_s()
 
 
@@ -48,23 +48,23 @@ def test_without_time_there_is_one_attempt() -> None:
 
 def test_a_store_that_is_soon_back_is_asked_again_soon() -> None:
     clock = ManualClock()
-    patience = RetryBudget(30.0, runner=Unsleeping(clock), clock=clock)
+    budget = RetryBudget(30.0, runner=Unsleeping(clock), clock=clock)
 
-    assert all(finish(patience.again()) for _ in range(3))
+    assert all(finish(budget.wait_for_retry()) for _ in range(3))
 
     assert clock.monotonic_s() < 0.2
 
 
 def test_a_server_that_takes_no_writes_is_not_asked_for_long() -> None:
     clock = ManualClock()
-    patience = RetryBudget(30.0, runner=Unsleeping(clock), clock=clock)
+    budget = RetryBudget(30.0, runner=Unsleeping(clock), clock=clock)
     refused = StoreUnavailableError("a standby", is_read_only=True)
     clock.advance(10_000)
 
-    while finish(patience.again(StoreUnavailableError("away"))) and clock.monotonic_s() < 15:
+    while finish(budget.wait_for_retry(StoreUnavailableError("away"))) and clock.monotonic_s() < 15:
         pass
     began_s = clock.monotonic_s()
-    while finish(patience.again(refused)):
+    while finish(budget.wait_for_retry(refused)):
         pass
 
     assert clock.monotonic_s() - began_s <= READ_ONLY_FOR_S

@@ -148,7 +148,7 @@ def test_signs_of_paths_and_hosts_are_taken_as_they_are(url: str) -> None:
 
 @pytest.mark.parametrize("url", ["sqlite:///x.db#frag", "memory://a#b", "redis://ann:s3cret@h/0#x"])
 def test_a_part_after_a_number_sign_is_refused_without_showing_a_secret(url: str) -> None:
-    with pytest.raises(InvalidError, match="write %23") as caught:
+    with pytest.raises(InvalidError, match="Write %23") as caught:
         StoreUrl.parse(url)
 
     assert "s3cret" not in str(caught.value)
@@ -165,8 +165,8 @@ def test_a_value_of_an_option_that_may_be_a_secret_is_not_shown() -> None:
     class Options(msgspec.Struct):
         api_key: int = 0
 
-    with pytest.raises(InvalidError, match="cannot take the option api_key=…: Expected `int`"):
-        StoreUrl.parse("x://h?api_key=s3cret").options_as(Options)
+    with pytest.raises(InvalidError, match=r"Invalid option api_key=… of .*: Expected `int`"):
+        StoreUrl.parse("x://h?api_key=s3cret").parse_options(Options)
 
 
 def test_a_sign_that_quotes_nothing_is_refused_in_words() -> None:
@@ -191,11 +191,14 @@ def test_schemes_of_other_programs_are_taken_for_ours(url: str, wanted: str) -> 
 @pytest.mark.parametrize(
     ("url", "wanted"),
     [
-        ("sqlite:///x.db?durability=ful", "durability=ful: it is full or normal"),
-        ("file:///x.journal?format=xml", "format=xml: it is json or json-zstd or msgpack or msgpack-zstd"),
-        ("sqlite:///x.db?unsafe_fs=maybe", "unsafe_fs=maybe: it is 1 or 0, true or false"),
-        ("sqlite:///x.db?durability=full&wait_s=0", "wait_s=0: Expected `float` > 0.0"),
-        ("redis://h/0?max_connections=no", "max_connections=no: Expected `int`"),
+        ("sqlite:///x.db?durability=ful", "durability=ful of sqlite://: use full or normal"),
+        (
+            "file:///x.journal?format=xml",
+            "format=xml of file://: use json or json-zstd or msgpack or msgpack-zstd",
+        ),
+        ("sqlite:///x.db?unsafe_fs=maybe", "unsafe_fs=maybe of sqlite://: use 1 or 0, true or false"),
+        ("sqlite:///x.db?durability=full&wait_s=0", "wait_s=0 of sqlite://: Expected `float` > 0.0"),
+        ("redis://h/0?max_connections=no", "max_connections=no of redis://: Expected `int`"),
     ],
 )
 def test_a_wrong_option_is_named_with_the_values_it_may_have(url: str, wanted: str) -> None:

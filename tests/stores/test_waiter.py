@@ -47,7 +47,7 @@ def test_a_fault_of_a_backend_is_logged_once_and_others_are_heard_again(
         asyncio.run(heard())
 
     (record,) = caplog.records
-    assert record.getMessage() == "changes by others are seen later for now: 'a fault'"
+    assert record.getMessage() == "Changes of other processes are seen later: 'a fault'"
     assert record.exc_info is not None and record.exc_info[0] is KeyError
 
 

@@ -54,7 +54,7 @@ class AppliesAConflictByHalf(MemoryStore):
         outcomes = await super().apply(batches)
         for batch, outcome in zip(batches, outcomes, strict=True):
             if type(outcome) is not Applied and batch.writes:
-                self._heap.seen(batch.space).entries.pop(batch.writes[0].key, None)
+                self._heap.state_of(batch.space).entries.pop(batch.writes[0].key, None)
         return outcomes
 
 
@@ -63,7 +63,7 @@ class ReadsAStaleCopy(MemoryStore):
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         for batch in batches:
-            self.before[batch.space] = dict(self._heap.seen(batch.space).entries)
+            self.before[batch.space] = dict(self._heap.state_of(batch.space).entries)
         return await super().apply(batches)
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
@@ -74,7 +74,7 @@ class ReadsAStaleCopy(MemoryStore):
 class SeesTheExpired(MemoryStore):
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         reading = await super().read(space, keys, at_ms=at_ms)
-        entries: list[Entry | None] = [self._heap.seen(space).entries.get(key) for key in keys]
+        entries: list[Entry | None] = [self._heap.state_of(space).entries.get(key) for key in keys]
         return Reading(entries, reading.revision, reading.now_ms)
 
 

@@ -24,7 +24,7 @@ from keepstate.errors import CorruptError, InvalidError
 from keepstate.opening import open as open_store
 from keepstate.stores.base import StoreBase
 from keepstate.stores.clock_leaps import LEAP_MS
-from keepstate.stores.protocol import ENCRYPTION_SPACE, Batch, Outcome, Put, Store, TellsLeaps
+from keepstate.stores.protocol import ENCRYPTION_SPACE, Batch, Outcome, Put, ReportsLeaps, Store
 from keepstate.stores.recovery.remains import Damage, RecoveredStore, SpaceRemains
 from keepstate.stores.urls import StoreUrl
 from keepstate.stores.wrappers.keyless import KeylessStore
@@ -147,7 +147,7 @@ async def _read_all(ks: Keepstate) -> StoreRemains:
     remains = StoreRemains()
     for name in names:
         reading = await store.read(name, [])
-        leap = await store.last_leap(name) if isinstance(store, TellsLeaps) else None
+        leap = await store.last_leap(name) if isinstance(store, ReportsLeaps) else None
         entries = remains.added(SpaceRemains(name, reading.revision, reading.now_ms, True, leap))
         try:
             async for page in source.pages(name):
@@ -190,7 +190,7 @@ def _applier(store: Store) -> Apply:
             sum(len(write.key) + len(write.value) for write in batch.writes if isinstance(write, Put))
             for batch in batches
         ]
-        return await store.apply_admitted(batches, sizes)
+        return await store.apply_checked(batches, sizes)
 
     return apply
 

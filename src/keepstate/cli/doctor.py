@@ -18,8 +18,8 @@ from keepstate._clock import Clock
 from keepstate.cli import damage, exits
 from keepstate.cli.session import Session, checked, plain, shown, write_json
 from keepstate.errors import ClockError
-from keepstate.stores.clock_leaps import LEAP_MS, shown_time
-from keepstate.stores.protocol import Capabilities, Durability, Inspected, Setting, Store, TellsLeaps
+from keepstate.stores.clock_leaps import LEAP_MS, format_time
+from keepstate.stores.protocol import Capabilities, Durability, Inspected, ReportsLeaps, Setting, Store
 from keepstate.stores.urls import StoreUrl
 
 _PLAIN = Session()
@@ -146,10 +146,10 @@ async def _of_time(store: Store, clock: Clock) -> Finding:
     if not ahead:
         return Finding("time", True, "no space is ahead of the clock of this process")
     furthest = max(ahead, key=lambda name: ahead[name])
-    leap = await store.last_leap(furthest) if isinstance(store, TellsLeaps) else None
+    leap = await store.last_leap(furthest) if isinstance(store, ReportsLeaps) else None
     since = ""
     if leap is not None:
-        times = f"from {shown_time(leap.from_ms)} to {shown_time(leap.to_ms)}"
+        times = f"from {format_time(leap.from_ms)} to {format_time(leap.to_ms)}"
         since = f" since revision {leap.revision}, which moved its time {times}"
     return Finding(
         "time",

@@ -1,6 +1,6 @@
-"""Refuses what is malformed or over a limit, before any backend sees it, so that all refuse alike.
+"""Validates batches, keys and reads before any backend sees them, so that all backends reject the same input.
 
-Pure rules: what is admitted here is well-formed, and a backend does not check it again.
+Pure rules, without I/O. A backend does not check again what these functions accepted.
 """
 
 from __future__ import annotations
@@ -15,27 +15,35 @@ from keepstate.values.key import STAMP_SIZE, STAMP_TAG
 _LAST_SECTION = 2
 _LONGEST_KEY = limits.KEY_BYTES + STAMP_SIZE
 _LAST_REVISION = 2**53 - 1
-"""The largest number that every backend counts to exactly; Redis scripts count in doubles."""
+"""The largest revision that every backend represents exactly: Redis scripts count in doubles."""
 _NO_CONDITIONS = (None, None, None, None)
 
 
-def admit_space(space: str) -> None:
+def check_space(space: str) -> None:
     """Raise `InvalidError` unless the name is 1 to 200 bytes of UTF-8."""
     if type(space) is str and 0 < len(space) <= limits.SPACE_BYTES and space.isascii():
-        return  # what nearly every name is
+        return  # the fast path: nearly every name is ASCII
     try:
         size = len(space.encode())
     except (AttributeError, UnicodeEncodeError) as error:
-        raise InvalidError(f"space {space!r} is no text that UTF-8 can hold; name it with a str") from error
+        raise InvalidError(
+            f"Space name {space!r} cannot be encoded as UTF-8. Pass a str without surrogates."
+        ) from error
     if not 0 < size <= limits.SPACE_BYTES:
-        raise InvalidError(f"space {space[:40]!r}… has {size} bytes; a name has 1 to {limits.SPACE_BYTES}")
+        raise InvalidError(
+            f"Space name {space[:40]!r}… has {size} bytes. A name has 1 to {limits.SPACE_BYTES} bytes."
+        )
 
 
-def admit_batch(batch: Batch) -> int:
-    """Return the batch's size in bytes, or raise `InvalidError` that says what is wrong with it."""
+def check_batch(batch: Batch) -> int:
+    """Validate a batch and return its size in bytes.
+
+    Raises:
+        InvalidError: The batch is malformed or over a limit.
+    """
     if type(batch) is not Batch:
-        raise InvalidError(f"{batch!r} is no batch; give Batch(space, writes, checks)")
-    admit_space(batch.space)
+        raise InvalidError(f"{batch!r} is not a batch. Pass Batch(space, writes, checks).")
+    check_space(batch.space)
     writes, checks = batch.writes, batch.checks
     if (
         len(writes) == 1
@@ -45,192 +53,203 @@ def admit_batch(batch: Batch) -> int:
         and batch.retry_of is None
         and batch.alive_until_ms is None
     ):
-        return _admit_write(writes[0])
+        return _check_write(writes[0])
     if len(writes) > limits.BATCH_WRITES or len(checks) > limits.BATCH_CHECKS:
         raise InvalidError(
-            f"a batch on {batch.space!r} has {len(writes)} writes and {len(checks)} checks; "
-            f"at most {limits.BATCH_WRITES} and {limits.BATCH_CHECKS} fit: split it"
+            f"A batch on space {batch.space!r} has {len(writes)} writes and {len(checks)} checks. "
+            f"At most {limits.BATCH_WRITES} writes and {limits.BATCH_CHECKS} checks fit. Split the batch."
         )
     size = 0
     for write in writes:
-        size += _admit_write(write)
+        size += _check_write(write)
     for check in checks:
-        size += _admit_check(check)
+        size += _check_check(check)
     if size > limits.BATCH_BYTES:
         raise InvalidError(
-            f"a batch on {batch.space!r} has {size} bytes; at most {limits.BATCH_BYTES} fit: split it"
+            f"A batch on space {batch.space!r} has {size} bytes. At most {limits.BATCH_BYTES} fit. Split "
+            f"the batch."
         )
     if len(writes) > 1:
-        _admit_once(batch.space, writes)
+        _require_distinct_keys(batch.space, writes)
     conditions = batch.at, batch.token, batch.retry_of, batch.alive_until_ms
     if conditions != _NO_CONDITIONS:
-        _admit_conditions(batch)
+        _check_conditions(batch)
     return size
 
 
-def _admit_write(write: Write) -> int:
+def _check_write(write: Write) -> int:
     if type(write) is Put:
         key, value = write.key, write.value
-        # One comparison for what nearly every write is; the slow way says what is wrong with the others.
+        # One comparison accepts nearly every key. The slow path finds the reason to reject the rest.
         if type(key) is not bytes or not 0 < len(key) <= limits.KEY_BYTES or key[0] > _LAST_SECTION:
-            admit_key(key)
+            check_key(key)
         if type(value) is not bytes or len(value) > limits.VALUE_BYTES:
-            raise _no_value(key, value)
+            raise _value_error(key, value)
         if write.ttl_ms is not None and (
             type(write.ttl_ms) is not int or not 0 < write.ttl_ms <= limits.TTL_MS
         ):
             raise InvalidError(
-                f"ttl_ms of {key!r} is {write.ttl_ms!r}; it must be 1 to {limits.TTL_MS}, or None"
+                f"`ttl_ms` of key {key!r} is {write.ttl_ms!r}. Pass 1 to {limits.TTL_MS}, or None."
             )
         return len(key) + len(value)
     if type(write) is not Delete:
-        raise InvalidError(f"{write!r} is no write; give Put or Delete")
-    admit_key(write.key)
+        raise InvalidError(f"{write!r} is not a write. Pass Put or Delete.")
+    check_key(write.key)
     return len(write.key)
 
 
-def _no_value(key: bytes, value: object) -> InvalidError:
+def _value_error(key: bytes, value: object) -> InvalidError:
     if not isinstance(value, bytes):
-        return InvalidError(f"the value of {key!r} is {type(value).__name__}; a store keeps bytes")
-    return InvalidError(f"the value of {key!r} has {len(value)} bytes; at most {limits.VALUE_BYTES} fit")
+        return InvalidError(f"The value of key {key!r} is of type {type(value).__name__}. Pass bytes.")
+    return InvalidError(f"The value of key {key!r} has {len(value)} bytes. At most {limits.VALUE_BYTES} fit.")
 
 
-def admit_key(key: bytes) -> None:
-    """Raise `InvalidError` unless the key is 1 to 512 bytes, its stamp not counted, and names a section."""
+def check_key(key: bytes) -> None:
+    """Raise `InvalidError` unless the key has 1 to 512 bytes, without its stamp, and names a section."""
     if type(key) is not bytes:
-        raise InvalidError(f"key {key!r} is {type(key).__name__}; a key is bytes")
+        raise InvalidError(f"Key {key!r} is of type {type(key).__name__}. Pass bytes.")
     if not key or (
         len(key) > limits.KEY_BYTES and not (len(key) <= _LONGEST_KEY and key[-STAMP_SIZE] == STAMP_TAG)
     ):
-        raise InvalidError(f"key {key[:40]!r}… has {len(key)} bytes; a key has 1 to {limits.KEY_BYTES}")
+        raise InvalidError(
+            f"Key {key[:40]!r}… has {len(key)} bytes. A key has 1 to {limits.KEY_BYTES} bytes."
+        )
     if key[0] > _LAST_SECTION:
-        raise InvalidError(f"key {key!r} is in no section; its first byte must be 00, 01 or 02")
+        raise InvalidError(f"Key {key!r} does not name a section. Its first byte must be 00, 01 or 02.")
 
 
-def _admit_check(check: Check) -> int:
+def _check_check(check: Check) -> int:
     if type(check) is not Check:
-        raise InvalidError(f"{check!r} is no check; give Check(key, version=…) or Check(key, created=…)")
-    admit_key(check.key)
+        raise InvalidError(f"{check!r} is not a check. Pass Check(key, version=…) or Check(key, created=…).")
+    check_key(check.key)
     version = check.created if check.version is None else check.version
     if (check.version is None) is (check.created is None):
-        raise InvalidError(f"the check of {check.key!r} must give `version` or `created`, and only one")
+        raise InvalidError(f"The check of key {check.key!r} needs exactly one of `version` and `created`.")
     if type(version) is not int or not 0 <= version <= _LAST_REVISION:
-        raise InvalidError(f"the check of {check.key!r} asks for {version!r}; a revision is 0 or more")
+        raise InvalidError(f"The check of key {check.key!r} names {version!r}. A revision is 0 or more.")
     return len(check.key)
 
 
-def _admit_once(space: str, writes: Sequence[Write]) -> None:
+def _require_distinct_keys(space: str, writes: Sequence[Write]) -> None:
     plain = [write.key for write in writes if not (type(write) is Put and write.stamp)]
     if len(set(plain)) != len(plain):
         twice = next(key for key in plain if plain.count(key) > 1)
-        raise InvalidError(f"a batch on {space!r} writes {twice!r} twice; a key stands once in a batch")
+        raise InvalidError(
+            f"A batch on space {space!r} writes key {twice!r} twice. Write each key once in a batch."
+        )
 
 
-def _admit_conditions(batch: Batch) -> None:
+def _check_conditions(batch: Batch) -> None:
     for name, number in (("at", batch.at), ("retry_of", batch.retry_of)):
         if number is not None and (type(number) is not int or not 0 <= number <= _LAST_REVISION):
             raise InvalidError(
-                f"`{name}` of a batch on {batch.space!r} is {number!r}; a revision is 0 or more"
+                f"`{name}` of a batch on space {batch.space!r} is {number!r}. A revision is 0 or more."
             )
     if batch.token is not None and (
         type(batch.token) is not bytes or not 0 < len(batch.token) <= limits.TOKEN_BYTES
     ):
-        raise InvalidError(f"token {batch.token!r} is no name of 1 to {limits.TOKEN_BYTES} bytes")
+        raise InvalidError(f"Token {batch.token!r} is not a name of 1 to {limits.TOKEN_BYTES} bytes.")
     if batch.alive_until_ms is not None:
-        admit_time("alive_until_ms", batch.alive_until_ms)
+        check_time("alive_until_ms", batch.alive_until_ms)
         if batch.at is None:
             raise InvalidError(
-                f"a batch on {batch.space!r} gives `alive_until_ms` without `at`; give the revision as well"
+                f"A batch on space {batch.space!r} has `alive_until_ms` without `at`. Pass the revision as "
+                f"`at` too."
             )
     if batch.retry_of is not None and batch.token is None:
         raise InvalidError(
-            f"a batch on {batch.space!r} is a retry without a token; a retry gives the first one's"
+            f"A batch on space {batch.space!r} is a retry without a token. Pass the token of the first "
+            f"attempt."
         )
 
 
-def admit_time(name: str, at_ms: int | None) -> None:
-    """Raise `InvalidError` unless this is None or a time in milliseconds."""
+def check_time(name: str, at_ms: int | None) -> None:
+    """Raise `InvalidError` unless the value is None or a time in milliseconds."""
     if at_ms is not None and (type(at_ms) is not int or not 0 <= at_ms <= _LAST_REVISION):
-        raise InvalidError(f"`{name}` is {at_ms!r}; it is milliseconds since 1970, or None")
+        raise InvalidError(f"`{name}` is {at_ms!r}. Pass milliseconds since 1970, or None.")
 
 
-def admit_read(space: str, keys: Sequence[bytes], at_ms: int | None = None) -> None:
-    """Raise `InvalidError` unless these are at most 1,000 well-formed keys, and a time or none."""
-    admit_space(space)
-    admit_time("at_ms", at_ms)
+def check_read(space: str, keys: Sequence[bytes], at_ms: int | None = None) -> None:
+    """Raise `InvalidError` unless there are at most 1,000 keys, all well-formed, and `at_ms` is valid."""
+    check_space(space)
+    check_time("at_ms", at_ms)
     if len(keys) > limits.READ_KEYS:
         raise InvalidError(
-            f"a read of {space!r} asks for {len(keys)} keys; at most {limits.READ_KEYS}: split it"
+            f"A read of space {space!r} asks for {len(keys)} keys. At most {limits.READ_KEYS} fit. Split "
+            f"the read."
         )
     for key in keys:
-        admit_key(key)
+        check_key(key)
 
 
-def admit_reading(space: str, size: int) -> None:
-    """Raise `InvalidError` when the values of one read have more than 8 MiB."""
+def check_read_size(space: str, size: int) -> None:
+    """Raise `InvalidError` if the values of one read have more than 8 MiB."""
     if size > limits.READ_BYTES:
         raise InvalidError(
-            f"a read of {space!r} found {size} bytes; at most {limits.READ_BYTES}: ask for fewer, or scan"
+            f"A read of space {space!r} found {size} bytes. At most {limits.READ_BYTES} fit. Read fewer "
+            f"keys, or scan."
         )
 
 
 REPLACING_WRITES = limits.LOG_BYTES // limits.VALUE_BYTES
-"""Of how many writes the values before, which the log keeps, cannot be too much for one record."""
+"""The number of writes whose replaced values always fit in one record of the log."""
 
 
-def replaces_too_much(space: str) -> InvalidError:
-    """Return the error of a batch whose replaced and deleted values no log could keep."""
+def log_size_error(space: str) -> InvalidError:
+    """Return the error for a batch whose replaced and deleted values are too large for the log."""
     return InvalidError(
-        f"a batch on {space!r} replaces or deletes values that the log keeps, of more than "
-        f"{limits.LOG_BYTES} bytes in all: split it"
+        f"A batch on space {space!r} replaces or deletes logged values of more than "
+        f"{limits.LOG_BYTES} bytes in total. Split the batch."
     )
 
 
-def admit_scan(space: str, prefix: bytes, after: bytes | None, limit: int, at_ms: int | None = None) -> None:
-    """Raise `InvalidError` unless the range is one of a single section."""
-    admit_space(space)
-    admit_key(prefix)
+def check_scan(space: str, prefix: bytes, after: bytes | None, limit: int, at_ms: int | None = None) -> None:
+    """Raise `InvalidError` unless the range lies in a single section."""
+    check_space(space)
+    check_key(prefix)
     if after is not None and not (type(after) is bytes and after.startswith(prefix)):
-        raise InvalidError(f"`after` {after!r} does not start with the prefix {prefix!r}")
+        raise InvalidError(f"`after` is {after!r}, which does not start with the prefix {prefix!r}.")
     limits.admit_count("limit", limit)
-    admit_time("at_ms", at_ms)
+    check_time("at_ms", at_ms)
 
 
-def admit_changes(space: str, after: int, limit: int) -> None:
-    """Raise `InvalidError` unless `after` is a revision and `limit` positive."""
-    admit_space(space)
+def check_changes(space: str, after: int, limit: int) -> None:
+    """Raise `InvalidError` unless `after` is a revision and `limit` is positive."""
+    check_space(space)
     if type(after) is not int or not 0 <= after <= _LAST_REVISION:
-        raise InvalidError(f"`after` is {after!r}; a revision is 0 or more")
+        raise InvalidError(f"`after` is {after!r}. A revision is 0 or more.")
     limits.admit_count("limit", limit)
 
 
-def admit_listing(prefix: str, after: str | None, limit: int) -> None:
-    """Raise `InvalidError` unless prefix and `after` are text that a name could start with."""
+def check_listing(prefix: str, after: str | None, limit: int) -> None:
+    """Raise `InvalidError` unless `prefix` and `after` could begin a space's name."""
     for name in (prefix, after):
         if name:
-            admit_space(name)
+            check_space(name)
     limits.admit_count("limit", limit)
 
 
-def refuse_gone(space: str, after: int, *, floor: int, revision: int, url: str | None = None) -> None:
-    """Raise where the log of a space, from `floor` up to `revision`, cannot tell what came after a revision.
+def require_logged(space: str, after: int, *, floor: int, revision: int, url: str | None = None) -> None:
+    """Require that the log of a space, from `floor` up to `revision`, holds all changes after `after`.
 
     Raises:
-        CompactedError: The log starts above it.
-        HistoryLostError: The space ends below it.
+        CompactedError: The log starts above `after`.
+        HistoryLostError: The space ends below `after`.
     """
     if after < floor:
         raise CompactedError(
-            f"changes of {space!r} after revision {after} are gone; the log starts after {floor}: "
-            "read the present state and follow from its revision",
+            f"The changes of space {space!r} after revision {after} are no longer in the log, which starts "
+            f"after "
+            f"revision {floor}. Read the present state and follow from its revision.",
             url=url,
             space=space,
             floor=floor,
         )
     if after > revision:
         raise HistoryLostError(
-            f"space {space!r} is at revision {revision}, below {after}: "
-            "the revision is another space's, or the store lost it",
+            f"Space {space!r} is at revision {revision}, below {after}. Either revision {after} belongs to "
+            f"another "
+            "space, or the store lost it. Read the space again.",
             url=url,
             space=space,
             revision=after,

@@ -1,9 +1,9 @@
-"""What every backend shares: admission, combining, retries by token, hints, and where a handle may be used.
+"""Base class of the backends: validation, combining, retries by token, hints, and the bounds of a handle.
 
-A backend subclasses `StoreBase` and writes `_open _close _apply _read _scan _changes _wait _spaces _drop
-_sweep _last_leap`. They get only what `admission` let through. `_apply` answers each batch, or raises a
-`StorageError` that holds for all of them; where a reply may have been lost it says `OutcomeUnknownError`, and
-the base sends the batch again under its token.
+A backend subclasses `StoreBase` and implements `_open _close _apply _read _scan _changes _wait _spaces _drop
+_sweep _last_leap`. Their arguments were checked by `admission`. `_apply` answers each batch, or raises a
+`StorageError` that holds for all of them. If a reply may have been lost, `_apply` raises or returns
+`OutcomeUnknownError`, and the base class sends the batch again under its token.
 """
 
 from __future__ import annotations
@@ -48,8 +48,8 @@ from keepstate.stores.protocol import (
     Outcome,
     Page,
     Reading,
+    make_token,
     question,
-    token_after,
 )
 from keepstate.stores.retry_budget import RetryBudget, is_retryable, is_unanswered, is_verdict
 
@@ -57,10 +57,10 @@ T = TypeVar("T")
 Ts = TypeVarTuple("Ts")
 
 SWEPT_BY_FLUSH = 16
-"""How many expired entries a flush removes beside its own work."""
+"""Number of expired entries that a flush removes besides its own work."""
 
 RETRY_FOR_S = 30.0
-"""How long a batch whose outcome is unknown, or a store that is away, is tried again."""
+"""Seconds for which a batch with an unknown outcome, or a call to an unavailable store, is retried."""
 
 _WAIT_ROUND_S = 0.25
 _log = logging.getLogger("keepstate.stores")
@@ -68,22 +68,22 @@ logging.getLogger("keepstate").addHandler(logging.NullHandler())
 
 
 class StoreBase(ABC):
-    """A store over the methods of a backend.
+    """A store on top of the methods of a backend.
 
-    A handle works in the process, and in the asynchronous colour in the event loop, in which it was opened.
+    A handle works only in the process in which it was opened, and in async mode only in that event loop.
 
     Args:
         url: Names the store in errors; without a password.
-        runner: The handle's colour, or what waits in it.
+        runner: The handle's mode, or the runner that waits in it.
         clock: Time and randomness of this process.
-        retry_for_s: How long to try again what a server did not answer, in seconds.
+        retry_for_s: Seconds for which to retry a call that a server did not answer.
     """
 
     schemes: ClassVar[Sequence[str]] = ()
     retries: ClassVar[bool] = False
-    """Whether replies can be lost: then every batch gets a token, and is tried again under it."""
+    """Whether replies can be lost. If so, every batch gets a token and is retried under it."""
     waits: ClassVar[bool] = False
-    """Whether `_wait` is needed to hear of other processes' changes."""
+    """Whether `_wait` is needed to detect changes by other processes."""
 
     def __init__(
         self,
@@ -109,41 +109,41 @@ class StoreBase(ABC):
         return f"<{type(self).__name__} {self.url} {'open' if self._is_open else 'closed'}>"
 
     def __reduce__(self) -> str | tuple[object, ...]:
-        raise TypeError(f"{self!r} cannot be pickled; pickle its URL and open it where it is used")
+        raise TypeError(f"{self!r} cannot be pickled. Pickle its URL and open that in the other process.")
 
     def __del__(self) -> None:
         self.warn_if_open()
 
     def warn_if_open(self) -> None:
-        """Warn, once, that who held it has dropped it and not closed it."""
+        """Warn, once, that the store was dropped without being closed."""
         if getattr(self, "_is_open", False) and self._runner.is_home() and not self._has_warned:
             self._has_warned = True
             warnings.warn(
-                f"{self!r} was dropped while open; close it", ResourceWarning, stacklevel=1, source=self
+                f"{self!r} was dropped while open. Call close().", ResourceWarning, stacklevel=1, source=self
             )
 
     # ---- opening and closing
 
     async def open(self) -> Self:
-        """Open the store here, and return it.
+        """Open the store in this process and event loop, and return it.
 
         Raises:
-            StoreUnavailableError: It cannot be reached.
-            CorruptError: What is there is no store, or a damaged one.
+            StoreUnavailableError: The store cannot be reached.
+            CorruptError: The data is damaged, or is not a store.
         """
         if self._capabilities is not None:
-            raise ClosedError(f"{self!r} was opened before; make another")
+            raise ClosedError(f"{self!r} was opened before. Create another store object.")
         self._runner.bind()
         self._nudge = self._runner.signal()
         self._capabilities = await self._open()
         self._is_open = True
         if self._capabilities.shared and self._capabilities.durability is Durability.NONE:
-            _log.warning("%s loses acknowledged writes when its server ends; see how it is set", self.url)
+            _log.warning("%s loses acknowledged writes when its server stops. Check its settings.", self.url)
         return self
 
     @property
     def is_open(self) -> bool:
-        """Whether it was opened and not closed."""
+        """Return whether the store was opened and is not closed."""
         return self._is_open
 
     @property
@@ -152,23 +152,23 @@ class StoreBase(ABC):
         return self._runner.mode
 
     def twin(self, runner: Runner) -> StoreBase:
-        """Return a store on the same data for another colour, not yet opened."""
-        raise UnsupportedError(f"{self!r} has no twin in another colour; open its URL there")
+        """Return an unopened store on the same data for another mode."""
+        raise UnsupportedError(f"{self!r} has no twin in another mode. Open its URL in that mode.")
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return what this opened store offers."""
+        """Return the capabilities of this opened store."""
         if self._capabilities is None:
-            raise ClosedError(f"{self!r} was never opened; open it first")
+            raise ClosedError(f"{self!r} was never opened. Call open() first.")
         return self._capabilities
 
     @property
     def flushes(self) -> int:
-        """Return how often this handle flushed: fewer than its batches where it combined some."""
+        """Return this handle's number of flushes: fewer than batches if some were combined."""
         return self._combiner.flushes
 
     async def close(self) -> None:
-        """End the waiter, lets flushes end, and let go of files and connections; twice is once."""
+        """Stop the waiter, wait for flushes, and release files and connections; idempotent."""
         with self._state:
             if not self._is_open:
                 return
@@ -179,46 +179,42 @@ class StoreBase(ABC):
             if waiter is not None:
                 self._nudge.set()
                 await waiter.stop()
-            await self._combiner.drained()
+            await self._combiner.wait_until_idle()
         finally:
             await self._close()
             self._runner.close()
 
     def _check_open(self) -> None:
         if not self._is_open:
-            raise ClosedError(f"{self!r} is not open; open it first")
+            raise ClosedError(f"{self!r} is not open. Call open() first.")
         self._runner.check(self)
 
     # ---- applying
 
-    def admit(self, batches: Sequence[Batch]) -> list[int]:
-        """Return the batches' sizes in bytes.
-
-        Raises:
-            InvalidError: A batch is malformed or over a limit.
-        """
+    def check_batches(self, batches: Sequence[Batch]) -> list[int]:
+        """Return the sizes of batches in bytes, or raise `InvalidError` for a malformed or too large one."""
         self._check_open()
-        return [admission.admit_batch(batch) for batch in batches]
+        return [admission.check_batch(batch) for batch in batches]
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Apply each batch whole or not at all, flushed together with those of other callers."""
-        return await self.apply_admitted(batches, self.admit(batches))
+        """Apply each batch whole or not at all, in a flush shared with other callers."""
+        return await self.apply_checked(batches, self.check_batches(batches))
 
-    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Apply what was admitted; a wrapper may have made the values longer since."""
+    async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+        """Apply batches that were checked; a wrapper may have made their values longer since."""
         if not self.retries:
             return await self._combiner.apply_all(batches, sizes)
         since_s = self._clock.monotonic_s()
-        named, known = list[Batch](), list[int]()
+        tokened, known = list[Batch](), list[int]()
         for batch in batches:
             revision = self._revisions.get(batch.space) or (await self.read(batch.space, ())).revision
             known.append(revision if batch.retry_of is None else min(batch.retry_of, revision))
-            # A new token carries the revision before it, for any process to ask for its outcome.
-            token = batch.token or token_after(known[-1], self._clock.random_bytes(TOKEN_RANDOM_BYTES))
-            named.append(batch if batch.token else msgspec.structs.replace(batch, token=token))
-        outcomes = await self._combiner.apply_all(named, sizes)
+            # A new token carries the revision before the batch, so that any process can ask for the outcome.
+            token = batch.token or make_token(known[-1], self._clock.random_bytes(TOKEN_RANDOM_BYTES))
+            tokened.append(batch if batch.token else msgspec.structs.replace(batch, token=token))
+        outcomes = await self._combiner.apply_all(tokened, sizes)
         if any(isinstance(outcome, StorageError) for outcome in outcomes):
-            await self._settle(named, sizes, known, outcomes, self._patience(since_s))
+            await self._settle(tokened, sizes, known, outcomes, self._retry_budget(since_s))
         return outcomes
 
     async def _settle(
@@ -227,45 +223,45 @@ class StoreBase(ABC):
         sizes: Sequence[int],
         known: Sequence[int],
         outcomes: list[Outcome],
-        patience: RetryBudget,
+        budget: RetryBudget,
     ) -> None:
-        """Send again what was not answered, until it is or time is up."""
+        """Resend unanswered batches until each is answered or the retry budget is used up."""
         unknown: set[int] = set()
         while True:
-            unknown |= {place for place, outcome in enumerate(outcomes) if is_unanswered(outcome)}
-            places = [place for place, outcome in enumerate(outcomes) if is_retryable(outcome)]
-            if not places or not await patience.again(outcomes[places[0]]):
+            unknown |= {index for index, outcome in enumerate(outcomes) if is_unanswered(outcome)}
+            indexes = [index for index, outcome in enumerate(outcomes) if is_retryable(outcome)]
+            if not indexes or not await budget.wait_for_retry(outcomes[indexes[0]]):
                 break
-            self._outage.goes_on(outcomes[places[0]])
+            self._outage.record_failure(outcomes[indexes[0]])
             again = [
-                msgspec.structs.replace(batches[place], retry_of=known[place])
-                if place in unknown
-                else batches[place]
-                for place in places
+                msgspec.structs.replace(batches[index], retry_of=known[index])
+                if index in unknown
+                else batches[index]
+                for index in indexes
             ]
-            answers = await self._combiner.apply_all(again, [sizes[place] for place in places])
-            for place, answer in zip(places, answers, strict=True):
-                outcomes[place] = answer
-        for place in unknown:
-            batch, outcome = batches[place], outcomes[place]
-            if isinstance(outcome, HistoryLostError) and await self._is_gone(batch, known[place]):
+            answers = await self._combiner.apply_all(again, [sizes[index] for index in indexes])
+            for index, answer in zip(indexes, answers, strict=True):
+                outcomes[index] = answer
+        for index in unknown:
+            batch, outcome = batches[index], outcomes[index]
+            if isinstance(outcome, HistoryLostError) and await self._has_not_applied(batch, known[index]):
                 continue
-            # Once an answer was lost, only the store's own word on the batch ends the doubt.
+            # After a lost answer, only the store itself can say whether the batch applied.
             if isinstance(outcome, StorageError) and not is_verdict(outcome):
-                outcomes[place] = self._unknown(batch, outcome)
+                outcomes[index] = self._unknown_error(batch, outcome)
 
-    async def _is_gone(self, batch: Batch, known: int) -> bool:
-        """Whether a batch that was sent before a loss has not applied in what is left, and never will."""
+    async def _has_not_applied(self, batch: Batch, known: int) -> bool:
+        """Return whether a batch sent before a loss is not in the remaining history, and never will be."""
         assert batch.token is not None
         (answer,) = await self._combiner.apply([question(batch.space, batch.token, known)], 0)
         return isinstance(answer, Conflict)
 
-    def _unknown(self, batch: Batch, cause: Outcome) -> OutcomeUnknownError:
-        settles = f"ask outcome({batch.token!r}) of its space once {self.url} is back"
+    def _unknown_error(self, batch: Batch, cause: Outcome) -> OutcomeUnknownError:
+        settles = f"Call outcome({batch.token!r}) on the space once {self.url} is back."
         if batch.token is None:
-            settles = f"open {self.url} again and read the space"
+            settles = f"Open {self.url} again and read the space."
         error = OutcomeUnknownError(
-            f"whether a batch on {batch.space!r} applied is not known: {cause}; {settles}",
+            f"A batch on space {batch.space!r} may or may not have applied. {settles} Cause: {cause}",
             token=batch.token,
             space=batch.space,
             url=self.url,
@@ -276,41 +272,41 @@ class StoreBase(ABC):
     async def _flush(self, batches: Sequence[Batch]) -> list[Outcome]:
         try:
             outcomes = await self._apply(batches)
-        except InvalidError as error:  # the login is refused since then, and earlier attempts may stand
+        except InvalidError as error:  # the login is refused now, but earlier attempts may have applied
             outcomes = list[Outcome](StoreUnavailableError(str(error), url=self.url) for _ in batches)
         except StorageError as error:
             return [error, *(copy(error) for _ in batches[1:])]  # each caller raises its own
         _log.debug("%s: a flush of %d batches", self.url, len(batches))
         for batch, outcome in zip(batches, outcomes, strict=True):
             if type(outcome) is Applied and batch.writes:
-                self._outage.ends()
+                self._outage.record_answer()
                 if self.retries:
-                    self._revisions.saw(batch.space, outcome.revision)
+                    self._revisions.record(batch.space, outcome.revision)
                 self._board.hint(batch.space)
                 if self._ahead.is_due(batch.space, outcome.now_ms):
                     await self._ahead.report(batch.space, outcome.now_ms)
         return outcomes
 
-    def hurry(self) -> None:
-        """Let calls fail at once where they would be repeated: for who can do without an answer."""
+    def stop_retrying(self) -> None:
+        """Let calls fail at once instead of being retried, for a caller that can do without an answer."""
         self._retry_for_s = 0.0
 
-    def _patience(self, since_s: float | None = None) -> RetryBudget:
+    def _retry_budget(self, since_s: float | None = None) -> RetryBudget:
         return RetryBudget(self._retry_for_s, since_s=since_s, runner=self._runner, clock=self._clock)
 
     # ---- reading
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
-        """Return at most 1,000 entries and 8 MiB of values, all of one revision."""
+        """Return at most 1,000 entries and 8 MiB of values, all of the same revision."""
         self._check_open()
-        admission.admit_read(space, keys, at_ms)
+        admission.check_read(space, keys, at_ms)
         if not self.retries:
             if self._turn.is_over():
                 await self._turn.pass_on()
             reading = await self._read(space, keys, at_ms)
         else:
-            reading = await self._repeated(self._read, space, keys, at_ms)
-            self._revisions.saw(space, reading.revision)
+            reading = await self._retry(self._read, space, keys, at_ms)
+            self._revisions.record(space, reading.revision)
         if self._ahead.is_due(space, reading.now_ms):
             await self._ahead.report(space, reading.now_ms)
         return reading
@@ -327,8 +323,8 @@ class StoreBase(ABC):
     ) -> Page:
         """Return entries whose key starts with `prefix`, in key order, after `after` in scan direction."""
         self._check_open()
-        admission.admit_scan(space, prefix, after, limit, at_ms)
-        page = await self._repeated(self._scan, space, prefix, after, limit, reverse, at_ms)
+        admission.check_scan(space, prefix, after, limit, at_ms)
+        page = await self._retry(self._scan, space, prefix, after, limit, reverse, at_ms)
         if self._ahead.is_due(space, page.now_ms):
             await self._ahead.report(space, page.now_ms)
         return page
@@ -336,65 +332,65 @@ class StoreBase(ABC):
     async def last_leap(self, space: str) -> Leap | None:
         """Return the last leap of the space's time, None for a space without a revision."""
         self._check_open()
-        admission.admit_space(space)
-        return await self._repeated(self._last_leap, space)
+        admission.check_space(space)
+        return await self._retry(self._last_leap, space)
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Return what changed after a revision, in whole revisions."""
+        """Return the changes after a revision, in whole revisions."""
         self._check_open()
-        admission.admit_changes(space, after, limit)
-        return await self._repeated(self._changes, space, after, limit)
+        admission.check_changes(space, after, limit)
+        return await self._retry(self._changes, space, after, limit)
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
-        """Return names of spaces that hold something, in the order of their UTF-8 bytes."""
+        """Return the names of spaces that are not empty, in the order of their UTF-8 bytes."""
         self._check_open()
-        admission.admit_listing(prefix, after, limit)
-        return await self._repeated(self._spaces, prefix, after, limit)
+        admission.check_listing(prefix, after, limit)
+        return await self._retry(self._spaces, prefix, after, limit)
 
     async def drop(self, space: str) -> None:
         """Remove entries, log and tokens as the space's next revision; an absent space stays absent."""
         self._check_open()
-        admission.admit_space(space)
-        await self._repeated(self._drop, space, twice=False)
+        admission.check_space(space)
+        await self._retry(self._drop, space, twice=False)
         self._board.hint(space)
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
-        """Remove up to `limit` expired entries of spaces whose names start so, and return how many."""
+        """Remove up to `limit` expired entries of spaces whose names start with `prefix`; count them."""
         self._check_open()
-        admission.admit_listing(prefix, None, limit)
-        return await self._repeated(self._sweep, prefix, limit)
+        admission.check_listing(prefix, None, limit)
+        return await self._retry(self._sweep, prefix, limit)
 
-    async def _repeated(self, call: Callable[[*Ts], Awaitable[T]], *arguments: *Ts, twice: bool = True) -> T:
-        """Ask again while the store is away; what may not be done `twice` only if it surely was not done."""
+    async def _retry(self, call: Callable[[*Ts], Awaitable[T]], *arguments: *Ts, twice: bool = True) -> T:
+        """Retry a call while the store is unavailable; unless `twice`, only if it surely had no effect."""
         if not self.retries:
             if self._turn.is_over():
                 await self._turn.pass_on()
             return await call(*arguments)
-        patience, since_s = None, self._clock.monotonic_s()
+        budget, since_s = None, self._clock.monotonic_s()
         while True:
             try:
                 answer = await call(*arguments)
-                self._outage.ends()
+                self._outage.record_answer()
                 return answer
             except StoreUnavailableError as error:
-                patience = patience or self._patience(since_s)
+                budget = budget or self._retry_budget(since_s)
                 known = twice or not isinstance(error, OutcomeUnknownError)
-                if not known or not await patience.again(error):
+                if not known or not await budget.wait_for_retry(error):
                     raise
-                self._outage.goes_on(error)
+                self._outage.record_failure(error)
 
     # ---- hints
 
     def listen(self, spaces: Collection[str]) -> HintListener:
-        """Return a listener that hears every hint of these spaces from now on."""
+        """Return a listener that receives every hint of these spaces from now on."""
         self._check_open()
         for space in spaces:
-            admission.admit_space(space)
+            admission.check_space(space)
         listener = self._board.join(spaces)
         if self.waits:
             with self._state:
                 if self._waiter is None and self._is_open:
-                    self._waiter = self._runner.start(self._wait_for_others, "waiter")
+                    self._waiter = self._runner.start(self._watch_others, "waiter")
             self._nudge.set()
         return listener
 
@@ -406,19 +402,19 @@ class StoreBase(ABC):
         finally:
             listener.close()
 
-    def hear(self, space: str) -> None:
-        """Take the hint that a space has changed; in any thread."""
+    def notify(self, space: str) -> None:
+        """Accept a hint that a space has changed; callable from any thread."""
         self._board.hint(space)
 
-    async def _wait_for_others(self, ended: Signal) -> None:
-        """Turn what others do into hints, while anybody listens."""
+    async def _watch_others(self, ended: Signal) -> None:
+        """Turn other processes' changes into hints for as long as there are listeners."""
         try:
-            await self._hint_of_others(ended)
+            await self._forward_hints(ended)
         except BaseException:
-            self._waiter = None  # who cancels all tasks has ended it: the next who listens starts it again
+            self._waiter = None  # the loop cancelled all tasks; the next listener starts the waiter again
             raise
 
-    async def _hint_of_others(self, ended: Signal) -> None:
+    async def _forward_hints(self, ended: Signal) -> None:
         heard, attempt = set[str](), 0
         while self._is_open:
             spaces = self._board.spaces()
@@ -431,14 +427,14 @@ class StoreBase(ABC):
             try:
                 changed = await self._wait(spaces, _WAIT_ROUND_S)
                 attempt = 0
-            except Exception as error:  # noqa: BLE001  whatever it is, others' hints must go on
+            except Exception as error:  # noqa: BLE001  hints must go on after any failure
                 level = logging.DEBUG if attempt else logging.WARNING
                 is_fault = not isinstance(error, StorageError | InvalidError)
-                _log.log(level, "changes by others are seen later for now: %s", error, exc_info=is_fault)
+                _log.log(level, "Changes of other processes are seen later: %s", error, exc_info=is_fault)
                 changed = spaces
                 await ended.wait(min(0.05 * 2 ** min(attempt, 10), 1.0))
                 attempt += 1
-            # What changed before a space's first round was over may have been missed: one hint makes sure.
+            # A change during a space's first round may have been missed, so each new space gets a hint.
             for space in dict.fromkeys((*changed, *(space for space in spaces if space not in heard))):
                 self._board.hint(space)
             heard = set(spaces)
@@ -447,11 +443,11 @@ class StoreBase(ABC):
 
     @abstractmethod
     async def _open(self) -> Capabilities:
-        """Open files or connections and say what they offer."""
+        """Open files or connections and return their capabilities."""
 
     @abstractmethod
     async def _close(self) -> None:
-        """Let go of them."""
+        """Release files and connections."""
 
     @abstractmethod
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
@@ -459,20 +455,20 @@ class StoreBase(ABC):
 
     @abstractmethod
     async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
-        """Read entries, revision and now as of one moment; expiry is judged at `at_ms`, or now."""
+        """Read entries, revision and time in one snapshot; expiry is judged at `at_ms`, or now."""
 
     @abstractmethod
     async def _scan(
         self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
     ) -> Page:
-        """Read one page as of one moment; expiry is judged at `at_ms`, or now."""
+        """Read one page in one snapshot; expiry is judged at `at_ms`, or now."""
 
     @abstractmethod
     async def _last_leap(self, space: str) -> Leap | None:
-        """Return what the last write that moved the space's time on by more than an hour kept."""
+        """Return the record of the last write that advanced the space's time by more than an hour."""
 
     async def _second_clock_ms(self, space: str) -> int:
-        """Ask the store's second clock; this process has no other where a backend names none."""
+        """Return the time of the store's second clock; without one, that of this process."""
         return self._clock.now_ms()
 
     @abstractmethod
@@ -480,21 +476,21 @@ class StoreBase(ABC):
         """Read whole revisions of the log."""
 
     async def _wait(self, spaces: Collection[str], timeout_s: float) -> Collection[str]:
-        """Return which of the spaces may have changed by others, at the latest after `timeout_s`.
+        """Return the spaces that other processes may have changed, after at most `timeout_s` seconds.
 
-        `self._nudge` is raised when somebody listens to more spaces, or the store closes.
+        `self._nudge` is set when a listener adds spaces, or the store closes.
         """
         await self._runner.sleep(timeout_s)
         return spaces
 
     @abstractmethod
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
-        """List spaces that hold something."""
+        """List the spaces that are not empty."""
 
     @abstractmethod
     async def _drop(self, space: str) -> None:
-        """Make the space empty, if there is one."""
+        """Empty the space, if it exists."""
 
     @abstractmethod
     async def _sweep(self, prefix: str, limit: int) -> int:
-        """Remove expired entries of spaces whose names start with `prefix`, and say how many."""
+        """Remove up to `limit` expired entries of spaces whose names start with `prefix`; count them."""

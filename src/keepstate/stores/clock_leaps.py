@@ -1,9 +1,9 @@
-"""Refuses a leap of a space's time that no second clock confirms, and reports spaces ahead of both clocks.
+"""Rejects leaps of a space's time that no second clock confirms, and reports spaces ahead of both clocks.
 
-A space's time never goes back. One write by a process whose clock is wrong by years would therefore end no
-lease, delay or time to live of the space for years. So a clock that is over an hour ahead of the stored time
-must agree with a second one. Long pauses and resumed machines pass; one wrong process does not. Both clocks
-may have been wrong together: then the space is ahead of them when they are right again, and is reported.
+A space's time never goes back. One write by a process whose clock is years ahead would therefore stop every
+lease, delay and time to live of the space from ending for years. So a clock that is over an hour ahead of the
+stored time must agree with a second clock. Long pauses and resumed machines pass; one wrong process does not.
+If both clocks were wrong together, the space is ahead of them once they are right again, and is reported.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from keepstate.errors import ClockError, StorageError
 from keepstate.stores.protocol import Leap
 
 LEAP_MS: Final = 3_600_000
-"""How far ahead of the stored time a clock needs no second one, and how far two clocks may differ."""
+"""The lead over the stored time that needs no second clock, and the largest difference of two clocks."""
 
 _AGREED_FOR_MS: Final = 60_000
 _REPORT_EVERY_S: Final = 60.0
@@ -29,10 +29,11 @@ _log = logging.getLogger("keepstate.stores")
 def clock_error(
     space: str, clock_ms: int, second_ms: int, *, first: str, second: str, url: str | None = None
 ) -> ClockError:
-    """Return the error that names two clocks and their times."""
+    """Return the error for two clocks that disagree, with their times."""
     return ClockError(
-        f"the time of space {space!r} was not moved on: {first} says {shown_time(clock_ms)}, and {second} "
-        f"says {shown_time(second_ms)}; nothing was written: set the clock that is wrong, and try again",
+        f"The time of space {space!r} was not advanced, and nothing was written: {first} says "
+        f"{format_time(clock_ms)}, and {second} says {format_time(second_ms)}. Set the wrong clock, and try "
+        f"again.",
         url=url,
         space=space,
         clock_ms=clock_ms,
@@ -40,23 +41,23 @@ def clock_error(
     )
 
 
-def shown_time(at_ms: int) -> str:
-    """Return a time in milliseconds since 1970 as people read it."""
+def format_time(at_ms: int) -> str:
+    """Format a time in milliseconds since 1970 for people."""
     try:
         return datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="seconds")
     except (ValueError, OverflowError, OSError):  # beyond the year 9999
         return f"{at_ms} ms since 1970"
 
 
-def leap_of(revision: int, stored_ms: int, now_ms: int) -> Leap | None:
-    """Return the leap that a write as `revision` makes, if it moves the stored time on by over an hour."""
+def detect_leap(revision: int, stored_ms: int, now_ms: int) -> Leap | None:
+    """Return the leap made by a write as `revision`, or None if time advances by an hour or less."""
     return Leap(revision, stored_ms, now_ms) if now_ms - stored_ms > LEAP_MS else None
 
 
-def refuse_servers_leap(space: str, now_ms: int, stored_ms: int, clock: Clock, *, url: str) -> None:
-    """Return unless a server judged expiry by a clock that is a leap ahead, and this process has another.
+def check_server_clock(space: str, now_ms: int, stored_ms: int, clock: Clock, *, url: str) -> None:
+    """Require that a server's clock which is a leap ahead of the stored time agrees with this process's.
 
-    A space without a stored time has nothing to judge.
+    A space without a stored time passes.
 
     Raises:
         ClockError: The clocks of the server and of this process differ by more than an hour.
@@ -70,12 +71,12 @@ def refuse_servers_leap(space: str, now_ms: int, stored_ms: int, clock: Clock, *
 
 
 class AheadReport:
-    """Logs a warning for a space whose time is over an hour ahead of both clocks, at most once a minute each.
+    """Logs a warning for each space whose time is over an hour ahead of both clocks, at most once a minute.
 
     Args:
         url: Names the store.
         clock: The first clock.
-        second_ms: Asks the second clock.
+        second_ms: Returns the time of the second clock.
     """
 
     def __init__(self, url: str, clock: Clock, second_ms: Callable[[str], Awaitable[int]]) -> None:
@@ -83,14 +84,14 @@ class AheadReport:
         self._asked_s: dict[str, float] = {}
 
     def is_due(self, space: str, now_ms: int) -> bool:
-        """Whether a space is ahead of the first clock, and the second was not asked within a minute."""
+        """Return whether a space is ahead of the first clock and the second was not read within a minute."""
         if now_ms - self._clock.now_ms() <= LEAP_MS:
             return False
         asked_s = self._asked_s.get(space)
         return asked_s is None or self._clock.monotonic_s() - asked_s >= _REPORT_EVERY_S
 
     async def report(self, space: str, now_ms: int) -> None:
-        """Warn of the space, if it is ahead of the second clock too."""
+        """Log a warning if the space is ahead of the second clock too."""
         at_s = self._clock.monotonic_s()
         if len(self._asked_s) >= _REPORTED_SPACES:
             recent = {name: s for name, s in self._asked_s.items() if at_s - s < _REPORT_EVERY_S}
@@ -98,24 +99,25 @@ class AheadReport:
         self._asked_s[space] = at_s
         try:
             latest_ms = max(self._clock.now_ms(), await self._second_ms(space))
-        except StorageError:  # the call that found the space ahead has its answer; the next minute asks again
+        except StorageError:  # the caller has its answer already; the check runs again after a minute
             return
         if now_ms - latest_ms > LEAP_MS:
             _log.warning(
-                "the time of space %r in %s is %s, and both clocks say %s: leases, delays and times to live "
-                "there do not end; `keepstate doctor` lists such spaces, `keepstate repair` sets them back",
-                space, self._url, shown_time(now_ms), shown_time(latest_ms),
+                "The time of space %r in %s is %s, and both clocks say %s. Leases, delays and times to live "
+                "there do "
+                "not end. `keepstate doctor` lists such spaces, and `keepstate repair` sets them back.",
+                space, self._url, format_time(now_ms), format_time(latest_ms),
             )  # fmt: skip
 
 
 class SecondClock:
-    """The second clock of an embedded store: the time that the file system gives to a file of its own.
+    """The second clock of an embedded store: the modification time that the file system gives to a file.
 
-    It is asked at most once a minute, and only for leaps.
+    It is read at most once a minute, and only for leaps.
 
     Args:
-        descriptor: The opened file.
-        path: Names it in errors.
+        descriptor: The open file.
+        path: The file's name in errors.
     """
 
     def __init__(self, descriptor: int, path: str) -> None:
@@ -123,7 +125,7 @@ class SecondClock:
         self._agreed_ms = -_AGREED_FOR_MS - 1
 
     def confirm(self, clock: Clock, space: str, clock_ms: int, stored_ms: int) -> None:
-        """Return unless the clock is a leap ahead of the stored time, and the file's time is another.
+        """Require that a clock which is a leap ahead of the stored time agrees with the file system's time.
 
         Raises:
             ClockError: The two clocks differ by more than an hour.
@@ -137,9 +139,11 @@ class SecondClock:
         self._agreed_ms = clock_ms
 
     def read_ms(self, clock: Clock, clock_ms: int) -> int:
-        """Return the file's time after touching it, or the clock's where it cannot be touched."""
+        """Touch the file and return its time, or `clock_ms` if it cannot be touched."""
         try:
             return clock.touched_ms(self._descriptor)
-        except OSError as error:  # there is no second clock to ask
-            _log.warning("%s cannot be touched, so no second clock confirms the time: %s", self._path, error)
+        except OSError as error:  # there is no second clock
+            _log.warning(
+                "%s cannot be touched, so the time is not confirmed by a second clock: %s", self._path, error
+            )
             return clock_ms

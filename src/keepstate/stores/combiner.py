@@ -1,7 +1,7 @@
-"""Combines the batches that a process applies at the same time into one flush.
+"""Combines the batches that the callers of a process apply concurrently into one flush.
 
-Who finds no flush under way leads one; who comes meanwhile is part of the next. A flush belongs to nobody:
-cancelling a caller gives up only its wait. So 64 writers of one file share a single fsync.
+A caller that finds no flush under way leads one. A caller that arrives during a flush joins the next one.
+Cancelling a caller ends only that caller's wait. So 64 writers of one file share a single fsync.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ FLUSH_BYTES = 16 << 20
 
 
 class _Request:
-    """What one caller wants applied, and what became of it."""
+    """The batches of one caller, and their outcomes."""
 
     __slots__ = ("answered", "batches", "error", "outcomes", "promise", "size_bytes")
 
@@ -53,7 +53,7 @@ class _Request:
 
 
 class Combiner:
-    """The queue before a store's flushes.
+    """The queue in front of a store's flushes.
 
     Args:
         runner: How callers wait.
@@ -64,11 +64,11 @@ class Combiner:
         self._runner, self._flush = runner, flush
         self._queue: deque[_Request] = deque()
         self._lead = threading.Lock()
-        self._flushing = self._crowded = False
+        self._flushing = self._is_busy = False
         self.flushes = 0
 
     async def apply_all(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Return the outcomes of batches of these sizes, in as many flushes as their limits need."""
+        """Apply batches of these sizes, in as many flushes as the limits of a flush need."""
         if len(batches) == 1:
             return await self.apply(batches, sizes[0])
         outcomes: list[Outcome] = []
@@ -82,10 +82,10 @@ class Combiner:
         return outcomes
 
     async def apply(self, batches: Sequence[Batch], size_bytes: int) -> list[Outcome]:
-        """Return the outcomes of the batches, flushed with whatever else was waiting."""
+        """Apply batches, in one flush with the batches of other waiting callers."""
         if self._runner.mode == "blocking":
-            return await self._apply_here(_Request(batches, size_bytes))
-        if not self._flushing and not self._crowded:
+            return await self._apply_in_thread(_Request(batches, size_bytes))
+        if not self._flushing and not self._is_busy:
             return await self._apply_alone(batches)
         request = _Request(batches, size_bytes, self._runner.promise())
         self._queue.append(request)
@@ -94,41 +94,41 @@ class Combiner:
         await request.promise.wait()
         return request.result()
 
-    async def drained(self) -> None:
-        """Return when nothing waits or is being flushed."""
+    async def wait_until_idle(self) -> None:
+        """Wait until the queue is empty and no flush is under way."""
         if self._runner.mode == "blocking":
             with self._lead:
                 return
         while self._flushing or self._queue:
             await self._runner.sleep(0.001)
 
-    # ---- with threads: who holds the lead flushes for all that wait
+    # ---- with threads: the holder of the lead lock flushes for all waiting callers
 
-    async def _apply_here(self, request: _Request) -> list[Outcome]:
+    async def _apply_in_thread(self, request: _Request) -> list[Outcome]:
         try:
             self._queue.append(request)
-            # The lock is held across an await that cannot suspend: in this colour no coroutine does.
+            # The lock is held across an await, which is safe because no coroutine suspends in blocking mode.
             with self._lead:
                 while not request.answered:
-                    if not self._queue:  # who led was interrupted with this request in hand
+                    if not self._queue:  # the leader was interrupted while it flushed this request
                         request.fail(_interrupted(request.batches[0]))
                         break
                     await self._flush_together(self._drain())
         except BaseException:
-            # What its caller gave up must not be applied at some later time.
-            try:  # noqa: SIM105  a second interrupt could come first
+            # A request whose caller gave up must not be applied later.
+            try:  # noqa: SIM105  `suppress` leaves room for a second interrupt
                 self._queue.remove(request)
             except ValueError:
                 pass
             raise
         return request.result()
 
-    # ---- with tasks: alone, or one flusher as long as something waits
+    # ---- with tasks: the caller itself, or one flusher while requests wait
 
     async def _apply_alone(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Flush in the caller's own task, while nobody else is about: a task costs as much as Redis.
+        """Flush in the caller's own task if no other request waits, because a task costs as much as Redis.
 
-        If the caller is cancelled here, the flush is only its own.
+        If the caller is cancelled here, only its own flush is affected.
         """
         self._flushing = True
         self.flushes += 1
@@ -137,7 +137,7 @@ class Combiner:
         finally:
             self._flushing = False
             if self._queue:
-                self._crowded = True
+                self._is_busy = True
                 self._ensure_flusher()
 
     def _ensure_flusher(self) -> None:
@@ -149,11 +149,13 @@ class Combiner:
         try:
             while self._queue:
                 requests = self._drain()
-                self._crowded = len(requests) > 1
+                self._is_busy = len(requests) > 1
                 await self._flush_together(requests)
         finally:
             self._flushing = False
-            if self._queue:  # the flusher was cancelled, as all tasks are when a loop ends; the queue was not
+            if (
+                self._queue
+            ):  # the flusher was cancelled, as all tasks are when a loop ends, but requests still wait
                 self._ensure_flusher()
 
     # ---- one flush
@@ -174,16 +176,17 @@ class Combiner:
         self.flushes += 1
         try:
             outcomes = await self._flush(batches)
-        except Exception as error:  # noqa: BLE001  a fault of the backend is each caller's
+        except Exception as error:  # noqa: BLE001  each caller receives the backend's failure
             is_fault = interrupt_behind(error) is None
             for request in requests:
                 request.fail(copy(error) if is_fault else _interrupted(request.batches[0]))
-            if is_fault:  # of the backend: it is each caller's, and none may hang
+            if is_fault:  # each caller gets the backend's failure, so that none hangs
                 return
             raise (interrupt_behind(error) or error) from None
         except BaseException:
-            # No variable holds the interrupt: its traceback holds this frame, and while the cycle lived, so
-            # would the connection that the flush had, which its pool then counts as taken.
+            # No variable may hold the interrupt: its traceback refers to this frame, and the cycle would
+            # keep the
+            # flush's connection alive, so that its pool would count it as in use.
             for request in requests:
                 request.fail(_interrupted(request.batches[0]))
             raise
@@ -195,7 +198,8 @@ class Combiner:
 
 def _interrupted(batch: Batch) -> OutcomeUnknownError:
     return OutcomeUnknownError(
-        f"a flush with a batch on {batch.space!r} was interrupted: it may have applied; read the space",
+        f"A flush with a batch on space {batch.space!r} was interrupted. The batch may have applied. Read "
+        f"the space.",
         space=batch.space,
         token=batch.token,
     )

@@ -1,7 +1,7 @@
-"""Who wants to hear of changes to which spaces, in this handle of a store.
+"""Registry of the change listeners of one store handle, by space.
 
-A hint says that a space may have changed. It carries nothing: who hears it asks the store. One waiter a
-handle, started with the first listener and ended with the last, turns what other processes do into hints.
+A hint says that a space may have changed. It carries no data: the listener asks the store. One waiter per
+handle turns changes by other processes into hints. It starts with the first listener and ends with the last.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from keepstate._runner import Runner
 
 
 class HintListener:
-    """Hears hints of its spaces, also while it is not waiting."""
+    """Receives hints of its spaces, even while it is not waiting."""
 
     def __init__(self, board: ChangeNotifier, spaces: frozenset[str], runner: Runner) -> None:
         self._board, self.spaces = board, spaces
         self._signal = runner.signal()
 
-    def hear(self) -> None:
-        """Wake who waits, or keep the hint for the next wait."""
+    def notify(self) -> None:
+        """Wake the waiting caller, or remember the hint for the next wait."""
         self._signal.set()
 
     async def wait(self, timeout_s: float) -> None:
-        """Return on the next hint, at once if one came since the last call, or after `timeout_s`."""
+        """Wait for the next hint, for at most `timeout_s`; a hint since the last call returns at once."""
         await self._signal.wait(timeout_s)
 
     def close(self) -> None:
@@ -38,11 +38,11 @@ class ChangeNotifier:
     def __init__(self, runner: Runner) -> None:
         self._runner = runner
         self._lock = threading.Lock()
-        # Told in the order in which they came: a simulation repeats what no set's order can spoil.
+        # A dict, because a simulation must repeat the order of notifications, and a set has none.
         self._listeners: dict[str, dict[HintListener, None]] = {}
 
     def join(self, spaces: Collection[str]) -> HintListener:
-        """Return a listener that hears every hint of these spaces from now on."""
+        """Return a listener that receives every hint of these spaces from now on."""
         listener = HintListener(self, frozenset(spaces), self._runner)
         with self._lock:
             for space in listener.spaces:
@@ -50,7 +50,7 @@ class ChangeNotifier:
         return listener
 
     def leave(self, listener: HintListener) -> None:
-        """Forget a listener; twice is once."""
+        """Remove a listener; a second call does nothing."""
         with self._lock:
             for space in listener.spaces:
                 heard = self._listeners.get(space, {})
@@ -59,15 +59,15 @@ class ChangeNotifier:
                     self._listeners.pop(space, None)
 
     def spaces(self) -> list[str]:
-        """Return the spaces that somebody listens to."""
+        """Return the spaces that have listeners."""
         with self._lock:
             return list(self._listeners)
 
     def hint(self, space: str) -> None:
-        """Tell the listeners of a space, from any thread."""
+        """Notify the listeners of a space; callable from any thread."""
         if not self._listeners:
             return
         with self._lock:
             listeners = list(self._listeners.get(space, ()))
         for listener in listeners:
-            listener.hear()
+            listener.notify()

@@ -1,6 +1,6 @@
-"""Keys in order, in chunks: adding and removing cost the same at a million keys as at a thousand.
+"""Sorted keys in chunks: adding and removing a key costs the same at a million keys as at a thousand.
 
-One sorted list would move half its length for each new key.
+A single sorted list would move half of its items for each new key.
 """
 
 from __future__ import annotations
@@ -21,42 +21,42 @@ class KeyIndex:
         self._lasts: list[bytes] = []
 
     def add(self, key: bytes) -> None:
-        """Add a key that is not there."""
+        """Add a key that is absent."""
         if not self._chunks:
             self._chunks.append([key])
             self._lasts.append(key)
             return
         if key > self._lasts[-1]:  # stamped keys and counters come in order
-            place = len(self._chunks) - 1
-            self._chunks[place].append(key)
-            self._lasts[place] = key
+            index = len(self._chunks) - 1
+            self._chunks[index].append(key)
+            self._lasts[index] = key
         else:
-            place = bisect_left(self._lasts, key)
-            insort(self._chunks[place], key)
-        if len(self._chunks[place]) > 2 * _CHUNK:
-            self._split(place)
+            index = bisect_left(self._lasts, key)
+            insort(self._chunks[index], key)
+        if len(self._chunks[index]) > 2 * _CHUNK:
+            self._split(index)
 
-    def _split(self, place: int) -> None:
-        chunk = self._chunks[place]
+    def _split(self, index: int) -> None:
+        chunk = self._chunks[index]
         half = len(chunk) // 2
-        self._chunks[place : place + 1] = [chunk[:half], chunk[half:]]
-        self._lasts[place : place + 1] = [chunk[half - 1], chunk[-1]]
+        self._chunks[index : index + 1] = [chunk[:half], chunk[half:]]
+        self._lasts[index : index + 1] = [chunk[half - 1], chunk[-1]]
 
     def remove(self, key: bytes) -> None:
-        """Remove a key that is there."""
-        place = bisect_left(self._lasts, key)
-        chunk = self._chunks[place]
+        """Remove a key that is present."""
+        index = bisect_left(self._lasts, key)
+        chunk = self._chunks[index]
         del chunk[bisect_left(chunk, key)]
         if chunk:
-            self._lasts[place] = chunk[-1]
+            self._lasts[index] = chunk[-1]
         else:
-            del self._chunks[place], self._lasts[place]
+            del self._chunks[index], self._lasts[index]
 
     def upwards(self, prefix: bytes, after: bytes | None) -> Iterator[bytes]:
         """Yield keys that start with `prefix` and lie above `after`, lowest first."""
         start = prefix if after is None else after + b"\0"  # the least key above `after`
-        for place in range(bisect_left(self._lasts, start), len(self._chunks)):
-            chunk = self._chunks[place]
+        for index in range(bisect_left(self._lasts, start), len(self._chunks)):
+            chunk = self._chunks[index]
             for i in range(bisect_left(chunk, start), len(chunk)):
                 if not chunk[i].startswith(prefix):
                     return
@@ -64,14 +64,14 @@ class KeyIndex:
 
     def downwards(self, prefix: bytes, after: bytes | None) -> Iterator[bytes]:
         """Yield keys that start with `prefix` and lie below `after`, highest first."""
-        for place in range(self._last_place(prefix, after), -1, -1):
-            chunk = self._chunks[place]
+        for index in range(self._last_chunk(prefix, after), -1, -1):
+            chunk = self._chunks[index]
             for i in range(self._last_position(chunk, prefix, after), -1, -1):
                 if not chunk[i].startswith(prefix):
                     return
                 yield chunk[i]
 
-    def _last_place(self, prefix: bytes, after: bytes | None) -> int:
+    def _last_chunk(self, prefix: bytes, after: bytes | None) -> int:
         top = len(self._chunks) - 1
         if after is not None:
             return min(bisect_left(self._lasts, after), top)

@@ -1,13 +1,14 @@
-"""A store over what only gets, sets and deletes values by name: a key-value store that a caller brings.
+"""A store on top of a caller's key-value store, which only gets, sets and deletes values by name.
 
 ```
-keepstate:object/SPACE/HEX    a version of eight bytes, then what is named by its content (section 00)
-keepstate:head/SPACE          all else of the space: its revision, its clock, its entries; behind their CRC
+keepstate:object/SPACE/HEX    a version of eight bytes, then a content-named object (section 00)
+keepstate:head/SPACE          a CRC, then the rest of the space: its revision, clock and entries
 ```
 
-A batch writes its objects first and the head last, so that it holds as soon as the head does. A head is put
-in place of the one that was judged if the caller's store can do that; else one writer is promised. There is
-no log, and nothing expires: that is enough for a history. Who collects garbage needs the store for itself.
+A batch writes its objects first and the head last, so it is complete once the head is written. If the
+caller's store can compare and swap, a head replaces only the head that was checked. Otherwise the caller
+promises a single writer. There is no log, and nothing expires: that suffices for a history. A garbage
+collection needs exclusive use of the store.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ import msgspec
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Runner
 from keepstate.errors import CompactedError, CorruptError, HistoryLostError, UnsupportedError
-from keepstate.stores.admission import admit_reading
+from keepstate.stores.admission import check_read_size
 from keepstate.stores.base import StoreBase
-from keepstate.stores.clock_leaps import leap_of
+from keepstate.stores.clock_leaps import detect_leap
 from keepstate.stores.protocol import (
     CONTENT_NAMED,
     NONCE_BYTES,
@@ -53,10 +54,10 @@ _CRC_BYTES: Final = 4
 
 @runtime_checkable
 class KeyValues(Protocol):
-    """What a caller brings."""
+    """The key-value store of the caller."""
 
     def get(self, key: str) -> bytes | None:
-        """Return a value, None for none."""
+        """Return a value, or None if it is absent."""
         ...
 
     def set(self, key: str, value: bytes) -> None:
@@ -68,11 +69,11 @@ class KeyValues(Protocol):
         ...
 
     def keys(self, prefix: str = "") -> Iterable[str]:
-        """Return the keys that start with a prefix, in any order."""
+        """Return the keys with a prefix, in any order."""
         ...
 
     def get_many(self, keys: Collection[str]) -> Mapping[str, bytes]:
-        """Return the values that are there."""
+        """Return the values of those keys that are present."""
         ...
 
     def set_many(self, values: Mapping[str, bytes]) -> None:
@@ -82,15 +83,15 @@ class KeyValues(Protocol):
 
 @runtime_checkable
 class Swapping(Protocol):
-    """The extra ability to write only over what is known to be there."""
+    """The extra ability to compare and swap."""
 
     def cas(self, key: str, expected: bytes | None, value: bytes) -> bool:
-        """Write a value if the present one is `expected`, None for none, and return whether it was."""
+        """Write a value if the present one is `expected` (None: absent); return whether it was written."""
         ...
 
 
-class _Kept(msgspec.Struct, array_like=True, frozen=True):
-    """An entry that stands in the head."""
+class _HeadEntry(msgspec.Struct, array_like=True, frozen=True):
+    """An entry stored in the head."""
 
     value: bytes
     version: int
@@ -98,21 +99,21 @@ class _Kept(msgspec.Struct, array_like=True, frozen=True):
 
 
 class _Head(msgspec.Struct, array_like=True):
-    """All of a space but its objects."""
+    """All of a space except its objects."""
 
     revision: int = 0
     clock_ms: int = 0
-    entries: dict[bytes, _Kept] = msgspec.field(default_factory=dict[bytes, _Kept])
+    entries: dict[bytes, _HeadEntry] = msgspec.field(default_factory=dict[bytes, _HeadEntry])
     nonce: bytes = b""
     leap: Leap | None = None
 
 
 class KeyValueStore(StoreBase):
-    """Keeps spaces in a caller's key-value store.
+    """A store of spaces in a caller's key-value store.
 
     Args:
         values: The caller's store.
-        runner: What waits in the blocking colour.
+        runner: The runner that waits.
         clock: Time of this process.
     """
 
@@ -121,72 +122,72 @@ class KeyValueStore(StoreBase):
         self._values = values
 
     async def _open(self) -> Capabilities:
-        # What is written is as safe as the caller's store makes it, which nobody here can know.
+        # Durability depends on the caller's store, and cannot be determined here.
         return Capabilities(durability=Durability.PROCESS, shared=isinstance(self._values, Swapping))
 
     async def _close(self) -> None:
         """Leave the caller's store to the caller."""
 
-    def admit(self, batches: Sequence[Batch]) -> list[int]:
-        """Return the batches' sizes in bytes.
+    def check_batches(self, batches: Sequence[Batch]) -> list[int]:
+        """Validate batches and return their sizes in bytes.
 
         Raises:
-            UnsupportedError: A batch wants what needs more than a head.
+            UnsupportedError: A batch needs more than a head, such as stamps or expiry.
         """
         for batch in batches:
             for write in batch.writes:
                 if isinstance(write, Put) and (write.stamp or write.ttl_ms is not None):
-                    self._refuse("events, queues and what expires")
-        return super().admit(batches)
+                    self._reject("events, queues and entries that expire")
+        return super().check_batches(batches)
 
-    def _refuse(self, what: str) -> NoReturn:
-        raise UnsupportedError(f"{self.url} keeps histories, not {what}; open a store by its URL for that")
+    def _reject(self, what: str) -> NoReturn:
+        raise UnsupportedError(f"{self.url} stores histories, not {what}. Open a store by its URL for that.")
 
     # ---- applying
 
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        return [self._applied(batch) for batch in batches]
+        return [self._apply_batch(batch) for batch in batches]
 
-    def _applied(self, batch: Batch) -> Outcome:
+    def _apply_batch(self, batch: Batch) -> Outcome:
         while True:
             stored = self._values.get(_head_key(batch.space))
-            head = _decoded(stored, batch.space)
+            head = _decode_head(stored, batch.space)
             stored_ms, head.clock_ms = head.clock_ms, max(head.clock_ms, self._clock.now_ms())
-            if (conflict := self._judged(batch, head)) is not None:
+            if (conflict := self._find_conflict(batch, head)) is not None:
                 return conflict
             if not batch.writes:
                 return Applied(head.revision, head.clock_ms)
-            head.leap = leap_of(head.revision + 1, stored_ms, head.clock_ms) or head.leap
-            gone = self._write(batch, head)
-            if self._swap(_head_key(batch.space), stored, _encoded(head)):
-                for key in gone:
+            head.leap = detect_leap(head.revision + 1, stored_ms, head.clock_ms) or head.leap
+            deleted = self._write(batch, head)
+            if self._swap(_head_key(batch.space), stored, _encode_head(head)):
+                for key in deleted:
                     self._values.delete(key)
                 return Applied(head.revision, head.clock_ms)
 
-    def _judged(self, batch: Batch, head: _Head) -> Conflict | None:
+    def _find_conflict(self, batch: Batch, head: _Head) -> Conflict | None:
         if batch.at is not None and batch.at != head.revision:
             return Conflict(None, head.revision)
         if batch.alive_until_ms is not None and batch.alive_until_ms <= head.clock_ms:
             return Conflict(None, head.revision)
         objects = self._objects(batch.space, [check.key for check in batch.checks])
         for check in batch.checks:
-            entry = _found(check.key, head, objects)
-            if (actual := _actual(check, entry)) is not None:
+            entry = _find_entry(check.key, head, objects)
+            if (actual := _mismatch(check, entry)) is not None:
                 return Conflict(check.key, actual)
         return None
 
     def _write(self, batch: Batch, head: _Head) -> list[str]:
-        """Write objects, brings the head to the next revision, and return what is to be deleted then."""
+        """Write objects, advance `head` by a revision, and return the keys to delete after the swap."""
         head.revision += 1
         head.nonce = self._clock.random_bytes(NONCE_BYTES)
         version = head.revision.to_bytes(_VERSION_BYTES)
         objects: dict[str, bytes] = {}
-        gone: list[str] = []
+        deleted: list[str] = []
         for write in batch.writes:
             is_object = write.key[0] == OBJECTS
             if isinstance(write, Delete):
                 if is_object:
-                    gone.append(_object_key(batch.space, write.key))
+                    deleted.append(_object_key(batch.space, write.key))
                 else:
                     head.entries.pop(write.key, None)
             elif is_object:
@@ -194,10 +195,10 @@ class KeyValueStore(StoreBase):
             else:
                 before = head.entries.get(write.key)
                 created = before.created if before else head.revision
-                head.entries[write.key] = _Kept(write.value, head.revision, created)
+                head.entries[write.key] = _HeadEntry(write.value, head.revision, created)
         if objects:
             self._values.set_many(objects)
-        return gone
+        return deleted
 
     def _swap(self, key: str, before: bytes | None, now: bytes) -> bool:
         if isinstance(self._values, Swapping):
@@ -210,8 +211,8 @@ class KeyValueStore(StoreBase):
     async def _read(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
         head = self._head(space)
         objects = self._objects(space, keys)
-        found = [_found(key, head, objects) for key in keys]
-        admit_reading(space, sum(len(entry.value) for entry in found if entry is not None))
+        found = [_find_entry(key, head, objects) for key in keys]
+        check_read_size(space, sum(len(entry.value) for entry in found if entry is not None))
         return Reading(found, head.revision, max(head.clock_ms, self._clock.now_ms()))
 
     async def _scan(
@@ -229,8 +230,8 @@ class KeyValueStore(StoreBase):
         page: list[Entry] = []
         size = 0
         for key in keys[:limit]:
-            entry = _found(key, head, self._objects(space, [key]))
-            if entry is None:  # deleted meanwhile
+            entry = _find_entry(key, head, self._objects(space, [key]))
+            if entry is None:  # deleted since the listing
                 continue
             size += len(entry.value)
             if page and size > limits.PAGE_BYTES:
@@ -247,13 +248,14 @@ class KeyValueStore(StoreBase):
         revision = head.revision
         if after > revision:
             raise HistoryLostError(
-                f"space {space!r} is at revision {revision}, below {after}; the store lost it",
+                f"Space {space!r} is at revision {revision}, below {after}: the store lost revisions. Read "
+                f"it again.",
                 space=space,
                 revision=after,
             )
         if after < revision:
             raise CompactedError(
-                f"{self.url} keeps no log of {space!r}; read what is there now, or let no one else write",
+                f"{self.url} has no log of space {space!r}. Read its present state, or use a single writer.",
                 space=space,
                 floor=revision,
             )
@@ -271,10 +273,10 @@ class KeyValueStore(StoreBase):
             stored = self._values.get(_head_key(space))
             if stored is None:
                 return
-            head = _decoded(stored, space)
+            head = _decode_head(stored, space)
             nonce = self._clock.random_bytes(NONCE_BYTES)
             dropped = _Head(head.revision + 1, head.clock_ms, nonce=nonce, leap=head.leap)
-            if self._swap(_head_key(space), stored, _encoded(dropped)):
+            if self._swap(_head_key(space), stored, _encode_head(dropped)):
                 break
         for key in list(self._values.keys(_object_key(space, b""))):
             self._values.delete(key)
@@ -283,7 +285,7 @@ class KeyValueStore(StoreBase):
         return 0
 
     def _head(self, space: str) -> _Head:
-        return _decoded(self._values.get(_head_key(space)), space)
+        return _decode_head(self._values.get(_head_key(space)), space)
 
     def _objects(self, space: str, keys: Collection[bytes]) -> Mapping[bytes, Entry]:
         named = {_object_key(space, key): key for key in keys if key[0] == OBJECTS}
@@ -293,7 +295,7 @@ class KeyValueStore(StoreBase):
         found = self._values.get_many(list(named))
         for name, value in found.items():
             if len(value) < _VERSION_BYTES:
-                raise _damaged(name)
+                raise _damage_error(name)
             version = int.from_bytes(value[:_VERSION_BYTES])
             entries[named[name]] = Entry(named[name], value[_VERSION_BYTES:], version, version)
         return entries
@@ -307,36 +309,36 @@ def _object_key(space: str, key: bytes) -> str:
     return f"{CONTENT_NAMED}{quote(space, safe='')}/{key.hex()}"
 
 
-def _encoded(head: _Head) -> bytes:
+def _encode_head(head: _Head) -> bytes:
     body = msgspec.msgpack.encode(head)
     return crc32(body).to_bytes(_CRC_BYTES) + body
 
 
-def _decoded(stored: bytes | None, space: str) -> _Head:
+def _decode_head(stored: bytes | None, space: str) -> _Head:
     if stored is None:
         return _Head()
     body = stored[_CRC_BYTES:]
     if crc32(body).to_bytes(_CRC_BYTES) != stored[:_CRC_BYTES]:
-        raise _damaged(_head_key(space))
+        raise _damage_error(_head_key(space))
     try:
         return msgspec.msgpack.decode(body, type=_Head)
     except msgspec.MsgspecError as error:
-        raise _damaged(_head_key(space)) from error
+        raise _damage_error(_head_key(space)) from error
 
 
-def _damaged(name: str) -> CorruptError:
-    return CorruptError(f"{name!r} is damaged; restore it from a copy", place=name)
+def _damage_error(name: str) -> CorruptError:
+    return CorruptError(f"{name!r} is damaged. Restore it from a copy.", place=name)
 
 
-def _found(key: bytes, head: _Head, objects: Mapping[bytes, Entry]) -> Entry | None:
+def _find_entry(key: bytes, head: _Head, objects: Mapping[bytes, Entry]) -> Entry | None:
     if key[0] == OBJECTS:
         return objects.get(key)
     kept = head.entries.get(key)
     return None if kept is None else Entry(key, kept.value, kept.version, kept.created)
 
 
-def _actual(check: Check, entry: Entry | None) -> int | None:
-    """Return what was found where the check fails, None where it holds."""
+def _mismatch(check: Check, entry: Entry | None) -> int | None:
+    """Return the actual revision if the check fails, or None if it holds."""
     if check.version is not None:
         actual = entry.version if entry else 0
         return None if actual == check.version else actual

@@ -1,4 +1,4 @@
-"""Which revision of each space a handle saw last."""
+"""The latest revision of each space that a handle has seen."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ _SPACES_REMEMBERED = 65_536
 
 
 class SeenRevisions(dict[str, int]):
-    """The highest revision seen of each space, of the spaces met first forgotten when they become too many.
+    """The highest revision seen of each space. The oldest spaces are forgotten beyond 65,536.
 
-    An unanswered batch can only stand above it in the log.
+    An unanswered batch can only be above this revision in the log.
     """
 
-    def saw(self, space: str, revision: int) -> None:
-        """Remember a revision if it is higher than the one known."""
+    def record(self, space: str, revision: int) -> None:
+        """Remember a revision if it is higher than the known one."""
         if revision <= self.get(space, -1):
             return
         self[space] = revision

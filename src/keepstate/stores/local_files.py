@@ -1,8 +1,8 @@
-"""Places where a store of one file may be opened.
+"""Checks of where a store of one file may be opened.
 
-A store keeps its log and its lock beside its file, by the file's name. So a file with two names has two logs
-and two locks, and each hides what was acknowledged in the other. A file system that is shared by hosts keeps
-neither the locks nor the shared memory of SQLite.
+A store writes its log and its lock next to its file, by the file's name. So a file with two names would have
+two logs and two locks, and each would hide writes that were acknowledged through the other. A file system
+shared by hosts supports neither the locks nor the shared memory of SQLite.
 """
 
 from __future__ import annotations
@@ -24,85 +24,90 @@ _UNSAFE: Final = frozenset({
 })  # fmt: skip
 
 MOUNTS = "/proc/self/mountinfo"
-"""Where Linux lists what is mounted."""
+"""The file in which Linux lists its mounts."""
 
 
 def is_forbidden(error: OSError) -> bool:
-    """Whether the system lets this process not write there: to try again is no use."""
+    """Return whether the system forbids this process to write there, so that a retry is useless."""
     return error.errno in _FORBIDDEN
 
 
-def refuse_irregular(path: str) -> None:
-    """Raise `InvalidError` for a device, a pipe or a socket, which keep nothing, and a link to nothing."""
+def require_regular_file(path: str) -> None:
+    """Raise `InvalidError` for a device, a pipe, a socket, or a link to a missing file."""
     try:
         mode = os.stat(path).st_mode
     except OSError:
         if os.path.islink(path):
             raise InvalidError(
-                f"{path} is a symbolic link to nothing, and no file is made through a link; name the file"
+                f"{path} is a symbolic link to a missing file. No file is created through a link. Pass the "
+                f"file's path."
             ) from None
-        return  # nothing is there yet, or what opens it says why it cannot
+        return  # absent so far, or opening it reports the reason
     if not stat.S_ISREG(mode) and not stat.S_ISDIR(mode):
-        raise InvalidError(f"{path} is a device, a pipe or a socket, which keeps nothing; name a file")
+        raise InvalidError(
+            f"{path} is a device, a pipe or a socket, which cannot store data. Pass the path of a file."
+        )
 
 
-def refuse_second_name(path: str) -> None:
-    """Refuse a file that can be opened under another path, with another log and another lock.
+def require_single_name(path: str) -> None:
+    """Reject a file that can be opened under another path, with another log and another lock.
 
     Args:
-        path: The file, absolute and without links, or one that is not there yet.
+        path: The file, absolute and without links. It may be absent.
 
     Raises:
-        UnsupportedError: It has hard links, or is itself a mount point.
+        UnsupportedError: The file has hard links, or is itself a mount point.
     """
     if (names := _names(path)) > 1:
         raise UnsupportedError(
-            f"{path} has {names} names (hard links), and each would have a log and a lock of its own: remove "
-            "the other names, copy the file, or say unsafe_fs=1 if it is only ever opened by this one"
+            f"{path} has {names} names (hard links), and each would have a log and a lock of its own. "
+            f"Remove the "
+            "other names, copy the file, or pass unsafe_fs=1 if it is only ever opened by this name."
         )
     if path in (place for place, _ in _mounts()):
         raise UnsupportedError(
-            f"{path} is itself a mount point, and its log and lock would not be beside the file that is "
-            "mounted: mount its folder, or say unsafe_fs=1 if it is only ever opened by this path"
+            f"{path} is itself a mount point, so its log and lock would be on another file system. Mount its "
+            "folder, or pass unsafe_fs=1 if it is only ever opened by this path."
         )
 
 
-def refuse_second_name_beside(path: str) -> None:
-    """Refuse a log or shared memory beside a database that writing would change elsewhere.
+def require_regular_companions(path: str) -> None:
+    """Reject a log or shared memory next to a database if writing to it would change another file.
 
     SQLite opens these files by name and follows what it finds: it overwrites a file that has a second name,
-    and waits at a pipe for ever.
+    and blocks forever on a pipe.
 
     Args:
         path: The database, absolute and without links.
 
     Raises:
-        InvalidError: One is a link, has a second name, or is not a file.
+        InvalidError: One of them is a link, has a second name, or is not a file.
     """
-    for beside in (f"{path}-wal", f"{path}-shm", f"{path}-journal"):
+    for companion in (f"{path}-wal", f"{path}-shm", f"{path}-journal"):
         try:
-            found = os.lstat(beside)
+            found = os.lstat(companion)
         except OSError:
-            continue  # not there yet, or what opens it says why it cannot
+            continue  # absent so far, or opening it reports the reason
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             raise InvalidError(
-                f"{beside} is a link, has a second name (a hard link) or is not a file, and writing to it "
-                "would change something else: find out which is the database's own log, and remove the other"
+                f"{companion} is a link, has a second name (a hard link) or is not a file, so writing to it "
+                f"would "
+                "change something else. Find out which is the database's own log, and remove the other."
             )
 
 
-def refuse_unsafe(path: str) -> None:
-    """Raise `UnsupportedError` if the file is on a file system that does not keep a database safe."""
-    kind = kind_of(path)
+def require_safe_file_system(path: str) -> None:
+    """Raise `UnsupportedError` if the file is on a file system that is not safe for a database."""
+    kind = file_system_type(path)
     if kind is not None and (kind in _UNSAFE or kind.startswith("fuse.")):
         raise UnsupportedError(
-            f"{path} is on {kind}, where SQLite's locks do not hold between hosts: use a local disk, "
-            "postgresql:// or redis://, or say unsafe_fs=1 if one host alone ever opens it"
+            f"{path} is on {kind}, where SQLite's locks do not work between hosts. Use a local disk, "
+            "postgresql:// or redis://, or pass unsafe_fs=1 if only one host ever opens it."
         )
 
 
-def kind_of(path: str) -> str | None:
-    """Return the type of the file system that an absolute path is on; None where it cannot be told."""
+def file_system_type(path: str) -> str | None:
+    """Return the type of the file system of an absolute path, or None if it is unknown."""
     best, kind = "", None
     for place, of_place in _mounts():
         inside = place == "/" or path == place or path.startswith(place + os.sep)
@@ -115,21 +120,24 @@ def _names(path: str) -> int:
     try:
         return os.stat(path).st_nlink
     except OSError:
-        return 1  # not there yet, or what opens it says why it cannot
+        return 1  # absent so far, or opening it reports the reason
 
 
 def _mounts() -> list[tuple[str, str]]:
-    """Return each mount point with the type of its file system, as far as the system tells."""
+    """Return the mount points with the types of their file systems; empty if they are unknown."""
     if not sys.platform.startswith("linux"):
         return []
     try:
         lines = Path(MOUNTS).read_text(errors="surrogateescape").splitlines()
     except OSError:
         return []
-    return [(_unescape(fields.split(" ")[4]), source.split(" ")[0]) for fields, source in map(_halves, lines)]
+    return [
+        (_unescape(fields.split(" ")[4]), source.split(" ")[0])
+        for fields, source in map(_split_fields, lines)
+    ]
 
 
-def _halves(line: str) -> tuple[str, str]:
+def _split_fields(line: str) -> tuple[str, str]:
     fields, _, source = line.partition(" - ")
     return fields, source
 

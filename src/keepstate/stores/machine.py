@@ -1,4 +1,4 @@
-"""What tells one start of the machine from the next, for notes that nobody waits to see on the disk."""
+"""The identity of the machine's last start, for notes that are written without waiting for the disk."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ UNKNOWN_START: Final = b"-" * 36
 
 
 def machine_start() -> bytes:
-    """Return what names the machine's last start; dashes where the system does not tell."""
+    """Return an id of the machine's last start, or dashes if the system has none."""
     try:
         return Path("/proc/sys/kernel/random/boot_id").read_bytes().strip()
     except OSError:

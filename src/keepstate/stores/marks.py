@@ -1,16 +1,16 @@
 """The marks that one handle of a server store has seen: the highest revision of each space, with its nonce.
 
-A server may forget what it acknowledged: a replica that missed it takes over, a backup is put back. Its
-revisions then count up again and soon pass the old ones, so that a number alone proves nothing. The nonce
-does: each revision has a random one, in its log record and beside the space's counter. A backend hands the
-mark seen last to the server with its call, and the server compares; what it no longer has, or has
-differently, was lost.
+A server may lose acknowledged writes: a replica that missed them takes over, or a backup is restored. Its
+revisions then count up again and soon pass the old ones, so a revision number alone proves nothing. The nonce
+does: each revision has a random one, in its log record and next to the space's counter. A backend sends the
+last seen mark with its call, and the server compares. If the server no longer has that revision, or has it
+with another nonce, the revision was lost.
 
-Whoever read something before a loss was noticed learns of it by the number of losses: what it has read are
-numbers and values of a history that is gone, and a batch built on them is void.
+A caller that read something before a loss was noticed detects the loss by the number of losses: its numbers
+and values belong to a history that is gone, and a batch built on them is rejected.
 
-A mark below the log's floor cannot be compared any more and passes: the log was cut, or the space dropped, in
-order. The floor itself keeps its nonce and is compared.
+A mark below the log's floor cannot be compared any more and passes, because cutting the log and dropping the
+space are not losses. The floor itself still has its nonce and is compared.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from keepstate.errors import HistoryLostError
 from keepstate.stores.protocol import NONCE_BYTES, Batch, Mark, Outcome
 
 RECENT: Final = 8192
-"""How many marks are kept ready for use; the others take less room, and a little longer."""
+"""Number of marks that are cached unpacked. The others use less memory and take a little longer."""
 
 _NONCE_BITS: Final = 8 * NONCE_BYTES
 _NONCE_MASK: Final = (1 << _NONCE_BITS) - 1
 
 
 class HighWaterMarks:
-    """The highest mark seen of each space; for any number of threads.
+    """The highest mark seen of each space; thread-safe.
 
-    None is forgotten of itself: with it would go the promise that a loss is noticed, and nothing tells which
-    space is never met again, for the failover that matters is the next one. So they grow with the spaces that
-    a handle meets, by 90 bytes and the name of each (140 for names of 16 letters; 240 while recent). A handle
-    that meets millions can be closed and opened again, which begins anew.
+    No mark is ever evicted: an evicted mark would break the promise that a loss is noticed. The cache cannot
+    know which space will not be used again, because the failover that matters is the next one. So the marks
+    grow with the spaces that a handle uses, by 90 bytes and the name of each (140 for names of 16 letters;
+    240 while recent). A handle that uses millions of spaces can be closed and reopened, which empties them.
 
-    Take a space's mark before its call is sent, not when the answer has come: answers overtake one another.
+    Take a space's mark before its call is sent, not after the reply, because replies overtake one another.
     """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._recent: dict[str, Mark] = {}
         self._packed: dict[str, int] = {}
-        """Revision and nonce as one number. What stands in both, `_recent` knows better."""
+        """Revision and nonce as one number. For a space in both dicts, `_recent` is newer."""
         self._losses: dict[str, int] = {}
 
     def of(self, space: str) -> Mark | None:
-        """Return the highest mark seen there, or None if nothing was."""
+        """Return the highest mark seen of a space, or None."""
         mark = self._recent.get(space)
         if mark is None and (packed := self._packed.get(space)) is not None:
             return Mark(packed >> _NONCE_BITS, (packed & _NONCE_MASK).to_bytes(NONCE_BYTES))
         return mark
 
-    def saw(self, space: str, revision: int, nonce: bytes) -> None:
-        """Remember a mark that the server told, if it is higher than the one known."""
+    def record(self, space: str, revision: int, nonce: bytes) -> None:
+        """Remember a mark that the server reported, if it is higher than the known one."""
         known = self.of(space)
         if revision == 0 or (known is not None and revision <= known.revision):
             return
@@ -72,53 +72,53 @@ class HighWaterMarks:
         self._recent = {}
 
     def losses(self, space: str) -> int:
-        """Return how often history of the space was found lost."""
+        """Return the number of losses found in the history of the space."""
         return self._losses.get(space, 0)
 
-    def void(self, batches: Sequence[Batch], *, url: str) -> dict[int, HistoryLostError]:
-        """Return errors for the batches, by their places, that build on what was read before a loss.
+    def lost_history_errors(self, batches: Sequence[Batch], *, url: str) -> dict[int, HistoryLostError]:
+        """Return errors for batches that build on data read before a loss, by their indexes.
 
-        To be asked after the marks were taken with which the others go: a loss noticed later meets those.
+        Call it after the marks of the other batches were taken: a loss noticed later is detected by those.
         """
         if not self._losses:
             return {}
         return {
-            place: self._gone(batch.space, "after what this batch builds on was read", url=url)
-            for place, batch in enumerate(batches)
+            index: self._error(batch.space, "after the data that this batch builds on was read", url=url)
+            for index, batch in enumerate(batches)
             if batch.losses is not None and batch.losses != self._losses.get(batch.space, 0)
         }
 
-    def lost(self, space: str, mark: Mark, *, url: str) -> HistoryLostError:
-        """Forget a mark that the server no longer has, and return the error to raise.
+    def record_loss(self, space: str, mark: Mark, *, url: str) -> HistoryLostError:
+        """Forget a mark that the server no longer has, count the loss, and return the error to raise.
 
-        The next call works on what the server has now.
+        The next call uses the server's present state.
         """
         with self._lock:
             if self.of(space) == mark:
-                # The loss is counted first: who finds no mark, without the lock, must find the loss.
+                # Count the loss first: a reader without the lock that finds no mark must find the loss.
                 self._losses[space] = self._losses.get(space, 0) + 1
                 self._packed.pop(space, None)
                 self._recent.pop(space, None)
-        return self._gone(
+        return self._error(
             space, f"and no longer has revision {mark.revision} as this handle saw it", url=url, mark=mark
         )
 
-    def _gone(self, space: str, what: str, *, url: str, mark: Mark | None = None) -> HistoryLostError:
+    def _error(self, space: str, what: str, *, url: str, mark: Mark | None = None) -> HistoryLostError:
         return HistoryLostError(
-            f"space {space!r} at {url} lost acknowledged writes (a failover, or a restored backup), {what}; "
-            "read again what was read there",
+            f"Space {space!r} at {url} lost acknowledged writes (a failover, or a restored backup), {what}. "
+            "Read again everything that you had read from it.",
             url=url,
             space=space,
             revision=mark.revision if mark is not None else None,
         )
 
 
-async def applied_beside(
+async def apply_except(
     void: Mapping[int, HistoryLostError],
     batches: Sequence[Batch],
     apply: Callable[[Sequence[Batch]], Awaitable[list[Outcome]]],
 ) -> list[Outcome]:
-    """Return what became of batches of which some are void: only the others are applied."""
-    others = [batch for place, batch in enumerate(batches) if place not in void]
+    """Apply the batches that are not in `void`, and return all outcomes in order."""
+    others = [batch for index, batch in enumerate(batches) if index not in void]
     outcomes = iter(await apply(others) if others else ())
-    return [void[place] if place in void else next(outcomes) for place in range(len(batches))]
+    return [void[index] if index in void else next(outcomes) for index in range(len(batches))]

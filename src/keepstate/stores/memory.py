@@ -1,7 +1,7 @@
 """The memory store: spaces as state machines in this process.
 
-The two colours of one `memory://NAME` share one `MemoryHeap`. Its lock is held for the length of one batch;
-nothing in it waits.
+The async and the blocking store of one `memory://NAME` share one `MemoryHeap`. Its lock is held for one
+batch, and nothing under it waits.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weakref import ref
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Mode, Runner
 from keepstate.errors import InvalidError
-from keepstate.stores.admission import admit_read
+from keepstate.stores.admission import check_read
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
 from keepstate.stores.protocol import (
     NONCE_BYTES,
@@ -36,17 +36,17 @@ from keepstate.stores.urls import StoreUrl
 
 
 class MemoryHeap:
-    """The spaces themselves, and the opened stores that want to hear of changes to them."""
+    """The spaces of a memory store, and the open stores to notify of changes."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
         self.lock = threading.Lock()
         self._nonce = clock.random_bytes(NONCE_BYTES)
-        """Of every revision: what is kept in memory is lost as a whole, with its heap."""
+        """The nonce of every revision: a heap is lost only as a whole."""
         self.spaces = SpaceTable[SpaceState]()
         self._handles: tuple[ref[MemoryStore], ...] = ()
 
     def apply(self, batch: Batch, clock_ms: int) -> tuple[SpaceState, Outcome, Record | None]:
-        """Apply a batch to its space, which is made only if it leaves something there."""
+        """Apply a batch to its space; the space is created only if the batch leaves something in it."""
         state = self.spaces.get(batch.space)
         if state is not None:
             return state, *state.apply(batch, clock_ms)
@@ -56,26 +56,26 @@ class MemoryHeap:
             self.spaces[batch.space] = state
         return state, outcome, record
 
-    def seen(self, name: str) -> SpaceState:
-        """Return the space to read from; asking for one does not make it."""
+    def state_of(self, name: str) -> SpaceState:
+        """Return the space to read from, without creating it."""
         return self.spaces.get(name) or SpaceState(self._nonce)
 
     def join(self, store: MemoryStore) -> None:
-        """Let an opened store hear of changes for as long as it lives."""
+        """Notify an open store of changes for as long as it lives."""
         with self.lock:
             self._handles = (*(handle for handle in self._handles if handle() is not None), ref(store))
 
     def leave(self, store: MemoryStore) -> None:
-        """Let it hear no more."""
+        """Stop notifying a store."""
         with self.lock:
             self._handles = tuple(handle for handle in self._handles if handle() not in (None, store))
 
-    def tell(self, space: str) -> None:
-        """Tell every opened store that a space has changed."""
+    def notify(self, space: str) -> None:
+        """Notify every open store that a space has changed."""
         for handle in self._handles:
             store = handle()
             if store is not None:
-                store.hear(space)
+                store.notify(space)
 
 
 _named: dict[str, MemoryHeap] = {}
@@ -83,7 +83,7 @@ _naming = threading.Lock()
 
 
 def _forget_parent() -> None:
-    """Let a forked child begin with nothing: a lock or a listener of its parent would never be let go."""
+    """Reset a forked child, because its parent's locks and listeners would never be released there."""
     global _naming
     _named.clear()
     _naming = threading.Lock()
@@ -101,7 +101,7 @@ def _heap(name: str) -> MemoryHeap:
 
 
 class MemoryStore(StoreBase):
-    """Keeps spaces in memory: `memory://` private to who opened it, `memory://NAME` shared."""
+    """A store in memory: `memory://` is private to its opener, `memory://NAME` is shared in the process."""
 
     schemes: ClassVar[Sequence[str]] = ("memory",)
 
@@ -119,13 +119,13 @@ class MemoryStore(StoreBase):
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> MemoryStore:
         """Return the store that the URL names."""
-        url.refuse_options()
+        url.reject_options()
         if url.path or url.user is not None:
-            raise InvalidError(f"{url} has more than a name; write memory:// or memory://NAME")
+            raise InvalidError(f"{url} has more than a name. Use memory:// or memory://NAME.")
         return cls(name=url.host, runner=runner)
 
     def twin(self, runner: Runner) -> MemoryStore:
-        """Return a store on the same spaces for another colour, not yet opened."""
+        """Return an unopened store on the same spaces for another mode."""
         return MemoryStore(name=self._name, runner=runner, clock=self._clock, heap=self._heap)
 
     async def _open(self) -> Capabilities:
@@ -136,12 +136,12 @@ class MemoryStore(StoreBase):
         self._heap.leave(self)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Apply at once: there is no flush whose cost several batches could share."""
-        self.admit(batches)
-        return await self.apply_admitted(batches, ())
+        """Apply batches at once, because there is no flush whose cost batches could share."""
+        self.check_batches(batches)
+        return await self.apply_checked(batches, ())
 
-    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        """Apply what was admitted."""
+    async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+        """Apply batches that were checked."""
         if self._turn.is_over():
             await self._turn.pass_on()
         outcomes = self._apply_now(batches)
@@ -163,7 +163,7 @@ class MemoryStore(StoreBase):
                 if record is not None and state.expires:
                     state.sweep(clock_ms, SWEPT_BY_FLUSH)
             if record is not None:
-                heap.tell(batch.space)
+                heap.notify(batch.space)
             return [outcome]
         outcomes: list[Outcome] = []
         changed: dict[str, SpaceState] = {}
@@ -177,17 +177,17 @@ class MemoryStore(StoreBase):
             for state in changed.values():
                 state.sweep(clock_ms, SWEPT_BY_FLUSH)
         for space in changed:
-            heap.tell(space)
+            heap.notify(space)
         return outcomes
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Return at most 1,000 entries and 8 MiB of values, all of one revision."""
         self._check_open()
-        admit_read(space, keys, at_ms)
+        check_read(space, keys, at_ms)
         if self._turn.is_over():
             await self._turn.pass_on()
         with self._heap.lock:
-            reading = self._heap.seen(space).read(space, keys, self._clock.now_ms(), at_ms)
+            reading = self._heap.state_of(space).read(space, keys, self._clock.now_ms(), at_ms)
         if self._ahead.is_due(space, reading.now_ms):
             await self._ahead.report(space, reading.now_ms)
         return reading
@@ -200,15 +200,15 @@ class MemoryStore(StoreBase):
     ) -> Page:
         with self._heap.lock:
             clock_ms = self._clock.now_ms()
-            return self._heap.seen(space).scan(prefix, after, limit, reverse, clock_ms, at_ms)
+            return self._heap.state_of(space).scan(prefix, after, limit, reverse, clock_ms, at_ms)
 
     async def _last_leap(self, space: str) -> Leap | None:
         with self._heap.lock:
-            return self._heap.seen(space).leap
+            return self._heap.state_of(space).leap
 
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         with self._heap.lock:
-            return self._heap.seen(space).changes(space, after, limit)
+            return self._heap.state_of(space).changes(space, after, limit)
 
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
         with self._heap.lock:
@@ -216,10 +216,10 @@ class MemoryStore(StoreBase):
 
     async def _drop(self, space: str) -> None:
         with self._heap.lock:
-            state = self._heap.seen(space)
+            state = self._heap.state_of(space)
             if state.exists:
                 state.drop(self._clock.now_ms())
-        self._heap.tell(space)
+        self._heap.notify(space)
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         swept: list[str] = []
@@ -233,5 +233,5 @@ class MemoryStore(StoreBase):
                     removed += len(record.deleted)
                     swept.append(name)
         for name in swept:
-            self._heap.tell(name)
+            self._heap.notify(name)
         return removed

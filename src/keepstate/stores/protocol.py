@@ -1,11 +1,11 @@
-"""The store protocol: nine methods and the immutable values that they take and give.
+"""The store protocol: nine methods, and the immutable values that they take and return.
 
 A *space* is the unit of atomicity and order. A batch of checks and writes applies whole or not at all, and
 takes the next revision of its space: revisions are dense, and a refused batch takes none. Operations on one
 space are strictly serializable on every backend.
 
-A key's first byte is its section, which says what the log keeps of a change: `00` nothing (content-named
-objects), `01` the key, `02` the key with its old and new value. Any other first byte is refused.
+A key's first byte is its section. It decides what the log records of a change: `00` nothing (content-named
+objects), `01` the key, `02` the key with its old and new value. Any other first byte is rejected.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import msgspec
 from keepstate.errors import InvalidError, StorageError
 
 LAST_REVISION: Final = 2**53 - 1
-"""The largest that every backend counts to exactly; no space reaches it."""
+"""The largest revision that every backend represents exactly; no space reaches it."""
 
 NONCE_BYTES: Final = 8
 
@@ -28,10 +28,10 @@ ABSENT: Final = 0
 
 
 class Durability(StrEnum):
-    """What an acknowledged write survives."""
+    """The failures that an acknowledged write survives."""
 
     NONE = "none"
-    """Nothing: it is gone with the process."""
+    """None: the data is gone with the process."""
     PROCESS = "process"
     """A crash of the process or server, not a power cut."""
     POWER = "power"
@@ -39,7 +39,7 @@ class Durability(StrEnum):
 
 
 class Capabilities(msgspec.Struct, frozen=True, kw_only=True):
-    """What a store really offers, as it is configured now."""
+    """The abilities of a store as it is configured now."""
 
     durability: Durability
     shared: bool
@@ -56,10 +56,10 @@ class Mark(NamedTuple):
 
 
 class Leap(NamedTuple):
-    """A write that moved a space's time on by more than an hour.
+    """A write that advanced a space's time by more than an hour.
 
-    Entries of `revision` and later were written since. The space's time was `from_ms` before, 0 for a new
-    space, and `to_ms` after.
+    Entries of `revision` and later were written after it. The space's time was `from_ms` before the write (0
+    for a new space) and `to_ms` after it.
     """
 
     revision: int
@@ -68,9 +68,9 @@ class Leap(NamedTuple):
 
 
 class Entry(msgspec.Struct, frozen=True, gc=False):
-    """A key's value as a read found it.
+    """A key with its value, as read.
 
-    `version` is the revision that last wrote it, `created` the first write since it was last absent,
+    `version` is the revision that last wrote the key, `created` the first write since it was last absent, and
     `expires_at_ms` a time on the store's clock, or None.
     """
 
@@ -82,7 +82,7 @@ class Entry(msgspec.Struct, frozen=True, gc=False):
 
 
 class Check(msgspec.Struct, frozen=True, gc=False):
-    """What must hold of a key: its `version` (`ABSENT` for none) or its `created`, exactly one."""
+    """A condition on a key: exactly one of its `version` (`ABSENT` for an absent key) and its `created`."""
 
     key: bytes
     version: int | None = None
@@ -90,10 +90,10 @@ class Check(msgspec.Struct, frozen=True, gc=False):
 
 
 class Put(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Writes a value.
+    """A write of a value.
 
-    `ttl_ms` counts from the space's now; None never expires. With `stamp` the store appends to `key` a
-    segment made of the batch's revision and the write's index in the batch, so that appends never contend.
+    `ttl_ms` counts from the space's present time; None never expires. With `stamp` the store appends to `key`
+    a segment made of the batch's revision and the write's index in the batch, so that appends never contend.
     """
 
     key: bytes
@@ -103,32 +103,32 @@ class Put(msgspec.Struct, frozen=True, gc=False, tag=True):
 
 
 class Delete(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Removes a key; an absent one stays absent."""
+    """A removal of a key; an absent key stays absent."""
 
     key: bytes
 
 
 CONTENT_NAMED: Final = "keepstate:object/"
-"""What the keys in a caller's key-value store start with whose value follows from the key."""
+"""Prefix of keys in a caller's key-value store whose value is determined by the key."""
 
 Write: TypeAlias = Put | Delete
-"""Tagged, so that a backend can keep a batch in a journal and decode it again as `Batch`."""
+"""A write. The classes are tagged, so that a backend can store a batch in a journal and decode it again."""
 
 
 class Batch(msgspec.Struct, frozen=True):
     """Checks and writes that apply together or not at all.
 
     Args:
-        space: Where; 1 to 200 bytes of UTF-8.
-        writes: At most 1,000, each key once; none makes a batch that is only judged.
-        checks: At most 1,000, judged against the state before the batch.
-        at: Applies only if the space is at exactly this revision.
+        space: Name of the space, 1 to 200 bytes of UTF-8.
+        writes: At most 1,000, each key once. A batch without writes is only checked.
+        checks: At most 1,000, evaluated against the state before the batch.
+        at: The batch applies only if the space is at exactly this revision.
         token: Names the batch (1 to 64 bytes), so that a retry is not applied twice.
-        retry_of: Marks a retry; the revision of the space known before the first attempt.
-        losses: What `DetectsLosses.losses` told before that was read what the batch builds on. If it has
-            changed since, a version may be that of a stranger's write, and the batch is refused.
-        alive_until_ms: Goes with `at`: the least expiry among the entries that were read and that no check
-            names. The batch is refused from that time on, because expiry takes no revision.
+        retry_of: Marks a retry: the revision of the space known before the first attempt.
+        losses: The value of `DetectsLosses.losses` from before the reads that the batch builds on. If it has
+            changed since, a version may be that of another writer's write, and the batch is rejected.
+        alive_until_ms: Requires `at`. The earliest expiry among the entries that were read and that no check
+            names. The batch is rejected from that time on, because expiry takes no revision.
     """
 
     space: str
@@ -142,18 +142,18 @@ class Batch(msgspec.Struct, frozen=True):
 
 
 class Applied(msgspec.Struct, frozen=True, gc=False):
-    """The batch holds, durably. `now_ms` is the space's time when it applied."""
+    """The batch was applied, durably. `now_ms` is the space's time of that moment."""
 
     revision: int
     now_ms: int
 
 
 class Conflict(msgspec.Struct, frozen=True, gc=False):
-    """The batch was refused: the first failing key and what was found there.
+    """The batch was rejected: the first failing key, and the revision found there.
 
-    `actual` is the key's version (0 if absent), or its `created` where that was checked. With `key` None the
-    batch's `at` failed and `actual` is the revision of the space; if `actual` equals `at`, the time
-    `alive_until_ms` has come.
+    `actual` is the key's version (0 if absent), or its `created` if that was checked. If `key` is None, `at`
+    failed and `actual` is the revision of the space. If `actual` then equals `at`, the time `alive_until_ms`
+    has come.
     """
 
     key: bytes | None
@@ -161,18 +161,18 @@ class Conflict(msgspec.Struct, frozen=True, gc=False):
 
 
 Outcome: TypeAlias = Applied | Conflict | StorageError | InvalidError
-"""What became of one batch.
+"""The result of one batch.
 
-`InvalidError` stands only where the store alone could see it: a stamped key equal to another key of its
-batch.
+`InvalidError` occurs only if the store alone could detect the fault: a stamped key equal to another key of
+its batch, or replaced values that are too large for the log.
 """
 
 
 class Change(msgspec.Struct, frozen=True, gc=False):
-    """One key changed. `old` and `new` are kept for section `02` only; None there means absent.
+    """A change of one key. `old` and `new` are recorded for section `02` only, where None means absent.
 
     With `expired` the key was written again, in section `02`, before the store had removed its expired
-    value, which is `old`: two changes in one, a removal and a creation.
+    value, which is `old`. That is two changes in one: a removal and a creation.
     """
 
     revision: int
@@ -184,14 +184,14 @@ class Change(msgspec.Struct, frozen=True, gc=False):
 
 
 class Changes(msgspec.Struct, frozen=True):
-    """Changes in order, whole revisions, complete up to and including `upto`."""
+    """Changes in order, in whole revisions, complete up to and including `upto`."""
 
     items: Sequence[Change]
     upto: int
     floor: int
-    """The lowest revision after which changes can be asked for."""
+    """The lowest revision that may be passed as `after`."""
     nonces: Mapping[int, bytes]
-    """The nonces of the revision asked after, of each revision in `items`, and of `upto`.
+    """The nonces of `after`, of each revision in `items`, and of `upto`.
 
     A nonce is random and drawn for each revision (for a store in memory, once in its life), so a revision
     that counts up again after a loss has another one. Revision 0 has none.
@@ -199,9 +199,9 @@ class Changes(msgspec.Struct, frozen=True):
 
 
 class Reading(msgspec.Struct, frozen=True):
-    """Entries in the order of the keys asked, None for absent, all of one revision.
+    """Entries in the order of the requested keys, None for absent ones, all of one revision.
 
-    `now_ms` is the space's present time, also where expiry was judged at another one.
+    `now_ms` is the space's present time, even if expiry was judged at another time.
     """
 
     entries: Sequence[Entry | None]
@@ -210,14 +210,14 @@ class Reading(msgspec.Struct, frozen=True):
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A part of a scan, of one revision. It may be empty; only `next` None ends the scan.
+    """A part of a scan, of one revision. It may be empty; the scan ends only when `next` is None.
 
-    `now_ms` is the space's present time, also where expiry was judged at another one.
+    `now_ms` is the space's present time, even if expiry was judged at another time.
     """
 
     entries: Sequence[Entry]
     next: bytes | None
-    """What to give as `after` for the following page."""
+    """The value to pass as `after` for the next page."""
     revision: int
     now_ms: int
     nonce: bytes
@@ -225,21 +225,21 @@ class Page(msgspec.Struct, frozen=True):
 
 
 class Store(Protocol):
-    """Where bytes are kept, and only that."""
+    """A store of bytes."""
 
     @property
     def capabilities(self) -> Capabilities:
-        """Return what this opened store offers."""
+        """Return the capabilities of this opened store."""
         ...
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
-        """Apply each batch whole or not at all, and answer in the order given.
+        """Apply each batch whole or not at all, and return the outcomes in the order given.
 
-        Batches of one space apply in the order given; batches of different spaces have no order. A batch's
-        failure is its own.
+        Batches of one space apply in the order given; batches of different spaces have no order. The failure
+        of a batch does not affect the others.
 
         Raises:
-            InvalidError: A batch is malformed or over a limit; nothing of the call was applied.
+            InvalidError: A batch is malformed or over a limit. No batch of the call was applied.
             ClosedError: The store is closed, or was opened in another process or event loop.
         """
         ...
@@ -248,9 +248,9 @@ class Store(Protocol):
         """Return at most 1,000 entries and 8 MiB of values, all of one revision.
 
         Args:
-            space: Where.
-            keys: Which.
-            at_ms: The time at which expiry is judged, exactly; without it the space's present time.
+            space: Name of the space.
+            keys: At most 1,000 keys.
+            at_ms: The exact time at which expiry is judged; by default the space's present time.
         """
         ...
 
@@ -266,15 +266,15 @@ class Store(Protocol):
     ) -> Page:
         """Return entries whose key starts with `prefix`, in key order, after `after` in scan direction.
 
-        A page ends at `limit` entries, 8 MiB or 1,024 rows looked at, whichever comes first. `at_ms` is the
-        time at which expiry is judged, exactly; without it the space's present time.
+        A page ends at `limit` entries, 8 MiB or 1,024 examined rows, whichever comes first. `at_ms` is the
+        exact time at which expiry is judged; by default the space's present time.
         """
         ...
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
-        """Return what changed after a revision, and the nonces of the revisions that it names.
+        """Return the changes after a revision, with the nonces of their revisions.
 
-        An answer ends with the revision that reaches `limit` changes or 8 MiB.
+        The result ends with the revision that reaches `limit` changes or 8 MiB.
 
         Raises:
             CompactedError: `after` is below the log's floor.
@@ -283,34 +283,34 @@ class Store(Protocol):
         ...
 
     async def wait(self, spaces: Collection[str], timeout_s: float) -> None:
-        """Return when one of the spaces may have changed, early or late; correctness never depends on it."""
+        """Wait until one of the spaces may have changed, early or late; correctness never depends on it."""
         ...
 
     async def spaces(self, prefix: str = "", *, after: str | None = None, limit: int = 256) -> list[str]:
-        """Return names of spaces that hold something, in the order of their UTF-8 bytes."""
+        """Return the names of spaces that are not empty, in the order of their UTF-8 bytes."""
         ...
 
     async def drop(self, space: str) -> None:
-        """Remove entries, log and tokens as the space's next revision, from which it may continue."""
+        """Remove entries, log and tokens as the space's next revision; later writes continue from it."""
         ...
 
     async def sweep(self, prefix: str = "", *, limit: int = 256) -> int:
-        """Remove up to `limit` expired entries as ordinary logged changes, and return how many.
+        """Remove up to `limit` expired entries as ordinary logged changes, and return the count.
 
-        Touches only spaces whose names start with `prefix`.
+        Only spaces whose names start with `prefix` are changed.
         """
         ...
 
     async def close(self) -> None:
-        """End what runs beside the caller and let go of files and connections; twice is once."""
+        """Stop background work, and release files and connections; a second call does nothing."""
         ...
 
 
 class Listener(Protocol):
-    """Hears that one of its spaces may have changed since the last time it was asked."""
+    """A receiver of hints that one of its spaces may have changed since the last wait."""
 
     async def wait(self, timeout_s: float) -> None:
-        """Return on the next hint, at once if one came since the last call, or after `timeout_s`."""
+        """Wait for the next hint, for at most `timeout_s`; a hint since the last call returns at once."""
         ...
 
     def close(self) -> None:
@@ -320,125 +320,126 @@ class Listener(Protocol):
 
 @runtime_checkable
 class Listening(Protocol):
-    """The extra ability of a store to hold a hint for a listener that is not waiting just then."""
+    """The extra ability of a store to remember a hint for a listener that is not waiting."""
 
     def listen(self, spaces: Collection[str]) -> Listener:
-        """Return a listener that hears every hint from now on."""
+        """Return a listener that receives every hint from now on."""
         ...
 
 
 @runtime_checkable
 class DetectsLosses(Protocol):
-    """The extra ability of a store whose server may forget to say how often it did.
+    """The extra ability of a store whose server may lose writes to count its losses.
 
-    The call that notices a loss raises `HistoryLostError`, and only that one: by this number everybody else
-    who has read something of the space learns that it no longer holds.
+    Only the call that notices a loss raises `HistoryLostError`. Every other reader of the space detects by
+    this number that its data is stale.
     """
 
     def losses(self, space: str) -> int:
-        """Return in how many cases this handle found that the space had lost history."""
+        """Return the number of times that this handle found the space to have lost history."""
         ...
 
 
 @runtime_checkable
-class TellsMarks(Protocol):
-    """The extra ability of a store on a server to tell whether a space has a revision that was seen once."""
+class ReportsMarks(Protocol):
+    """The extra ability of a store on a server to check whether a space still has a revision seen before."""
 
     def mark(self, space: str) -> Mark | None:
-        """Return the highest mark that this handle has seen of the space; asks nobody."""
+        """Return the highest mark that this handle has seen of the space, without asking the server."""
         ...
 
     async def changes_under(self, space: str, mark: Mark, after: int, *, limit: int = 1024) -> Changes:
-        """Return what changed after a revision, if the space has this mark.
+        """Return the changes after a revision, if the space has this mark.
 
         Raises:
             CompactedError: `after` is below the log's floor.
-            HistoryLostError: The space has not, or no longer, the mark. Nobody else is told.
+            HistoryLostError: The space does not have the mark, or lost it. The loss is not counted for
+                others.
         """
         ...
 
 
 @runtime_checkable
-class TellsLeaps(Protocol):
-    """The extra ability of a store to tell when the time of a space leapt."""
+class ReportsLeaps(Protocol):
+    """The extra ability of a store to report leaps of a space's time."""
 
     async def last_leap(self, space: str) -> Leap | None:
-        """Return the last leap of the space's time, None for a space without a revision; a drop keeps it."""
+        """Return the last leap of the space's time, or None without a revision; a drop keeps it."""
         ...
 
 
 @runtime_checkable
 class HasMode(Protocol):
-    """What a store tells of where it may be used."""
+    """The URL and the mode of a store."""
 
     @property
     def url(self) -> str:
-        """Return what names the store, without a password."""
+        """Return the URL of the store, without a password."""
         ...
 
     @property
     def mode(self) -> Literal["async", "blocking"]:
-        """The colour of code that it works in."""
+        """The mode in which the store works."""
         ...
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """A setting of what stands under a store: its value (None if it is not told), and what it can lose."""
+    """A setting of the system under a store: its value (None if unknown), and the writes that it can lose."""
 
     name: str
     value: str | None
     loses: str | None
-    """Which acknowledged writes, and when; None if it loses nothing."""
+    """The acknowledged writes that can be lost, and when; None if there are none."""
     mend: str
-    """What to do about it."""
+    """The remedy."""
     where: str = ""
-    """Which server, where a store has several."""
+    """The server, if a store has several."""
 
 
 @runtime_checkable
 class Inspected(Protocol):
-    """The extra ability of a store to tell which settings beneath it decide what it keeps."""
+    """The extra ability of a store to list the settings of its system that decide its durability."""
 
     async def settings(self) -> Sequence[Setting]:
-        """Return the settings as they are now."""
+        """Return the present settings."""
         ...
 
 
 @runtime_checkable
 class NamesObjects(Protocol):
-    """The extra ability of a store to name what is named by its content, where a digest would tell it."""
+    """The extra ability of a store to name content by a key, because a plain digest would reveal it."""
 
     def object_name(self, space: str, content: bytes) -> bytes | None:
-        """Return the name: the same for the same content in one space, as long as a digest.
+        """Return the name of a content: the same for the same content in one space, and as long as a digest.
 
-        None is what a wrapper tells where its store would let a digest be the name.
+        A wrapper returns None if its store allows a digest as the name.
         """
         ...
 
 
 @runtime_checkable
 class ReplacesKeys(Protocol):
-    """The extra ability of a store to encrypt again, under its newest key."""
+    """The extra ability of a store to encrypt its values again with its newest key."""
 
     async def rotate(self, prefix: str = "") -> int:
-        """Return how many values stood under an older key, in spaces whose names start with `prefix`."""
+        """Encrypt spaces whose names start with `prefix` again; return the number of older values."""
         ...
 
 
 ENCRYPTION_SPACE: Final = "keepstate:encryption"
-"""The space of the record that all values of an encrypted store are bound to: without it none opens again.
+"""The space of the record that all values of an encrypted store are bound to.
 
-No handle lists it, reads it or drops it, with keys or without.
+Without that record no value can be decrypted. No handle lists, reads or drops the space, even with keys.
 """
 
 
 @runtime_checkable
 class LacksKeys(Protocol):
-    """What an encrypted store is to who opened it without keys: nothing shows which parts a value names."""
+    """An encrypted store that was opened without keys, so that the parts named by a value are unknown."""
 
     @property
     def lacks_keys(self) -> bool:
-        """Whether values cannot be told."""
+        """Return whether values cannot be decrypted."""
         ...
 
 
@@ -446,21 +447,21 @@ TOKEN_RANDOM_BYTES: Final = 16
 _TOKEN_MARK: Final = b"ks1"
 
 
-def token_after(revision: int, random: bytes) -> bytes:
-    """Return a token that carries a revision before its batch, for any process to ask for its outcome."""
+def make_token(revision: int, random: bytes) -> bytes:
+    """Return a token that carries a revision before its batch, so any process can ask for the outcome."""
     return _TOKEN_MARK + revision.to_bytes(8, "big") + random
 
 
 def question(space: str, token: bytes, retry_of: int) -> Batch:
-    """Return a retry that cannot apply: it is answered what became of the token's batch.
+    """Return a retry that cannot apply; its answer is the outcome of the token's batch.
 
-    Its refusal is kept under the token, and meets a late original too.
+    The store remembers the rejection under the token, so a late original is rejected too.
     """
     return Batch(space, (), at=LAST_REVISION, token=token, retry_of=retry_of)
 
 
-def known_before(token: bytes) -> int:
-    """Return a revision before the token's batch was first sent; 0 for a token of a caller's own."""
+def revision_in_token(token: bytes) -> int:
+    """Return a revision from before the token's batch was first sent; 0 for a token made by a caller."""
     if token.startswith(_TOKEN_MARK) and len(token) == len(_TOKEN_MARK) + 8 + TOKEN_RANDOM_BYTES:
         return int.from_bytes(token[len(_TOKEN_MARK) : -TOKEN_RANDOM_BYTES], "big")
     return 0

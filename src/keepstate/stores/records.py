@@ -1,4 +1,4 @@
-"""Records of a space that is kept as a state machine, and what its log tells of them."""
+"""Records of a space that is a state machine in memory, and the changes in its log."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from keepstate.values import limits
 from keepstate.values.key import OBJECTS, WITH_VALUES
 
 NO_MARK = Mark(0, b"")
-"""The mark of a space that nothing was written to."""
+"""The mark of a space without writes."""
 
 NOTHING_REPLACED = (None,)
 
 
 class Record(msgspec.Struct, array_like=True, frozen=True):
-    """One applied revision: all that a replay needs to make it again."""
+    """One applied revision, with all that a replay needs to repeat it."""
 
     revision: int
     now_ms: int
@@ -28,48 +28,48 @@ class Record(msgspec.Struct, array_like=True, frozen=True):
     nonce: bytes = b""
 
 
-_UNTOLD_BYTES = 512
-"""How large a value may be to stay in the log although the log does not tell it: taking it out costs a tenth
-of a put, and leaving it in at most 5 MiB a space."""
+_SMALL_VALUE_BYTES = 512
+"""Largest value, in bytes, that stays in the log although changes do not report it. Removing it costs a tenth
+of a put; leaving it costs at most 5 MiB a space."""
 
 Logged = tuple[Record, Sequence[bytes | None], int]
-"""A record in the log, the values of section `02` that it replaced or removed, and its weight in bytes."""
+"""A logged record, the values of section `02` that it replaced or removed, and its size in bytes."""
 
 
 def weigh(record: Record, olds: Sequence[bytes | None]) -> Logged:
-    """Return a record as the log keeps it, with its weight and without values that the log does not tell."""
-    if olds is NOTHING_REPLACED:  # one entry, which the log tells without its value
+    """Return a record for the log, with its size and without large values that changes do not report."""
+    if olds is NOTHING_REPLACED:  # one entry, which is logged without its value
         entry = record.entries[0]
-        told = record if len(entry.value) <= _UNTOLD_BYTES else _without_untold(record)
-        return told, olds, 2 * limits.CHANGE_BYTES + len(entry.key)
-    size, holds_untold = limits.CHANGE_BYTES * (1 + len(olds)), False
+        logged = record if len(entry.value) <= _SMALL_VALUE_BYTES else _without_unlogged(record)
+        return logged, olds, 2 * limits.CHANGE_BYTES + len(entry.key)
+    size, has_unlogged = limits.CHANGE_BYTES * (1 + len(olds)), False
     for entry in record.entries:
         size += len(entry.key)
         if entry.key[0] == WITH_VALUES:
             size += len(entry.value)
-        elif len(entry.value) > _UNTOLD_BYTES:
-            holds_untold = True
+        elif len(entry.value) > _SMALL_VALUE_BYTES:
+            has_unlogged = True
     for old in olds:
         if old is not None:
             size += len(old)
-    return (_without_untold(record) if holds_untold else record), olds, size
+    return (_without_unlogged(record) if has_unlogged else record), olds, size
 
 
-def _without_untold(record: Record) -> Record:
-    """Return the record without values that the log does not tell, so that they go when replaced."""
-    told = [
+def _without_unlogged(record: Record) -> Record:
+    """Return the record without values that changes do not report, so that replaced values are freed."""
+    logged = [
         entry if entry.key[0] == WITH_VALUES else Entry(entry.key, b"", entry.version, entry.created)
         for entry in record.entries
     ]
-    return Record(record.revision, record.now_ms, told, record.deleted, record.token, nonce=record.nonce)
+    return Record(record.revision, record.now_ms, logged, record.deleted, record.token, nonce=record.nonce)
 
 
 def changes_of(record: Record, olds: Sequence[bytes | None]) -> Iterator[Change]:
-    """Yield the changes that the log tells of a record."""
+    """Yield the logged changes of a record."""
     for entry, old in zip(record.entries, olds, strict=False):
         if entry.key[0] != OBJECTS:
             new = entry.value if entry.key[0] == WITH_VALUES else None
-            # Only an expired entry is replaced by one that this very revision has created.
+            # An entry created by this revision can replace an old value only if that had expired.
             expired = old is not None and entry.created == record.revision
             yield Change(record.revision, entry.key, False, old, new, expired)
     for key, old in zip(record.deleted, olds[len(record.entries) :], strict=True):

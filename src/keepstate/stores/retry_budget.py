@@ -1,4 +1,4 @@
-"""How long one call goes on trying a store that does not answer."""
+"""The retry budget of one call to a store that does not answer."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from keepstate.errors import OutcomeUnknownError, StoreUnavailableError
 from keepstate.stores.protocol import Outcome
 
 READ_ONLY_FOR_S = 4.0
-"""How long a server that takes no writes is asked again."""
+"""Seconds for which a call to a read-only server is retried."""
 
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.01, 1.0
 
 
 class RetryBudget:
-    """Allows attempts until time is up, and none that would end after that if it took as long as the longest.
+    """Permits another attempt only if it would end before the deadline, if as slow as the slowest so far.
 
     Args:
-        for_s: How long the whole call may take, in seconds; 0 allows one attempt.
-        since_s: When the call began, on the monotonic clock; now, if not given.
+        for_s: Seconds that the whole call may take; 0 allows one attempt.
+        since_s: Start of the call on the monotonic clock; by default now.
     """
 
     def __init__(self, for_s: float, *, runner: Runner, clock: Clock, since_s: float | None = None) -> None:
@@ -29,10 +29,11 @@ class RetryBudget:
         self._pause_s = _FIRST_PAUSE_S
         self._read_only_until_s: float | None = None
 
-    async def again(self, failure: object = None) -> bool:
-        """Return after a pause, longer each time, that there may be another attempt, or at once that not.
+    async def wait_for_retry(self, failure: object = None) -> bool:
+        """Return True after a pause if another attempt is allowed, otherwise False at once.
 
-        A server that was reached and takes no writes is asked for a few seconds only: it may be a failover.
+        The pauses get longer. A server that is read-only is retried for a few seconds only, because that may
+        be a failover.
         """
         now_s = self._clock.monotonic_s()
         if isinstance(failure, StoreUnavailableError) and failure.is_read_only:
@@ -51,15 +52,15 @@ class RetryBudget:
 
 
 def is_verdict(outcome: Outcome) -> bool:
-    """Whether the store itself has said that it cannot tell any more; to ask again would not help."""
+    """Return whether the store itself answered that the outcome is no longer known: a retry is useless."""
     return isinstance(outcome, OutcomeUnknownError) and outcome.token is not None
 
 
 def is_unanswered(outcome: Outcome) -> bool:
-    """Whether nobody has said what became of a batch."""
+    """Return whether the outcome of a batch is still open."""
     return isinstance(outcome, OutcomeUnknownError) and outcome.token is None
 
 
 def is_retryable(outcome: Outcome) -> bool:
-    """Whether a batch may be sent again."""
+    """Return whether a batch may be retried."""
     return isinstance(outcome, StoreUnavailableError) and not is_verdict(outcome)

@@ -1,8 +1,8 @@
-"""One space as a state machine in memory: the rules of the protocol in their plainest form.
+"""One space as a state machine in memory: the rules of the protocol in their simplest form.
 
-Pure: it is told the time and does no I/O. The memory store is this and nothing more; the file store keeps a
-journal of the records that `apply` makes and replays them; the other backends are held to the same answers by
-the contract suite.
+Pure: the caller passes the time, and there is no I/O. The memory store consists of these. The file store
+journals the records that `apply` makes, and replays them. The contract suite requires the same answers of the
+other backends.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from heapq import heapify, heappop, heappush
 
 from keepstate._clock import SYSTEM_CLOCK
 from keepstate.errors import InvalidError, OutcomeUnknownError
-from keepstate.stores.admission import REPLACING_WRITES, admit_reading, refuse_gone, replaces_too_much
-from keepstate.stores.clock_leaps import leap_of
+from keepstate.stores.admission import REPLACING_WRITES, check_read_size, log_size_error, require_logged
+from keepstate.stores.clock_leaps import detect_leap
 from keepstate.stores.key_index import KeyIndex
 from keepstate.stores.protocol import (
     NONCE_BYTES,
@@ -37,17 +37,18 @@ from keepstate.values import limits
 from keepstate.values.key import WITH_VALUES, stamp_suffix
 
 RETRY_KEPT_MS = 3_600_000
-"""How long the outcome of a retry is kept for a late original."""
+"""Milliseconds for which the outcome of a retry is stored, in case the original arrives late."""
 
 
 class SpaceState:
     """Entries, log and tokens of one space.
 
     Attributes:
-        nonce: The nonce of the revisions that are made from now on; empty, each draws one of its own. A
-            backend that replays batches and not records has to give each the nonce that it had.
-        written_ms: The time of the last revision; `clock_ms` may be ahead of it, because reads move it too.
-        leap: The last revision that moved `written_ms` on by more than an hour.
+        nonce: The nonce of revisions made from now on. If it is empty, each revision draws its own. A backend
+            that replays batches, not records, has to pass each batch its original nonce.
+        written_ms: The time of the last revision. `clock_ms` may be ahead of it, because reads advance it
+            too.
+        leap: The last revision that advanced `written_ms` by more than an hour.
     """
 
     __slots__ = (
@@ -86,21 +87,21 @@ class SpaceState:
 
     @property
     def exists(self) -> bool:
-        """Whether anything was applied since the space was new or last dropped."""
+        """Return whether a batch was applied since the space was new or last dropped."""
         return self.revision > self.floor
 
     @property
     def is_new(self) -> bool:
-        """Whether there is nothing to be kept of it: no revision, and no answer to a retry."""
+        """Return whether there is nothing to store: no revision, and no answer to a retry."""
         return self.revision == 0 and not self._retries
 
     @property
     def expires(self) -> bool:
-        """Whether there is any entry that will expire."""
+        """Return whether some entry will expire."""
         return bool(self._expiry)
 
     def now_ms(self, clock_ms: int) -> int:
-        """Return the space's time: the clock's, or its own last if that is later."""
+        """Return the space's time: the clock's, or the space's last time if that is later."""
         if clock_ms > self.clock_ms:
             self.clock_ms = clock_ms
         return self.clock_ms
@@ -108,29 +109,29 @@ class SpaceState:
     # ---- judging and applying
 
     def apply(self, batch: Batch, clock_ms: int) -> tuple[Outcome, Record | None]:
-        """Judge the batch and apply it; the record is None where no revision was taken."""
+        """Check the batch and apply it; the record is None if no revision was taken."""
         if self._unfinished is not None:
-            self._mend()
+            self._complete_interrupted()
         if clock_ms > self.clock_ms:
             self.clock_ms = clock_ms
         now_ms = self.clock_ms
-        if batch.token is not None and (known := self._answered(batch.token, now_ms)) is not None:
+        if batch.token is not None and (known := self._known_outcome(batch.token, now_ms)) is not None:
             return known, None
         if batch.checks or batch.at is not None or batch.retry_of is not None or len(batch.writes) > 1:
-            outcome = self._refuse(batch, now_ms)
+            outcome = self._judge(batch, now_ms)
             if outcome is not None:
-                self._keep(batch, outcome, now_ms)
+                self._keep_outcome(batch, outcome, now_ms)
                 return outcome, None
         if not batch.writes:
             return Applied(self.revision, now_ms), None
-        record = self._record(batch, now_ms)
+        record = self._make_record(batch, now_ms)
         self.install(record)
         outcome = Applied(self.revision, now_ms)
         if batch.retry_of is not None:
-            self._keep(batch, outcome, now_ms)
+            self._keep_outcome(batch, outcome, now_ms)
         return outcome, record
 
-    def _answered(self, token: bytes, now_ms: int) -> Outcome | None:
+    def _known_outcome(self, token: bytes, now_ms: int) -> Outcome | None:
         if token in self._tokens:
             return self._tokens[token]
         if token in self._retries:
@@ -139,8 +140,8 @@ class SpaceState:
                 return outcome
         return None
 
-    def _keep(self, batch: Batch, outcome: Outcome, now_ms: int) -> None:
-        """Keep a retry's outcome beyond the log, so that its late original gets the same answer."""
+    def _keep_outcome(self, batch: Batch, outcome: Outcome, now_ms: int) -> None:
+        """Store a retry's outcome apart from the log, so that a late original gets the same answer."""
         if batch.retry_of is None or batch.token is None:
             return
         self._forget_retries(now_ms)
@@ -150,11 +151,12 @@ class SpaceState:
         while self._retries and next(iter(self._retries.values()))[1] <= now_ms:
             del self._retries[next(iter(self._retries))]
 
-    def _refuse(self, batch: Batch, now_ms: int) -> Outcome | None:
+    def _judge(self, batch: Batch, now_ms: int) -> Outcome | None:
         if batch.retry_of is not None and batch.retry_of < self.floor:
             return OutcomeUnknownError(
-                f"the log of space {batch.space!r} no longer reaches back to revision {batch.retry_of}, "
-                "so whether the first attempt applied cannot be told; this retry was not applied",
+                f"The log of space {batch.space!r} no longer reaches back to revision {batch.retry_of}, so "
+                f"it is "
+                "unknown whether the first attempt applied. This retry was not applied. Read the space.",
                 space=batch.space,
                 token=batch.token,
             )
@@ -165,9 +167,9 @@ class SpaceState:
         for check in batch.checks:
             if (conflict := self._conflict(check, now_ms)) is not None:
                 return conflict
-        refusal = self._stamped_twice(batch)
+        refusal = self._stamp_error(batch)
         if refusal is None and len(batch.writes) > REPLACING_WRITES:
-            refusal = self._replaces_too_much(batch)
+            refusal = self._log_size_error(batch)
         return refusal
 
     def _conflict(self, check: Check, now_ms: int) -> Conflict | None:
@@ -178,7 +180,7 @@ class SpaceState:
         actual = entry.created if entry else 0
         return None if actual == check.created else Conflict(check.key, actual)
 
-    def _stamped_twice(self, batch: Batch) -> InvalidError | None:
+    def _stamp_error(self, batch: Batch) -> InvalidError | None:
         if len(batch.writes) < 2 or not any(type(write) is Put and write.stamp for write in batch.writes):
             return None
         keys = [
@@ -189,9 +191,12 @@ class SpaceState:
         ]
         if len(set(keys)) == len(keys):
             return None
-        return InvalidError(f"a batch on {batch.space!r} writes a key that one of its stamped keys becomes")
+        return InvalidError(
+            f"A batch on space {batch.space!r} writes a key that equals one of its stamped keys. Rename one "
+            f"of them."
+        )
 
-    def _replaces_too_much(self, batch: Batch) -> InvalidError | None:
+    def _log_size_error(self, batch: Batch) -> InvalidError | None:
         size_bytes = 0
         for index, write in enumerate(batch.writes):
             key = write.key
@@ -200,9 +205,9 @@ class SpaceState:
             old = self.entries.get(key)
             if old is not None and key[0] == WITH_VALUES:
                 size_bytes += len(old.value)
-        return replaces_too_much(batch.space) if size_bytes > limits.LOG_BYTES else None
+        return log_size_error(batch.space) if size_bytes > limits.LOG_BYTES else None
 
-    def _record(self, batch: Batch, now_ms: int) -> Record:
+    def _make_record(self, batch: Batch, now_ms: int) -> Record:
         revision, entries = self.revision + 1, self.entries
         written: list[Entry] = []
         deleted: list[bytes] = []
@@ -222,23 +227,23 @@ class SpaceState:
         return Record(revision, now_ms, written, deleted, batch.token, False, nonce)
 
     def _next_nonce(self) -> bytes:
-        """Return the nonce of the revision that is being made."""
+        """Return the nonce for the next revision."""
         return self.nonce or SYSTEM_CLOCK.random_bytes(NONCE_BYTES)
 
     def sweep(self, clock_ms: int, limit: int) -> Record | None:
-        """Remove up to `limit` expired entries, and no more than a batch may hold, as the next revision."""
+        """Remove up to `limit` expired entries, at most as many as fit in a batch, as the next revision."""
         if self._unfinished is not None:
-            self._mend()
+            self._complete_interrupted()
         if not self._expiry or self._expiry[0][0] > max(clock_ms, self.clock_ms):
             return None
         try:
-            return self._swept(self.now_ms(clock_ms), limit)
+            return self._sweep_expired(self.now_ms(clock_ms), limit)
         except BaseException:
             if self._unfinished is None:
-                self._unfinished = None, ()  # the heap may have lost what was not removed
+                self._unfinished = None, ()  # the heap may have lost entries that were not removed
             raise
 
-    def _swept(self, now_ms: int, limit: int) -> Record | None:
+    def _sweep_expired(self, now_ms: int, limit: int) -> Record | None:
         expired: dict[bytes, None] = {}
         size_bytes = 0
         while self._expiry and self._expiry[0][0] <= now_ms:
@@ -259,9 +264,9 @@ class SpaceState:
         return record
 
     def drop(self, clock_ms: int) -> Record:
-        """Empty the space as its next revision, below which nothing can be asked for."""
+        """Empty the space as its next revision, which becomes the floor of its log."""
         if self._unfinished is not None:
-            self._mend()
+            self._complete_interrupted()
         now_ms, nonce = self.now_ms(clock_ms), self._next_nonce()
         record = Record(self.revision + 1, now_ms, [], [], dropped=True, nonce=nonce)
         self.install(record)
@@ -270,31 +275,32 @@ class SpaceState:
     # ---- replaying
 
     def install(self, record: Record) -> None:
-        """Make a record's revision the present one."""
+        """Apply a record, so that its revision is the present one."""
         if record.dropped:
-            self._forget(record)
+            self._clear(record)
             return
-        olds = self._replaced(record)
+        old_values = self._replaced_values(record)
         try:
             self._mutate(record)
-            self._keep_in_log(record, olds)
+            self._append_to_log(record, old_values)
         except BaseException:
-            # An interrupt, and a second one may follow at once: so only this is sure to be done here. A batch
-            # applies whole, also then: who comes next completes it.
-            self._unfinished = record, olds
+            # A second interrupt may follow at once, so only this assignment is certain. The next call
+            # completes
+            # the record, because a batch applies whole.
+            self._unfinished = record, old_values
             raise
 
-    def _replaced(self, record: Record) -> Sequence[bytes | None]:
-        """Return what the log keeps beside the record: the values before, of section `02`."""
+    def _replaced_values(self, record: Record) -> Sequence[bytes | None]:
+        """Return the replaced and deleted values of section `02`, which the log stores with the record."""
         if not record.deleted and len(record.entries) == 1 and record.entries[0].key[0] != WITH_VALUES:
             return NOTHING_REPLACED
-        olds: list[bytes | None] = []
+        old_values: list[bytes | None] = []
         for entry in record.entries:
             old = self.entries.get(entry.key) if entry.key[0] == WITH_VALUES else None
-            # The value of an expired entry is told too: with this write it is removed.
-            olds.append(None if old is None else old.value)
-        olds += [self.entries[key].value if key[0] == WITH_VALUES else None for key in record.deleted]
-        return olds
+            # The value of an expired entry is included: this write removes it.
+            old_values.append(None if old is None else old.value)
+        old_values += [self.entries[key].value if key[0] == WITH_VALUES else None for key in record.deleted]
+        return old_values
 
     def _mutate(self, record: Record) -> None:
         entries = self.entries
@@ -309,20 +315,20 @@ class SpaceState:
             del entries[key]
             self._index.remove(key)
 
-    def _keep_in_log(self, record: Record, olds: Sequence[bytes | None]) -> None:
-        logged = weigh(record, olds)
+    def _append_to_log(self, record: Record, old_values: Sequence[bytes | None]) -> None:
+        logged = weigh(record, old_values)
         self._log.append(logged)
         self._log_bytes += logged[2]
         self.revision = record.revision
-        self._move_on(record)
+        self._advance_time(record)
         if record.token is not None:
             self._tokens[record.token] = Applied(record.revision, record.now_ms)
         if record.revision - self.floor > limits.LOG_REVISIONS or self._log_bytes > limits.LOG_BYTES:
             self._cut_log()
 
-    def _move_on(self, record: Record) -> None:
-        """Take the time of a record; doing it again changes nothing."""
-        if (leap := leap_of(record.revision, self.written_ms, record.now_ms)) is not None:
+    def _advance_time(self, record: Record) -> None:
+        """Advance the time to that of a record; idempotent."""
+        if (leap := detect_leap(record.revision, self.written_ms, record.now_ms)) is not None:
             self.leap = leap
         self.written_ms = record.now_ms
         if record.now_ms > self.clock_ms:
@@ -332,7 +338,9 @@ class SpaceState:
         log = self._log
         while len(log) > limits.LOG_REVISIONS or (self._log_bytes > limits.LOG_BYTES and len(log) > 1):
             oldest, _, weight = log[0]
-            self._floor_mark = Mark(oldest.revision, oldest.nonce)  # first: `_mend` cuts the log up to it
+            self._floor_mark = Mark(
+                oldest.revision, oldest.nonce
+            )  # first: `_complete_interrupted` cuts the log up to it
             log.popleft()
             self._log_bytes -= weight
             self.floor = oldest.revision
@@ -341,30 +349,30 @@ class SpaceState:
 
     def _expire_later(self, at_ms: int, key: bytes) -> None:
         heappush(self._expiry, (at_ms, key))
-        if len(self._expiry) > 2 * len(self.entries) + 64:  # an entry renewed again and again
-            self._expiry = self._expiring()
+        if len(self._expiry) > 2 * len(self.entries) + 64:  # an entry was renewed many times
+            self._expiry = self._build_expiry()
 
-    def _expiring(self) -> list[tuple[int, bytes]]:
+    def _build_expiry(self) -> list[tuple[int, bytes]]:
         expiring = [(e.expires_at_ms, e.key) for e in self.entries.values() if e.expires_at_ms is not None]
         heapify(expiring)
         return expiring
 
-    def _mend(self) -> None:
-        """Complete what was interrupted anywhere; to be interrupted in here does no harm."""
-        record, olds = self._unfinished or (None, ())
+    def _complete_interrupted(self) -> None:
+        """Complete an interrupted change, wherever it stopped; safe to interrupt itself."""
+        record, old_values = self._unfinished or (None, ())
         if record is not None:
             for entry in record.entries:
                 self.entries[entry.key] = entry
             for key in record.deleted:
                 self.entries.pop(key, None)
             if not self._log or self._log[-1][0].revision != record.revision:
-                self._log.append(weigh(record, olds))
-            self._move_on(record)
+                self._log.append(weigh(record, old_values))
+            self._advance_time(record)
             self.revision = record.revision
         self._index = KeyIndex()
         for key in sorted(self.entries):
             self._index.add(key)
-        self._expiry = self._expiring()
+        self._expiry = self._build_expiry()
         while self._log and self._log[0][0].revision <= self._floor_mark.revision:
             self._log.popleft()
         self.floor = self._floor_mark.revision
@@ -373,12 +381,12 @@ class SpaceState:
         self._tokens = {each.token: Applied(each.revision, each.now_ms) for each in logged if each.token}
         self._unfinished = None
 
-    def _forget(self, record: Record) -> None:
+    def _clear(self, record: Record) -> None:
         log = deque[Logged]()
         index = KeyIndex()
         mark = Mark(record.revision, record.nonce)
-        self._move_on(record)
-        # Assignments alone: an interrupt comes before or after them.
+        self._advance_time(record)
+        # Only assignments follow: an interrupt comes before or after them all.
         self._floor_mark = mark
         self.revision = self.floor = record.revision
         self.entries, self._index, self._expiry = {}, index, []
@@ -387,16 +395,16 @@ class SpaceState:
     # ---- reading
 
     def live(self, key: bytes, now_ms: int) -> Entry | None:
-        """Return the entry unless it is absent or expired."""
+        """Return the entry, or None if it is absent or expired."""
         entry = self.entries.get(key)
         if entry is None or (entry.expires_at_ms is not None and entry.expires_at_ms <= now_ms):
             return None
         return entry
 
     def read(self, space: str, keys: Sequence[bytes], clock_ms: int, at_ms: int | None = None) -> Reading:
-        """Return the entries of these keys that are live at a time, or now."""
+        """Return the entries of these keys that are live at `at_ms`, or now."""
         if self._unfinished is not None:
-            self._mend()
+            self._complete_interrupted()
         now_ms = self.now_ms(clock_ms)
         if at_ms is None:
             at_ms = now_ms
@@ -404,7 +412,7 @@ class SpaceState:
             return Reading([self.live(keys[0], at_ms)], self.revision, now_ms)
         found = [self.live(key, at_ms) for key in keys]
         if len(found) > limits.READ_BYTES // limits.VALUE_BYTES:
-            admit_reading(space, sum(len(entry.value) for entry in found if entry is not None))
+            check_read_size(space, sum(len(entry.value) for entry in found if entry is not None))
         return Reading(found, self.revision, now_ms)
 
     def scan(
@@ -416,9 +424,9 @@ class SpaceState:
         clock_ms: int,
         at_ms: int | None = None,
     ) -> Page:
-        """Return the next page of entries that are live at a time, or now."""
+        """Return the next page of entries that are live at `at_ms`, or now."""
         if self._unfinished is not None:
-            self._mend()
+            self._complete_interrupted()
         now_ms = self.now_ms(clock_ms)
         if at_ms is None:
             at_ms = now_ms
@@ -439,15 +447,15 @@ class SpaceState:
         return Page(found, None, self.revision, now_ms, self._nonce_of(self.revision))
 
     def changes(self, space: str, after: int, limit: int) -> Changes:
-        """Return whole logged revisions above `after`."""
+        """Return the logged changes above `after`, in whole revisions."""
         if self._unfinished is not None:
-            self._mend()
-        refuse_gone(space, after, floor=self.floor, revision=self.revision)
+            self._complete_interrupted()
+        require_logged(space, after, floor=self.floor, revision=self.revision)
         items: list[Change] = []
         nonces = {after: self._nonce_of(after)}
         size, upto = 0, after
-        for record, olds, weight in self._logged_after(after):
-            items += changes_of(record, olds)
+        for record, old_values, weight in self._logged_after(after):
+            items += changes_of(record, old_values)
             size, upto = size + weight, record.revision
             nonces[upto] = record.nonce
             if len(items) >= limit or size >= limits.PAGE_BYTES:
@@ -455,7 +463,7 @@ class SpaceState:
         return Changes(items, upto, self.floor, nonces)
 
     def _nonce_of(self, revision: int) -> bytes:
-        """Return the nonce of a revision from the floor on."""
+        """Return the nonce of a revision at or above the floor."""
         if revision == self._floor_mark.revision:
             return self._floor_mark.nonce
         return self._log[revision - self._log[0][0].revision][0].nonce

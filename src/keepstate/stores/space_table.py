@@ -1,4 +1,4 @@
-"""The spaces that a process keeps in memory, by name."""
+"""The spaces of a store in memory, by name."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ S = TypeVar("S", bound=SpaceState)
 
 
 class SpaceTable(dict[str, S]):
-    """Spaces by name, of which none is ever removed: their names are sorted once, and not for each page."""
+    """Spaces by name. None is ever removed, so the names are sorted once and not for each page."""
 
     __slots__ = ("_names",)
 
     def __init__(self) -> None:
         super().__init__()
         self._names: list[str] = []
-        """The names that there were at the last listing, in order."""
+        """The names at the last listing, sorted."""
 
     def page(self, prefix: str, after: str | None, limit: int) -> list[str]:
-        """Return the names of spaces that hold something, in the order of their UTF-8 bytes."""
+        """Return the names of spaces that are not empty, in the order of their UTF-8 bytes."""
         if len(self._names) != len(self):
             names = [*self._names, *islice(self, len(self._names), None)]  # the new ones come last in a dict
             names.sort()
@@ -32,8 +32,8 @@ class SpaceTable(dict[str, S]):
         if after is not None:
             start = max(start, bisect_right(names, after))
         found: list[str] = []
-        for place in range(start, len(names)):
-            name = names[place]
+        for index in range(start, len(names)):
+            name = names[index]
             if len(found) == limit or not name.startswith(prefix):
                 break
             if self[name].exists:

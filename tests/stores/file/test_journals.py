@@ -63,7 +63,7 @@ def test_a_path_with_a_slash_at_its_end_is_a_folder_and_holds_keepstate_journal(
 
 
 def test_a_folder_named_as_if_it_were_a_file_is_refused_and_stays_as_it_is(tmp_path: Path) -> None:
-    with pytest.raises(InvalidError, match=f"write file:///{tmp_path}/keepstate.journal"):
+    with pytest.raises(InvalidError, match=f"Write file:///{tmp_path}/keepstate.journal"):
         finish(from_url(f"file:///{tmp_path}").open())
 
     assert list(tmp_path.iterdir()) == []

@@ -81,7 +81,11 @@ def test_a_socket_s_folder_is_a_host_by_option() -> None:
 @pytest.mark.parametrize(
     ("options", "place", "message"),
     [
-        ("pool_size=3", "db", "knows no option 'pool_size'.*max_connections.*schema.*sslmode.*timeout_s"),
+        (
+            "pool_size=3",
+            "db",
+            "does not have an option 'pool_size'.*max_connections.*schema.*sslmode.*timeout_s",
+        ),
         ("max_connections=0", "db", "max_connections"),
         ("max_connections=many", "db", "max_connections"),
         ("timeout_s=0", "db", "timeout_s"),
@@ -89,7 +93,7 @@ def test_a_socket_s_folder_is_a_host_by_option() -> None:
         ("schema=pg_mine", "db", "schema 'pg_mine'"),
         ("schema=" + "a" * 64, "db", "schema"),
         ("host=other", "db", "host twice"),
-        ("", "db:port", "no host and port"),
+        ("", "db:port", "no valid host and port"),
     ],
 )
 def test_a_wrong_option_is_told_without_the_password(options: str, place: str, message: str) -> None:

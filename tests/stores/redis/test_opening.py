@@ -204,7 +204,10 @@ class TestOpening(RedisStage):
             ("redis://a,b", "only redis.cluster:// has more than one"),
             ("redis://h/db", "names no database in 'db'"),
             ("redis+cluster://h/1", "a cluster has only 0"),
-            ("redis://h?colour=1", "knows no option 'colour'; it knows max_connections, prefix, retry_for_s"),
+            (
+                "redis://h?colour=1",
+                "does not have an option 'colour'. Its options: max_connections, prefix, retry_for_s",
+            ),
             ("redis://h?timeout_s=0", "timeout_s"),
             ("redis://h?prefix=a{b", "prefix"),
             ("redis://h?max_connections=0", "max_connections"),

@@ -249,7 +249,7 @@ def test_8_processes_may_make_one_database_at_once(tmp_path: Path) -> None:
 def test_a_folder_s_file_system_is_that_of_the_nearest_mount(mounts: Path, folder: str, kind: str) -> None:
     mounts.write_text(MOUNTS)
 
-    assert local_files.kind_of(folder) == kind
+    assert local_files.file_system_type(folder) == kind
 
 
 @linux

@@ -121,8 +121,8 @@ class Silent(MemoryStore):
     applies = True
     silent = True
 
-    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        outcomes = await super().apply_admitted(batches, sizes) if self.applies else []
+    async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+        outcomes = await super().apply_checked(batches, sizes) if self.applies else []
         if not self.silent:
             return outcomes
         return [OutcomeUnknownError("the reply was lost", token=batch.token) for batch in batches]
@@ -150,8 +150,8 @@ class Failing(MemoryStore):
 
     failure: StoreUnavailableError | StoreFullError
 
-    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
-        await super().apply_admitted(batches, sizes)
+    async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+        await super().apply_checked(batches, sizes)
         return [self.failure for _ in batches]
 
 
@@ -194,7 +194,7 @@ def test_each_of_several_batches_is_one_operation(store: MemoryStore, path: Path
 def test_what_another_wrapper_hands_on_is_written_down(store: MemoryStore, path: Path) -> None:
     outer = StoreWrapper(recorded(store, path))
     batches = [Batch(SPACE, [Put(KEYS[0], b"")])]
-    finish(outer.apply_admitted(batches, outer.admit(batches)))
+    finish(outer.apply_checked(batches, outer.check_batches(batches)))
 
     assert len(history_of(path).attempts) == 1
 

@@ -14,7 +14,7 @@ from keepstate.engine.space.parts import Parts
 from keepstate.engine.space.size import SpaceSize, measure
 from keepstate.engine.space.transaction import Transaction, gathering
 from keepstate.errors import ConflictError, InvalidError
-from keepstate.stores.protocol import Applied, Conflict, known_before, question
+from keepstate.stores.protocol import Applied, Conflict, question, revision_in_token
 from keepstate.values import limits
 
 T = TypeVar("T")
@@ -142,7 +142,7 @@ class Space(Parts):
         if type(token) is not bytes or not 0 < len(token) <= limits.TOKEN_BYTES:
             raise InvalidError(f"`token` is {token!r}; it has 1 to {limits.TOKEN_BYTES} bytes")
         store = await self._own.store()
-        asked = question(self._own.stored_name, token, known_before(token))
+        asked = question(self._own.stored_name, token, revision_in_token(token))
         outcome = (await store.apply([asked]))[0]
         if isinstance(outcome, Applied):
             return outcome.revision

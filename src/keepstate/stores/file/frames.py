@@ -153,13 +153,13 @@ def _has_frame_after(head: Head, data: bytes, at: int) -> bool:
 
 
 def is_torn(head: Head, data: bytes, at: int) -> bool:
-    """Whether the end of the file from here on shows what a crash leaves of a write; see the module."""
+    """Return whether the rest of the file looks like a write cut short by a crash; see the module."""
     end = at + FRAME_HEAD_BYTES + (head.length(data, at) or 0)
     return end > len(data) or _has_empty_sector(data, at, end)
 
 
 def _has_empty_sector(data: bytes, start: int, end: int) -> bool:
-    """Whether the frame's part of any sector is all zeros."""
+    """Return whether the frame's part of any sector is all zeros."""
     first = start - start % _SECTOR
     for sector in range(first, end, _SECTOR):
         low, high = max(sector, start), min(sector + _SECTOR, end)

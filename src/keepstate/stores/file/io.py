@@ -70,7 +70,7 @@ class Files:
             os.close(descriptor)
 
     def is_at(self, descriptor: int, path: str) -> bool:
-        """Whether the opened file is the one that stands there."""
+        """Return whether the opened file is the one that stands there."""
         try:
             return os.path.samestat(os.fstat(descriptor), os.stat(path))
         except FileNotFoundError:

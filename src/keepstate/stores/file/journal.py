@@ -258,7 +258,7 @@ class Journal:
 
     @property
     def has_grown(self) -> bool:
-        """Whether so much was appended that writing the present state anew is worth its cost."""
+        """Return whether so much was appended that writing the present state anew is worth its cost."""
         growth = self._size_bytes - self._snapshot_bytes
         return growth > max(_LEAST_GROWTH_BYTES, 2 * self._snapshot_bytes)
 

@@ -130,7 +130,7 @@ class SharedJournal:
 
     # ---- reading
 
-    def seen(self, space: str) -> JournaledState:
+    def state_of(self, space: str) -> JournaledState:
         """Return the published space; asking for one does not make it. The caller holds `lock`."""
         return self.spaces.get(space) or JournaledState()
 
@@ -153,7 +153,7 @@ class SharedJournal:
         return self._second_clock.read_ms(clock, clock.now_ms())
 
     def _confirm(self, space: str, clock: Clock, clock_ms: int) -> None:
-        self._second_clock.confirm(clock, space, clock_ms, self.seen(space).clock_ms)
+        self._second_clock.confirm(clock, space, clock_ms, self.state_of(space).clock_ms)
 
     # ---- writing
 
@@ -195,7 +195,7 @@ class SharedJournal:
         """Empty a space, if there is one."""
 
         def drop_it(drafts: dict[str, Draft], clock_ms: int) -> None:
-            if self.seen(space).exists:
+            if self.state_of(space).exists:
                 self._confirm(space, clock, clock_ms)
                 self._draft(space, drafts).drop(clock_ms)
 
@@ -228,7 +228,7 @@ class SharedJournal:
     def _draft(self, space: str, drafts: dict[str, Draft]) -> Draft:
         draft = drafts.get(space)
         if draft is None:
-            draft = drafts[space] = Draft(self.seen(space), self._clock)
+            draft = drafts[space] = Draft(self.state_of(space), self._clock)
         return draft
 
     def _write(self, drafts: dict[str, Draft]) -> None:

@@ -129,7 +129,7 @@ class Draft(SpaceState):
 
     @property
     def is_empty(self) -> bool:
-        """Whether there is nothing to publish."""
+        """Return whether there is nothing to publish."""
         return not self.records and not self._retries
 
     def items(self, space: str) -> Iterable[Item]:
@@ -149,7 +149,7 @@ class Draft(SpaceState):
 
     def take_back(self) -> None:
         """Give back what this took from the published state: the order in which entries expire."""
-        self._base._expiry = self._base._expiring()
+        self._base._expiry = self._base._build_expiry()
 
     def _next_nonce(self) -> bytes:
         return self._clock.random_bytes(NONCE_BYTES)
@@ -165,9 +165,9 @@ class Draft(SpaceState):
         self.revision = record.revision
         self.records.append(record)
 
-    def _answered(self, token: bytes, now_ms: int) -> Outcome | None:
-        answer = super()._answered(token, now_ms)
-        return self._base._answered(token, now_ms) if answer is None else answer
+    def _known_outcome(self, token: bytes, now_ms: int) -> Outcome | None:
+        answer = super()._known_outcome(token, now_ms)
+        return self._base._known_outcome(token, now_ms) if answer is None else answer
 
 
 class _Overlay(dict[bytes, Entry]):

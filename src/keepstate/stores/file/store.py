@@ -27,7 +27,7 @@ from keepstate.stores.file import shared as registry
 from keepstate.stores.file.frames import Format
 from keepstate.stores.file.io import SYSTEM_FILES, Files
 from keepstate.stores.file.shared import SharedJournal
-from keepstate.stores.local_files import refuse_irregular, refuse_second_name
+from keepstate.stores.local_files import require_regular_file, require_single_name
 from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, Leap, Outcome, Page, Reading
 from keepstate.stores.urls import StoreUrl
 
@@ -86,7 +86,7 @@ class FileStore(StoreBase):
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> FileStore:
         """Return the store that the URL names."""
-        options = url.options_as(Options)
+        options = url.parse_options(Options)
         if url.host or url.user is not None or not url.path:
             raise InvalidError(
                 f"{url} names no file; file:///agents.journal is one in the working folder, "
@@ -142,9 +142,9 @@ class FileStore(StoreBase):
             raise StoreUnavailableError(
                 f"the folder {folder} of {self.url} is not there; make it", url=self.url
             )
-        refuse_irregular(path)
+        require_regular_file(path)
         if not self._unsafe_fs:
-            refuse_second_name(os.path.realpath(path))
+            require_single_name(os.path.realpath(path))
         return path
 
     async def _close(self) -> None:
@@ -168,7 +168,7 @@ class FileStore(StoreBase):
         try:
             return self._shared.flush(batches, self._clock)
         except OutcomeUnknownError as error:
-            return [self._unknown(batch, error) for batch in batches]
+            return [self._unknown_error(batch, error) for batch in batches]
         except StoreFullError:
             if len(batches) == 1:
                 raise
@@ -192,7 +192,7 @@ class FileStore(StoreBase):
         self._shared.settle()
         with self._shared.lock:
             clock_ms = self._shared.reading_ms(space, self._clock)
-            return self._shared.seen(space).read(space, keys, clock_ms, at_ms)
+            return self._shared.state_of(space).read(space, keys, clock_ms, at_ms)
 
     async def _scan(
         self, space: str, prefix: bytes, after: bytes | None, limit: int, reverse: bool, at_ms: int | None
@@ -200,12 +200,12 @@ class FileStore(StoreBase):
         self._shared.settle()
         with self._shared.lock:
             clock_ms = self._shared.reading_ms(space, self._clock)
-            return self._shared.seen(space).scan(prefix, after, limit, reverse, clock_ms, at_ms)
+            return self._shared.state_of(space).scan(prefix, after, limit, reverse, clock_ms, at_ms)
 
     async def _last_leap(self, space: str) -> Leap | None:
         self._shared.settle()
         with self._shared.lock:
-            return self._shared.seen(space).leap
+            return self._shared.state_of(space).leap
 
     async def _second_clock_ms(self, space: str) -> int:
         return await self._runner.call(self._shared.second_ms, self._clock)
@@ -213,7 +213,7 @@ class FileStore(StoreBase):
     async def _changes(self, space: str, after: int, limit: int) -> Changes:
         self._shared.settle()
         with self._shared.lock:
-            return self._shared.seen(space).changes(space, after, limit)
+            return self._shared.state_of(space).changes(space, after, limit)
 
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
         self._shared.settle()

@@ -142,7 +142,7 @@ class Client:
         return await self._converse(may_write, *statements, again=False)
 
     async def _mended(self, error: RefusedStatement) -> bool:
-        """Whether what stood in the way of a statement is gone, so that it may be sent again."""
+        """Return whether what stood in the way of a statement is gone, so that it may be sent again."""
         if faults.misses_prepared(error):
             _log.warning("%s does not keep prepared statements; from now on they are not used", self._url)
             self._prepares = False

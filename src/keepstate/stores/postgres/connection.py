@@ -91,7 +91,7 @@ class Connection(ABC):
         link.enter_pipeline_mode()
 
     def is_of(self, backend_pid: int) -> bool:
-        """Whether the process that answers is the one of the start, with no pooler between."""
+        """Return whether the process that answers is the one of the start, with no pooler between."""
         return self._link.backend_pid == backend_pid
 
     def keep_prepared(self) -> None:
@@ -174,7 +174,7 @@ class Connection(ABC):
         return RefusedStatement(sqlstate, message)
 
     def is_alive(self) -> bool:
-        """Whether the server has not hung up meanwhile, else hangs up as well; asks the socket only."""
+        """Return whether the connection is still open, by the socket alone; if it is not, close it."""
         if not (is_alive := self._is_open()):
             self.close()
         return is_alive
@@ -195,7 +195,7 @@ class Connection(ABC):
 
     @property
     def is_closed(self) -> bool:
-        """Whether there is no way to the server any more."""
+        """Return whether there is no way to the server any more."""
         return self._link.status == _IS_BAD
 
     def close(self) -> None:

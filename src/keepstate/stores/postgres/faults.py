@@ -40,12 +40,12 @@ _NO_LOGIN: Final = re.compile(
 
 
 def misses_schema(error: RefusedStatement) -> bool:
-    """Whether the statement named a table or function that is not there."""
+    """Return whether the statement named a table or function that is not there."""
     return error.sqlstate in _NO_SCHEMA
 
 
 def misses_prepared(error: RefusedStatement) -> bool:
-    """Whether a prepared statement was not there, or was already: somebody shares the session."""
+    """Return whether a prepared statement was not there, or was already: somebody shares the session."""
     return error.sqlstate in _NOT_PREPARED
 
 

@@ -8,7 +8,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from keepstate.errors import ClockError, InvalidError, OutcomeUnknownError
-from keepstate.stores.admission import replaces_too_much
+from keepstate.stores.admission import log_size_error
 from keepstate.stores.clock_leaps import clock_error
 from keepstate.stores.marks import HighWaterMarks
 from keepstate.stores.postgres.wire import (
@@ -130,7 +130,7 @@ class Flush(NamedTuple):
         if not verdict:
             return None
         batch = self.batches[0]
-        marks.saw(batch.space, revision, nonce)
+        marks.record(batch.space, revision, nonce)
         if verdict == _APPLIED:
             return Applied(actual, at_ms)
         return Conflict(None if verdict == _MOVED else batch.checks[0].key, actual)
@@ -148,7 +148,7 @@ class Flush(NamedTuple):
             self.spaces, self.marks, self.groups, revisions, nonces, strict=True
         ):
             if revision < 0 and mark is not None:
-                lost = marks.lost(space, mark, url=url)
+                lost = marks.record_loss(space, mark, url=url)
                 for place, _ in zip(group, answers, strict=False):
                     outcomes[place] = copy(lost)  # each caller raises its own
                 continue
@@ -158,7 +158,7 @@ class Flush(NamedTuple):
                     outcomes[place] = leap(space, at_ms, clock_ms, url)
                     continue
                 outcomes[place] = _outcome(self.batches[place], verdict, actual, at_ms, conflict)
-            marks.saw(space, revision, nonce)
+            marks.record(space, revision, nonce)
         return [outcome for outcome in outcomes if outcome is not None]
 
 
@@ -181,7 +181,7 @@ def _outcome(batch: Batch, verdict: int, actual: int, at_ms: int, conflict: byte
             token=batch.token,
         )
     if verdict == _TOO_MUCH:
-        return replaces_too_much(batch.space)
+        return log_size_error(batch.space)
     assert verdict == _COLLIDING
     return InvalidError(f"a batch on {batch.space!r} writes a key that one of its stamped keys becomes")
 
@@ -202,7 +202,7 @@ def _soonest(writes: Sequence[Write]) -> int | None:
 
 
 def _may_collide(writes: Sequence[Write]) -> bool:
-    """Whether a stamped key may become a plain key of its batch; its revision only the server knows."""
+    """Return whether a stamped key may equal a plain key of its batch; only the server knows the revision."""
     if len(writes) < 2:
         return False
     stamped = {write.key for write in writes if type(write) is Put and write.stamp}

@@ -39,7 +39,7 @@ class PostgresOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
 
 def read_options(url: StoreUrl) -> PostgresOptions:
     """Return our own options, or raise `InvalidError` that lists the known ones."""
-    options = url.options_as(PostgresOptions, beside=PASSED_ON)
+    options = url.parse_options(PostgresOptions, others=PASSED_ON)
     if not _SCHEMA_NAME.fullmatch(options.schema) or options.schema.startswith("pg_"):
         raise InvalidError(
             f"schema {options.schema!r} cannot be used: take up to 63 lower-case letters, digits and _"

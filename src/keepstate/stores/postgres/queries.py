@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from struct import Struct
 
-from keepstate.stores.admission import admit_reading, refuse_gone
+from keepstate.stores.admission import check_read_size, require_logged
 from keepstate.stores.postgres.wire import from_array, from_byteas, from_expiries, from_int8, from_int8s
 from keepstate.stores.protocol import Change, Changes, Entry, Mark, Page, Reading
 from keepstate.values.key import successor
@@ -16,7 +16,7 @@ _FOUND = Struct("!qq8s8sqqqqq")
 
 
 def still_holds(mark: Mark, revision: int, floor: int, nonce: bytes | None, marked: bytes | None) -> bool:
-    """Whether a space has its mark still; `marked` is the nonce that it has for the mark's revision."""
+    """Return whether a space still has a mark; `marked` is its nonce for the mark's revision."""
     if mark.revision == revision:
         return nonce == mark.nonce
     return mark.revision < revision and (mark.revision < floor or marked == mark.nonce)
@@ -42,7 +42,7 @@ def one_entry(key: bytes, answer: bytes, at_ms: int | None) -> tuple[Reading, St
 
 def entries(space: str, keys: Sequence[bytes], fields: Fields) -> Reading:
     """Return the answer of `read_2`, or raise `InvalidError` if the values are too many bytes."""
-    admit_reading(space, from_int8(fields[5]))
+    check_read_size(space, from_int8(fields[5]))
     found: list[Entry | None] = [None] * len(keys)
     columns = zip(
         from_int8s(fields[6]), from_byteas(fields[7]), from_int8s(fields[8]), from_int8s(fields[9]),
@@ -76,7 +76,7 @@ def changes(space: str, after: int, fields: Fields) -> Changes:
         HistoryLostError: The space ends below it.
     """
     revision, floor = from_int8(fields[0]), from_int8(fields[1])
-    refuse_gone(space, after, floor=floor, revision=revision)
+    require_logged(space, after, floor=floor, revision=revision)
     columns = zip(
         from_int8s(fields[5]), from_byteas(fields[6]), from_array(fields[7]), from_array(fields[8]),
         from_array(fields[9]), from_array(fields[10]), strict=True,

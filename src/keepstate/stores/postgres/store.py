@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, ClassVar
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate._runner import Runner
 from keepstate.errors import HistoryLostError, StoreUnavailableError, UnsupportedError
-from keepstate.stores.admission import admit_changes
+from keepstate.stores.admission import check_changes
 from keepstate.stores.base import RETRY_FOR_S, SWEPT_BY_FLUSH, StoreBase
-from keepstate.stores.clock_leaps import refuse_servers_leap
-from keepstate.stores.marks import HighWaterMarks, applied_beside
+from keepstate.stores.clock_leaps import check_server_clock
+from keepstate.stores.marks import HighWaterMarks, apply_except
 from keepstate.stores.postgres import queries
 from keepstate.stores.postgres.client import Client, Settings
 from keepstate.stores.postgres.flush import Flush, leap
@@ -163,8 +163,8 @@ class PostgresStore(StoreBase):
 
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         flush = Flush.of(batches, self._marks)
-        if void := self._marks.void(batches, url=self.url):
-            return await applied_beside(void, batches, self._apply)
+        if void := self._marks.lost_history_errors(batches, url=self.url):
+            return await apply_except(void, batches, self._apply)
         randomness = self._clock.random_bytes(NONCE_BYTES * (len(flush.spaces) + len(batches)))
         clock_ms = self._clock.now_ms()
         if (put := flush.lone_put(randomness[:NONCE_BYTES], clock_ms)) is not None:
@@ -181,7 +181,7 @@ class PostgresStore(StoreBase):
 
     def _lost(self, space: str, mark: Mark) -> HistoryLostError:
         self._revisions.pop(space, None)
-        return self._marks.lost(space, mark, url=self.url)
+        return self._marks.record_loss(space, mark, url=self.url)
 
     async def _drop(self, space: str) -> None:
         mark = self._marks.of(space)
@@ -192,7 +192,7 @@ class PostgresStore(StoreBase):
             raise leap(space, from_int8(leapt_ms), clock_ms, self.url)
         if from_int8(revision) < 0 and mark is not None:
             raise self._lost(space, mark)
-        self._marks.saw(space, from_int8(revision), nonce or b"")
+        self._marks.record(space, from_int8(revision), nonce or b"")
 
     async def _sweep(self, prefix: str, limit: int) -> int:
         removed, start = 0, prefix.encode()
@@ -214,9 +214,9 @@ class PostgresStore(StoreBase):
         (revision,), (nonce,), (swept,) = from_int8s(fields[4]), from_byteas(fields[5]), from_int8s(fields[6])
         if revision < 0 and mark is not None:
             raise self._lost(space, mark)
-        self._marks.saw(space, revision, nonce)
+        self._marks.record(space, revision, nonce)
         if swept:
-            self.hear(space)
+            self.notify(space)
         return swept
 
     # ---- reading
@@ -232,7 +232,7 @@ class PostgresStore(StoreBase):
                 self._verify(space, mark, *state)
             if not keys:  # nothing is judged
                 return Reading((), found.revision, found.now_ms)
-            refuse_servers_leap(space, found.now_ms, stored_ms, self._clock, url=self.url)
+            check_server_clock(space, found.now_ms, stored_ms, self._clock, url=self.url)
             return found
         asked = self._client.ask(
             "read", space.encode(), byteas(keys), revision, int8(limits.READ_BYTES), int8_or_null(at_ms)
@@ -255,7 +255,7 @@ class PostgresStore(StoreBase):
         return queries.page(fields)
 
     def _refuse_leap(self, space: str, now: bytes | None, stored: bytes | None) -> None:
-        refuse_servers_leap(space, from_int8(now), from_int8(stored), self._clock, url=self.url)
+        check_server_clock(space, from_int8(now), from_int8(stored), self._clock, url=self.url)
 
     async def _last_leap(self, space: str) -> Leap | None:
         answer = await self._client.ask("leap", space.encode())
@@ -274,8 +274,8 @@ class PostgresStore(StoreBase):
     async def changes_under(self, space: str, mark: Mark, after: int, *, limit: int = 1024) -> Changes:
         """Return what changed after a revision, if the space has this mark."""
         self._check_open()
-        admit_changes(space, after, limit)
-        return await self._repeated(self._changes, space, after, limit, mark)
+        check_changes(space, after, limit)
+        return await self._retry(self._changes, space, after, limit, mark)
 
     async def _changes(self, space: str, after: int, limit: int, under: Mark | None = None) -> Changes:
         mark = under or self._marks.of(space)
@@ -309,7 +309,7 @@ class PostgresStore(StoreBase):
     ) -> None:
         if mark is not None and not queries.still_holds(mark, revision, floor, nonce, marked):
             raise self._lost(space, mark)
-        self._marks.saw(space, revision, nonce or b"")
+        self._marks.record(space, revision, nonce or b"")
 
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
         low = prefix.encode()

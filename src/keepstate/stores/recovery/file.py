@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 
 from keepstate.errors import CorruptError, UnsupportedError
-from keepstate.stores.clock_leaps import leap_of
+from keepstate.stores.clock_leaps import detect_leap
 from keepstate.stores.file import items
 from keepstate.stores.file.durable_mark import DurableMark, End, note_beside
 from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head, crc_of, is_torn
@@ -219,7 +219,7 @@ class JournalRemains:
             space.entries[entry.key] = entry
         for key in record.deleted:
             space.entries.pop(key, None)
-        space.leap = leap_of(record.revision, space.now_ms, record.now_ms) or space.leap
+        space.leap = detect_leap(record.revision, space.now_ms, record.now_ms) or space.leap
         space.revision, space.now_ms = record.revision, record.now_ms
 
     def _at(self, at: int) -> str:

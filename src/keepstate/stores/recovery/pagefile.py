@@ -99,7 +99,7 @@ class PageFile:
         return os.pread(self._file.fileno(), self.page_bytes, (number - 1) * self.page_bytes)
 
     def is_sound(self, number: int) -> bool:
-        """Whether a page is what was written."""
+        """Return whether a page is what was written."""
         known = self._sound.get(number)
         if known is None:
             page = self.page(number)
@@ -115,7 +115,7 @@ class PageFile:
         return f"{self.path} at byte {(number - 1) * self.page_bytes}"
 
     def is_zeroed(self, number: int) -> bool:
-        """Whether a page is all zeros, whose checksum fits: no tree has such a page, but a long value may."""
+        """Return whether a page is all zeros, with a fitting checksum. Only a long value may have such a page."""
         page = self.page(number)
         return number != _LOCK_BYTE // self.page_bytes + 1 and page.count(0) == self.page_bytes
 
@@ -297,5 +297,5 @@ class PageFile:
 
 
 def _is_near(one: _Checksum, other: _Checksum) -> bool:
-    """Whether they differ in one bit."""
+    """Return whether they differ in one bit."""
     return (one[0] ^ other[0]).bit_count() + (one[1] ^ other[1]).bit_count() == 1

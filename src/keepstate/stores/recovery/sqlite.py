@@ -318,7 +318,7 @@ class DatabaseRemains:
         self._lose(key, what)
 
     def _is_last(self, number: int, revision: int) -> bool:
-        """Whether the log has all that a space came to behind this revision."""
+        """Return whether the log has all that a space came to behind this revision."""
         return self._is_log_whole and revision >= self._heads[number].last_missing
 
     def _refuse_lost_end(self) -> None:

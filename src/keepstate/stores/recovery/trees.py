@@ -73,7 +73,7 @@ class Trees:
         return list(self._tree(number).records(self._file.page))[place]
 
     def is_whole(self, name: str) -> bool:
-        """Whether all pages of a table or index are known, and what was written."""
+        """Return whether all pages of a table or index are known, and what was written."""
         return name not in self._broken and name not in self.damaged.values()
 
     def vouch(self, record: Record) -> None:

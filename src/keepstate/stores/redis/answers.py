@@ -11,7 +11,7 @@ from keepstate.errors import (
     StorageError,
     StoreUnavailableError,
 )
-from keepstate.stores.admission import replaces_too_much
+from keepstate.stores.admission import log_size_error
 from keepstate.stores.protocol import Applied, Batch, Conflict, Outcome
 from keepstate.stores.redis.wire import Reply
 
@@ -45,7 +45,7 @@ def outcome(batch: Batch, told: list[Reply], url: str) -> Outcome:
     if kind == _STAMPED:
         return InvalidError(f"a batch on {space!r} writes a key that one of its stamped keys becomes")
     if kind == LARGE:
-        return replaces_too_much(space)
+        return log_size_error(space)
     damage = f"what space {space!r} at {url} keeps of a retry is damaged: it is no answer"
     return unfit(space, told, url) or CorruptError(damage, url=url, space=space)
 

@@ -256,7 +256,7 @@ class Client:
     def _goes_on(
         self, place: int, units: list[Unit], asking: dict[int, Address], answers: list[Answer]
     ) -> bool:
-        """Whether a unit has to be run again at once, because it was not run; and where, and how."""
+        """Return whether a unit has to be run again at once, because it was not run; and where, and how."""
         answer = answers[place]
         asking.pop(place, None)
         if not isinstance(answer, list):

@@ -64,7 +64,7 @@ class State(NamedTuple):
 
     @property
     def exists(self) -> bool:
-        """Whether anything was applied since the space was new or last dropped."""
+        """Return whether anything was applied since the space was new or last dropped."""
         return self.revision > self.floor
 
 
@@ -180,7 +180,7 @@ def decode_state(stored: bytes | None, space: str) -> State:
 
 
 def has_lost(state: State, mark: Mark, record: bytes | None) -> bool:
-    """Whether a space no longer has a mark that was seen there.
+    """Return whether a space no longer has a mark that was seen there.
 
     Args:
         state: The space as it is.

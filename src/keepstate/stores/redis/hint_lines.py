@@ -45,7 +45,7 @@ class HintLines:
         self._all_at_s = 0.0
         self._is_ended = False
 
-    async def hear(self, wanted: Callable[[], Collection[str]], timeout_s: float) -> Collection[str]:
+    async def wait(self, wanted: Callable[[], Collection[str]], timeout_s: float) -> Collection[str]:
         """Return which of the wanted spaces may have changed, at the latest after `timeout_s`.
 
         What is wanted may grow meanwhile: `want` makes it be asked again.

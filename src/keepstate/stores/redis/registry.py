@@ -55,7 +55,7 @@ class Registry:
         self._listed: list[set[str]] = [set() for _ in self._keys]
 
     def is_listed(self, space: str) -> bool:
-        """Whether this handle knows that the space is listed."""
+        """Return whether this handle knows that the space is listed."""
         shard = self._place(space).registry_shard
         return space in self._listed[shard] and self._keepers[shard] == self._keeper(shard)
 

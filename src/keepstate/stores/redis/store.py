@@ -23,11 +23,11 @@ from keepstate.errors import (
     StorageError,
     StoreUnavailableError,
 )
-from keepstate.stores.admission import admit_changes, admit_reading, refuse_gone
+from keepstate.stores.admission import check_changes, check_read_size, require_logged
 from keepstate.stores.base import StoreBase
-from keepstate.stores.clock_leaps import clock_error, refuse_servers_leap
+from keepstate.stores.clock_leaps import check_server_clock, clock_error
 from keepstate.stores.hints import HintListener
-from keepstate.stores.marks import HighWaterMarks, applied_beside
+from keepstate.stores.marks import HighWaterMarks, apply_except
 from keepstate.stores.protocol import (
     NONCE_BYTES,
     Batch,
@@ -92,7 +92,7 @@ class RedisStore(StoreBase):
     waits: ClassVar[bool] = True
 
     def __init__(self, url: StoreUrl, *, runner: Runner, clock: Clock = SYSTEM_CLOCK) -> None:
-        options = url.options_as(RedisOptions)
+        options = url.parse_options(RedisOptions)
         super().__init__(url=str(url), runner=runner, clock=clock, retry_for_s=options.retry_for_s)
         self._url, self._options, self._marks = url, options, HighWaterMarks()
         self._place = lru_cache(maxsize=_PLACES)(partial(place, options.prefix))
@@ -189,8 +189,8 @@ class RedisStore(StoreBase):
             batch.space for batch in batches if batch.writes and not self._registry.is_listed(batch.space)
         ]
         failed = await self._registry.enlist(unlisted) if unlisted else {}
-        if void := self._marks.void(batches, url=self.url):
-            return await applied_beside(void, batches, self._apply)
+        if void := self._marks.lost_history_errors(batches, url=self.url):
+            return await apply_except(void, batches, self._apply)
         # A space's batches go as one unit: no passing state of the server can refuse one and pass the next.
         by_space: dict[str, list[int]] = {}
         for at, batch in enumerate(batches):
@@ -213,7 +213,9 @@ class RedisStore(StoreBase):
     async def _apply_one(self, batch: Batch) -> Outcome | None:
         """Apply the flush that most are: what the other way does, with less ado; None if it needs that."""
         mark = self._marks.of(batch.space)
-        if not self._registry.is_listed(batch.space) or self._marks.void((batch,), url=self.url):
+        if not self._registry.is_listed(batch.space) or self._marks.lost_history_errors(
+            (batch,), url=self.url
+        ):
             return None
         where, nonces = self._place(batch.space), self._clock.random_bytes(2 * NONCE_BYTES)
         words = self._words(batch, where, mark, nonces)
@@ -251,7 +253,7 @@ class RedisStore(StoreBase):
         if told[0] == answers.CLOCK:
             return self._leap(batch.space, told)
         if told[0] == answers.APPLIED:
-            self._marks.saw(batch.space, *answers.mark_of(told, nonces[:NONCE_BYTES]))
+            self._marks.record(batch.space, *answers.mark_of(told, nonces[:NONCE_BYTES]))
         return answers.outcome(batch, told, self.url)
 
     def _leap(self, space: str, told: list[Reply]) -> ClockError:
@@ -261,7 +263,7 @@ class RedisStore(StoreBase):
     def _lost(self, space: str, mark: Mark) -> HistoryLostError:
         self._revisions.pop(space, None)
         self._registry.doubt()
-        return self._marks.lost(space, mark, url=self.url)
+        return self._marks.record_loss(space, mark, url=self.url)
 
     # ---- reading
 
@@ -273,10 +275,10 @@ class RedisStore(StoreBase):
                 return reading
         reply = await self._ask("read", space, mark, (_judged_at(at_ms), *keys))
         if reply[0] == answers.LARGE:
-            admit_reading(space, cast("int", reply[1]))
+            check_read_size(space, cast("int", reply[1]))
         state = self._seen_state(space, reply[1])
         now_ms = cast("int", reply[2])
-        refuse_servers_leap(space, now_ms, state.clock_ms, self._clock, url=self.url)
+        check_server_clock(space, now_ms, state.clock_ms, self._clock, url=self.url)
         found = _entries(keys, cast("list[bytes | None]", reply[3:]), now_ms if at_ms is None else at_ms)
         return Reading(found, state.revision, now_ms)
 
@@ -302,10 +304,10 @@ class RedisStore(StoreBase):
         state = decode_state(stored[0], space)
         if mark is not None and has_lost(state, mark, cast("bytes | None", replies[1])):
             raise self._lost(space, mark)
-        self._marks.saw(space, state.revision, state.nonce)
+        self._marks.record(space, state.revision, state.nonce)
         now_ms = max(_time_ms(replies[0]), state.clock_ms)
         if keys:  # else nothing is judged
-            refuse_servers_leap(space, now_ms, state.clock_ms, self._clock, url=self.url)
+            check_server_clock(space, now_ms, state.clock_ms, self._clock, url=self.url)
         found = _entries(keys, stored[1:], now_ms if at_ms is None else at_ms)
         return Reading(found, state.revision, now_ms)
 
@@ -324,7 +326,7 @@ class RedisStore(StoreBase):
             for key, head, value in zip(found[::3], found[1::3], found[2::3], strict=True)
         ]
         following, now_ms = cast("bytes | None", reply[2]), cast("int", reply[3])
-        refuse_servers_leap(space, now_ms, state.clock_ms, self._clock, url=self.url)
+        check_server_clock(space, now_ms, state.clock_ms, self._clock, url=self.url)
         return Page(cast("list[Entry]", entries), following, state.revision, now_ms, state.nonce)
 
     async def _last_leap(self, space: str) -> Leap | None:
@@ -342,8 +344,8 @@ class RedisStore(StoreBase):
     async def changes_under(self, space: str, mark: Mark, after: int, *, limit: int = 1024) -> Changes:
         """Return what changed after a revision, if the space has this mark."""
         self._check_open()
-        admit_changes(space, after, limit)
-        return await self._repeated(self._changes, space, after, limit, mark)
+        check_changes(space, after, limit)
+        return await self._retry(self._changes, space, after, limit, mark)
 
     async def _changes(self, space: str, after: int, limit: int, under: Mark | None = None) -> Changes:
         mark = under or self._marks.of(space)
@@ -352,7 +354,7 @@ class RedisStore(StoreBase):
         )
         # Under the mark of another handle nothing is told of the own one, which stays to be compared.
         state = self._seen_state(space, reply[1], is_own=under is None)
-        refuse_gone(space, after, floor=state.floor, revision=state.revision, url=self.url)
+        require_logged(space, after, floor=state.floor, revision=state.revision, url=self.url)
         upto = cast("int", reply[2])
         nonces = {after: cast("bytes", reply[3]), upto: cast("bytes", reply[4])}
         if after == 0:
@@ -392,7 +394,7 @@ class RedisStore(StoreBase):
     def _seen_state(self, space: str, stored: Reply, *, is_own: bool = True) -> State:
         state = decode_state(cast("bytes | None", stored), space)
         if is_own:
-            self._marks.saw(space, state.revision, state.nonce)
+            self._marks.record(space, state.revision, state.nonce)
         return state
 
     # ---- hints
@@ -404,12 +406,12 @@ class RedisStore(StoreBase):
             lines.want(spaces)
         return listener
 
-    async def _wait_for_others(self, ended: Signal) -> None:
+    async def _watch_others(self, ended: Signal) -> None:
         lines = self._lines = HintLines(self._client, self._place, self._runner.mode)
         closed = self._runner.signal()
         self._ending.append(closed)
         try:
-            await super()._wait_for_others(ended)
+            await super()._watch_others(ended)
         finally:
             await lines.close()
             self._ending.remove(closed)
@@ -420,7 +422,7 @@ class RedisStore(StoreBase):
             await self._runner.sleep(min(timeout_s, _POLL_EVERY_S))
             return spaces
         await self._client.masters()
-        return await self._lines.hear(self._board.spaces, timeout_s)
+        return await self._lines.wait(self._board.spaces, timeout_s)
 
     # ---- all spaces
 
@@ -445,7 +447,7 @@ class RedisStore(StoreBase):
         _, revision, marked = await self._run(
             "drop", space, self._marks.of(space), (nonce, self._clock_now())
         )
-        self._marks.saw(space, cast("int", revision), cast("bytes", marked))
+        self._marks.record(space, cast("int", revision), cast("bytes", marked))
 
     def _clock_now(self) -> bytes:
         return b"%d" % self._clock.now_ms()
@@ -480,7 +482,7 @@ class RedisStore(StoreBase):
     async def _sweep_space(self, space: str, limit: int) -> int:
         arguments = (self._clock.random_bytes(NONCE_BYTES), b"%d" % limit, self._clock_now())
         _, count, revision, nonce = await self._run("sweep", space, self._marks.of(space), arguments)
-        self._marks.saw(space, cast("int", revision), cast("bytes", nonce))
+        self._marks.record(space, cast("int", revision), cast("bytes", nonce))
         return cast("int", count)
 
 

@@ -103,7 +103,7 @@ class Wire(Protocol):
         ...
 
     async def is_stale(self) -> bool:
-        """Whether an idle connection was closed by the server, or holds what nobody asked for."""
+        """Return whether an idle connection was closed by the server, or holds what nobody asked for."""
         ...
 
     async def close(self) -> None:
@@ -162,7 +162,7 @@ class BlockingWire:
         return _plain(reply)
 
     async def is_stale(self) -> bool:
-        """Whether the server has closed it, or left what nobody asked for."""
+        """Return whether the server has closed it, or left what nobody asked for."""
         try:
             return bool(self._connection.can_read(timeout=0))
         except (RedisError, OSError):
@@ -241,7 +241,7 @@ class TaskWire:
         return _plain(reply)
 
     async def is_stale(self) -> bool:
-        """Whether the server has closed it, or left what nobody asked for."""
+        """Return whether the server has closed it, or left what nobody asked for."""
         try:
             return bool(await self._connection.can_read())
         except (RedisError, OSError):

@@ -156,7 +156,7 @@ def _is_bare(path: str) -> bool:
 
 
 def is_bare(first_page: bytes) -> bool:
-    """Whether a database begins as one does whose tables keepstate has written to the log only."""
+    """Return whether a database begins as one does whose tables keepstate has written to the log only."""
     return (
         len(first_page) >= _BARE_HEADER_BYTES
         and first_page.startswith(b"SQLite format 3\0")

@@ -13,7 +13,7 @@ from typing import Any
 
 from keepstate._clock import Clock
 from keepstate.errors import CorruptError, InvalidError, OutcomeUnknownError, StoreFullError
-from keepstate.stores.admission import REPLACING_WRITES, replaces_too_much
+from keepstate.stores.admission import REPLACING_WRITES, log_size_error
 from keepstate.stores.clock_leaps import SecondClock
 from keepstate.stores.protocol import ABSENT, NONCE_BYTES, Applied, Batch, Conflict, Outcome, Put
 from keepstate.stores.sqlite import garbage, retries, schema
@@ -81,7 +81,7 @@ class Flush:
         for index, write in enumerate(batch.writes):
             revision.look_up(write, index)
             if revision.replaced_bytes > limits.LOG_BYTES and len(batch.writes) > REPLACING_WRITES:
-                refusal = replaces_too_much(batch.space)
+                refusal = log_size_error(batch.space)
                 self._keep(head, batch, refusal)
                 return refusal
         self._settle_number(head)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from keepstate.errors import CorruptError
-from keepstate.stores.clock_leaps import leap_of
+from keepstate.stores.clock_leaps import detect_leap
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.statements import Execute
 from keepstate.values import limits
@@ -89,7 +89,7 @@ class Head:
                 nonce, self.floor_nonce, schema.log_seal(row, nonce, changes), changes,
             ),
         )  # fmt: skip
-        if (leap := leap_of(self.revision, self.stored_ms, self.now_ms)) is not None:
+        if (leap := detect_leap(self.revision, self.stored_ms, self.now_ms)) is not None:
             execute("UPDATE spaces SET leap = ? WHERE id = ?", (schema.leap_bytes(leap), self.id))
         self.stored_ms = self.now_ms
 

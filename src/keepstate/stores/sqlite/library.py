@@ -17,6 +17,6 @@ def library_version() -> str:
 
 
 def is_safe() -> bool:
-    """Whether that version is free of the fault; with it, the stores' own way of checkpointing avoids it."""
+    """Return whether that version is free of the fault. Otherwise the stores checkpoint in a way that avoids it."""
     found = tuple(int(part) for part in library_version().split("."))
     return found >= _MENDED or any(found[:2] == line[:2] and found >= line for line in _MENDED_EARLIER)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-from keepstate.stores.admission import admit_reading, refuse_gone
+from keepstate.stores.admission import check_read_size, require_logged
 from keepstate.stores.protocol import Change, Changes, Entry, Leap, Page, Reading
 from keepstate.stores.sqlite import schema
 from keepstate.stores.sqlite.changes import decode
@@ -66,7 +66,7 @@ def read(execute: Execute, head: Head, path: str, keys: Sequence[bytes], at_ms: 
             raise schema.damaged(f"the entry of {key!r}", path, head.name)
         size += len(value)
         if size > limits.READ_BYTES:
-            admit_reading(head.name.decode(), size)
+            check_read_size(head.name.decode(), size)
         found.append(Entry(key, value, version, created, expires_at_ms))
     return Reading(found, head.revision, head.now_ms)
 
@@ -116,7 +116,7 @@ def _rows(execute: Execute, number: int, prefix: bytes, after: bytes | None, *, 
 
 def changes(execute: Execute, head: Head, path: str, after: int, limit: int) -> Changes:
     """Return whole logged revisions above `after`."""
-    refuse_gone(head.name.decode(), after, floor=head.floor, revision=head.revision)
+    require_logged(head.name.decode(), after, floor=head.floor, revision=head.revision)
     first, last = schema.log_range(head.id)
     nonces = {after: _nonce_of(execute, head, after)}
     items: list[Change] = []

@@ -28,10 +28,10 @@ from keepstate.errors import (
 from keepstate.stores.base import SWEPT_BY_FLUSH, StoreBase
 from keepstate.stores.local_files import (
     is_forbidden,
-    refuse_irregular,
-    refuse_second_name,
-    refuse_second_name_beside,
-    refuse_unsafe,
+    require_regular_companions,
+    require_regular_file,
+    require_safe_file_system,
+    require_single_name,
 )
 from keepstate.stores.protocol import (
     Batch,
@@ -114,7 +114,7 @@ class SqliteStore(StoreBase):
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> SqliteStore:
         """Return the store that the URL names."""
-        options = url.options_as(Options)
+        options = url.parse_options(Options)
         if url.host or url.user is not None or not url.path or url.path.endswith("/"):
             raise InvalidError(
                 f"{url} names no file; sqlite:///app.db is one in the working folder, "
@@ -149,7 +149,7 @@ class SqliteStore(StoreBase):
         except BaseException:
             opening.give_up()
             raise
-        self._database.join(self.hear)
+        self._database.join(self.notify)
         self._forgets = finalize(self, registry.forget, self._database)
         self._forgets.atexit = False
         return Capabilities(durability=self._durability, shared=True)
@@ -165,11 +165,11 @@ class SqliteStore(StoreBase):
             raise StoreUnavailableError(
                 f"the folder {folder} of {self.url} is not there; make it", url=self.url
             )
-        refuse_irregular(path)
-        refuse_second_name_beside(os.path.realpath(path))
+        require_regular_file(path)
+        require_regular_companions(os.path.realpath(path))
         if not self._unsafe_fs:
-            refuse_unsafe(os.path.realpath(path))
-            refuse_second_name(os.path.realpath(path))
+            require_safe_file_system(os.path.realpath(path))
+            require_single_name(os.path.realpath(path))
         try:
             return registry.acquire(path, self._durability, self._wait_s)
         except OSError as error:
@@ -183,7 +183,7 @@ class SqliteStore(StoreBase):
     async def _close(self) -> None:
         database, self._database = self._opened, None
         poller, self._poller = self._poller, None
-        database.leave(self.hear)
+        database.leave(self.notify)
         self._forgets.detach()
         await self._runner.call(_let_go, database, poller)
 
@@ -202,7 +202,7 @@ class SqliteStore(StoreBase):
         try:
             return self._write(lambda flush: _apply_all(flush, batches))
         except OutcomeUnknownError as error:
-            return [self._unknown(batch, error) for batch in batches]
+            return [self._unknown_error(batch, error) for batch in batches]
         except (StoreFullError, CorruptError):
             if len(batches) == 1:
                 raise

@@ -67,7 +67,7 @@ class KeylessStore(StoreWrapper):
 
     @property
     def lacks_keys(self) -> bool:
-        """Whether values cannot be told: always."""
+        """Return whether values cannot be told: always."""
         return True
 
     @property
@@ -117,10 +117,10 @@ class KeylessStore(StoreWrapper):
         self._refuse(batches)
         return await self._store.apply(batches)
 
-    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+    async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
         """Ask what was admitted, and write nothing."""
         self._refuse(batches)
-        return await self._store.apply_admitted(batches, sizes)
+        return await self._store.apply_checked(batches, sizes)
 
     def _refuse(self, batches: Sequence[Batch]) -> None:
         for batch in batches:

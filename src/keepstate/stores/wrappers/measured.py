@@ -67,9 +67,9 @@ class MeasuredStore(StoreWrapper):
         """Apply the batches."""
         return await self._told(self._store.apply(batches), len(batches))
 
-    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+    async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
         """Apply what was admitted."""
-        return await self._told(self._store.apply_admitted(batches, sizes), len(batches))
+        return await self._told(self._store.apply_checked(batches, sizes), len(batches))
 
     async def _told(self, work: Awaitable[list[Outcome]], count: int) -> list[Outcome]:
         begun_s = self._clock.monotonic_s()

@@ -50,7 +50,7 @@ class StoreWrapper:
 
     @property
     def is_open(self) -> bool:
-        """Whether it was opened and not closed."""
+        """Return whether it was opened and not closed."""
         return self._store.is_open
 
     async def open(self) -> Self:
@@ -88,18 +88,18 @@ class StoreWrapper:
 
     @property
     def retries(self) -> bool:
-        """Whether replies can be lost: then every batch is tried again under a token."""
+        """Return whether replies can be lost: then every batch is tried again under a token."""
         return self._store.retries
 
     # ---- the protocol
 
-    def admit(self, batches: Sequence[Batch]) -> list[int]:
+    def check_batches(self, batches: Sequence[Batch]) -> list[int]:
         """Return the batches' sizes, all of them well-formed."""
-        return self._store.admit(batches)
+        return self._store.check_batches(batches)
 
-    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+    async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
         """Apply what a wrapper around this one has admitted."""
-        return await self._store.apply_admitted(batches, sizes)
+        return await self._store.apply_checked(batches, sizes)
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Apply each batch whole or not at all."""

@@ -82,7 +82,7 @@ class Handles(Stage):
         calls = every_call(store, space)
 
         assert await errors_of(calls) == ["ClosedError"] * len(calls)
-        with pytest.raises(ClosedError, match="open it"):
+        with pytest.raises(ClosedError, match="Call open"):
             _ = store.capabilities
         await store.close()
 

@@ -9,7 +9,7 @@ import pytest
 
 from keepstate.errors import HistoryLostError
 from keepstate.stores.base import StoreBase
-from keepstate.stores.protocol import Applied, Batch, Check, DetectsLosses, Put, TellsMarks
+from keepstate.stores.protocol import Applied, Batch, Check, DetectsLosses, Put, ReportsMarks
 from keepstate.testing.store_contract.stage import (
     Stage,
     applied,
@@ -109,8 +109,8 @@ class NoticesLostFloors(Stage):
     ) -> None:
         second = await self._lost_at_the_floor(store, space, tmp_path)
         await applied(store, space, Put(B, b"4"))
-        assert isinstance(store, TellsMarks)
-        assert isinstance(second, TellsMarks)
+        assert isinstance(store, ReportsMarks)
+        assert isinstance(second, ReportsMarks)
         mark = store.mark(space)
         assert mark is not None and mark.revision == 4
 

@@ -220,7 +220,7 @@ def test_the_store_with_the_keys_refuses_its_own_record_too(
         store.scan(ENCRYPTION_SPACE, b""),
         store.changes(ENCRYPTION_SPACE, 0),
         store.apply([delete]),
-        store.apply_admitted([delete], [100]),
+        store.apply_checked([delete], [100]),
     )
     for question in asked:
         with pytest.raises(InvalidError, match="the encryption's own"):

@@ -135,7 +135,7 @@ def test_a_rotation_that_was_ended_goes_on_where_it_was(
     store: EncryptedStore, both: EncryptedStore, plain: MemoryStore
 ) -> None:
     fill(store)
-    told = plain.apply_admitted
+    told = plain.apply_checked
     calls: list[str] = []
 
     async def dies(batches: list[Batch], sizes: list[int]) -> object:
@@ -144,10 +144,10 @@ def test_a_rotation_that_was_ended_goes_on_where_it_was(
             raise KeyboardInterrupt
         return await told(batches, sizes)
 
-    plain.apply_admitted = dies  # type: ignore[method-assign, assignment]
+    plain.apply_checked = dies  # type: ignore[method-assign, assignment]
     with pytest.raises(KeyboardInterrupt):
         finish(both.rotate())
-    plain.apply_admitted = told  # type: ignore[method-assign]
+    plain.apply_checked = told  # type: ignore[method-assign]
 
     assert 0 < finish(both.rotate()) < 8
     assert finish(both.rotate()) == 0

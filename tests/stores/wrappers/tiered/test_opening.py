@@ -102,5 +102,5 @@ def test_wrong_arguments_are_refused() -> None:
             TieredStore(**{"cold": cold, name: wrong})  # type: ignore[arg-type]
     with pytest.raises(InvalidError, match="has tiers already"):
         TieredStore(cold="tiered+memory://x")
-    with pytest.raises(InvalidError, match="known are"):
+    with pytest.raises(InvalidError, match="Known schemes"):
         sync.open("tiered+cheese://x")

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from keepstate.errors import CompactedError
-from keepstate.stores.protocol import Applied, Batch, Change, Conflict, Store, known_before
+from keepstate.stores.protocol import Applied, Batch, Change, Conflict, Store, revision_in_token
 from keepstate.values.key import BY_KEY, OBJECTS, WITH_VALUES, stored_key
 from keepstate_testing.proof.operations import FOREVER, Attempt, Refused, Saw, Took, saw
 
@@ -36,7 +36,7 @@ async def settle(store: Store, attempts: Iterable[Attempt]) -> None:
     for attempt in attempts:
         if attempt.answer is not None or not attempt.writes:
             continue
-        known = known_before(attempt.token)
+        known = revision_in_token(attempt.token)
         probe = Batch(attempt.space, (), at=_NEVER, token=attempt.token, retry_of=known)
         outcome = (await store.apply([probe]))[0]
         if isinstance(outcome, Applied):

@@ -25,7 +25,7 @@ from keepstate.stores.protocol import (
     Outcome,
     Page,
     Reading,
-    token_after,
+    make_token,
 )
 from keepstate.stores.wrappers.wrapper import StoreWrapper
 from keepstate.values.key import successor
@@ -69,9 +69,9 @@ class RecordedStore(StoreWrapper):
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Apply the batches."""
-        return await self.apply_admitted(batches, self.admit(batches))
+        return await self.apply_checked(batches, self.check_batches(batches))
 
-    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+    async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
         """Apply what is admitted."""
         numbers = [self._recorder.number() for _ in batches]
         named = [
@@ -96,7 +96,7 @@ class RecordedStore(StoreWrapper):
                 )
             )
         self._recorder.write(*begun)
-        outcomes = await self._store.apply_admitted(named, sizes)
+        outcomes = await self._store.apply_checked(named, sizes)
         ended_ns, wall_ms = time.monotonic_ns(), _wall_ms()
         ended: list[Record] = []
         for number, batch, outcome in zip(numbers, named, outcomes, strict=True):
@@ -112,7 +112,7 @@ class RecordedStore(StoreWrapper):
 
     def _token(self, space: str, number: int) -> bytes:
         name = self._launch.to_bytes(_LAUNCH_BYTES) + number.to_bytes(8)
-        return token_after(self.revisions.get(space, 0), name)
+        return make_token(self.revisions.get(space, 0), name)
 
     def _saw(self, space: str, revision: int) -> None:
         if revision > self.revisions.get(space, 0):

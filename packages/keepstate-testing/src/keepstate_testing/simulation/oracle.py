@@ -75,7 +75,7 @@ class Oracle:
 
     def follow(self, space: str) -> None:
         """Let the model follow what the store itself has removed; anything else is a fault."""
-        state, model = self._heap.seen(space), self.model(space)
+        state, model = self._heap.state_of(space), self.model(space)
         if state.revision != model.revision:
             self._asked(space)
             changes = state.changes(space, model.revision, 1024)

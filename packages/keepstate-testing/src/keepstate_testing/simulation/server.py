@@ -46,12 +46,12 @@ class Server(MemoryStore):
 
     def floors(self, batches: Sequence[Batch]) -> list[int]:
         """Return where the logs of the batches' spaces begin."""
-        return [self._heap.seen(batch.space).floor for batch in batches]
+        return [self._heap.state_of(batch.space).floor for batch in batches]
 
     def _follow(self, space: str) -> None:
         """Take note of what has just become of a space, the store's own removals too."""
         self.oracle.follow(space)
-        timed, revision = self._timed.get(space, 0), self._heap.seen(space).revision
+        timed, revision = self._timed.get(space, 0), self._heap.state_of(space).revision
         for new in range(timed + 1, revision + 1):
             self.applied_at_s[space, new] = self._time.monotonic_s()
         self._timed[space] = revision

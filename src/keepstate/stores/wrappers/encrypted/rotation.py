@@ -55,7 +55,7 @@ class Rotation:
                 size += len(put.value)
         while left:
             batch = Batch(space, [put for put, _ in left.values()], [check for _, check in left.values()])
-            outcome = (await self._store.apply_admitted([batch], [size]))[0]
+            outcome = (await self._store.apply_checked([batch], [size]))[0]
             if isinstance(outcome, Applied):
                 return len(left)
             if isinstance(outcome, KeepstateError):

@@ -166,12 +166,12 @@ class EncryptedStore(StoreWrapper):
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Seal and apply each batch."""
-        return await self.apply_admitted(batches, self.admit(batches))
+        return await self.apply_checked(batches, self.check_batches(batches))
 
-    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+    async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
         """Seal and apply what was admitted."""
         sealed = [self._sealed(batch) for batch in batches]
-        outcomes = await self._store.apply_admitted(sealed, sizes)
+        outcomes = await self._store.apply_checked(sealed, sizes)
         for place, outcome in enumerate(outcomes):
             if type(outcome) is Conflict and outcome.key is not None:
                 outcomes[place] = await self._judged_again(sealed[place], sizes[place], outcome)
@@ -220,7 +220,7 @@ class EncryptedStore(StoreWrapper):
                 return outcome
             asked = checks
             again = msgspec.structs.replace(batch, checks=checks)
-            outcome = (await self._store.apply_admitted([again], [size]))[0]
+            outcome = (await self._store.apply_checked([again], [size]))[0]
         return outcome
 
     async def _versions(self, batch: Batch) -> dict[bytes, tuple[int, int]]:
@@ -240,13 +240,13 @@ class EncryptedStore(StoreWrapper):
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Read and open entries by key."""
-        admission.admit_read(space, keys, at_ms)
+        admission.check_read(space, keys, at_ms)
         refuse_record(space)
         reading = await self._stored(space, keys, at_ms)
         now_ms = reading.now_ms
         entries = [None if entry is None else self._opened(space, entry, now_ms) for entry in reading.entries]
         if len(entries) > _SURELY_FIT:
-            admission.admit_reading(space, sum(len(entry.value) for entry in entries if entry is not None))
+            admission.check_read_size(space, sum(len(entry.value) for entry in entries if entry is not None))
         return Reading(entries, reading.revision, reading.now_ms)
 
     async def _stored(self, space: str, keys: Sequence[bytes], at_ms: int | None) -> Reading:
@@ -269,7 +269,7 @@ class EncryptedStore(StoreWrapper):
                 readings.append(part)
                 entries += part.entries
                 found = [entry for entry in entries if entry is not None]
-                admission.admit_reading(space, sum(plain_size(entry.value) for entry in found))
+                admission.check_read_size(space, sum(plain_size(entry.value) for entry in found))
             first = readings[0]
             if all(reading.revision == first.revision for reading in readings):
                 return Reading(entries, first.revision, first.now_ms)

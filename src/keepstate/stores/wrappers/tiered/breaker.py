@@ -31,7 +31,7 @@ class Breaker:
 
     @property
     def is_closed(self) -> bool:
-        """Whether it has answered when it was last asked."""
+        """Return whether it has answered when it was last asked."""
         return not self._pause_s
 
     def allows(self) -> bool:

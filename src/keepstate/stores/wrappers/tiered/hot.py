@@ -40,7 +40,7 @@ class Told:
         """Return the highest revision; 0 where nothing was told."""
         return self._revisions.get(space, 0)
 
-    def saw(self, space: str, revision: int) -> None:
+    def record(self, space: str, revision: int) -> None:
         """Take note of a revision."""
         if revision <= self._revisions.get(space, 0):
             return
@@ -203,7 +203,7 @@ class HotTier:
 
     def took(self, batch: Batch, applied: Applied, moment: Moment) -> None:
         """Take in what a batch has changed."""
-        self._told.saw(batch.space, applied.revision)
+        self._told.record(batch.space, applied.revision)
         if not batch.writes or batch.token is not None:
             return  # a token is answered by the batch that had it first, which may be another
         with self._lock:

@@ -33,7 +33,7 @@ from keepstate.stores.protocol import (
     Outcome,
     Page,
     Reading,
-    TellsMarks,
+    ReportsMarks,
 )
 from keepstate.stores.urls import TIERED, StoreUrl, backend_class
 from keepstate.stores.wrappers.tiered.hot import Held, HotTier, Moment, Told
@@ -110,7 +110,7 @@ class TieredStore(StoreWrapper):
         self._told = Told()
         self._hot = HotTier(hot_bytes, self._told, clock)
         self._warm: WarmTier | None = None
-        self._marked = store if isinstance(store, TellsMarks) else None
+        self._marked = store if isinstance(store, ReportsMarks) else None
         if isinstance(warm, str):
             self._warm_by(_made(warm, store.mode, _WARM_OPTIONS))
         elif warm is not None:
@@ -129,7 +129,7 @@ class TieredStore(StoreWrapper):
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> Self:
         """Return the store that a URL names: its scheme behind `tiered+` is that of the cold one."""
         own = {name: value for name, value in url.options.items() if name in TieredOptions.__struct_fields__}
-        options = msgspec.structs.replace(url, options=own).options_as(TieredOptions)
+        options = msgspec.structs.replace(url, options=own).parse_options(TieredOptions)
         others = {name: value for name, value in url.options.items() if name not in own}
         cold = msgspec.structs.replace(url, scheme=url.backend, options=others)
         return cls(
@@ -196,13 +196,13 @@ class TieredStore(StoreWrapper):
 
     async def apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         """Apply each batch to the cold store."""
-        return await self.apply_admitted(batches, self.admit(batches))
+        return await self.apply_checked(batches, self.check_batches(batches))
 
-    async def apply_admitted(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
+    async def apply_checked(self, batches: Sequence[Batch], sizes: Sequence[int]) -> list[Outcome]:
         """Apply what was admitted to the cold store."""
         moment = self._hot.moment()
         try:
-            outcomes = await self._store.apply_admitted(batches, sizes)
+            outcomes = await self._store.apply_checked(batches, sizes)
         except BaseException:
             for batch in batches:
                 self._hot.expire(batch.space)
@@ -227,8 +227,8 @@ class TieredStore(StoreWrapper):
 
     async def read(self, space: str, keys: Sequence[bytes], *, at_ms: int | None = None) -> Reading:
         """Read entries by key, from the nearest tier that is right."""
-        self._store.admit(())  # a closed handle, or one of another process, remembers nothing
-        admission.admit_read(space, keys, at_ms)
+        self._store.check_batches(())  # a closed handle, or one of another process, remembers nothing
+        admission.check_read(space, keys, at_ms)
         if self._turn.is_over():
             await self._turn.pass_on()
         if self._within_s and keys:
@@ -252,7 +252,7 @@ class TieredStore(StoreWrapper):
             asked = list(keys)
             reading = await self._store.read(space, asked, at_ms=at_ms)
             found = dict(zip(asked, reading.entries, strict=True))
-        self._told.saw(space, reading.revision)
+        self._told.record(space, reading.revision)
         self._hot.fill(space, reading.revision, reading.now_ms, found.items(), moment)
         await self._claim(space, reading.revision, [found[key] for key in asked])
         judged_ms = reading.now_ms if at_ms is None else at_ms
@@ -332,14 +332,14 @@ class TieredStore(StoreWrapper):
             page = await self._store.scan(
                 space, prefix, after=after, limit=limit, reverse=reverse, at_ms=at_ms
             )
-        self._told.saw(space, page.revision)
+        self._told.record(space, page.revision)
         return page
 
     async def changes(self, space: str, after: int, *, limit: int = 1024) -> Changes:
         """Read the cold store's log."""
         with self._noticing(space):
             changes = await self._store.changes(space, after, limit=limit)
-        self._told.saw(space, changes.upto)
+        self._told.record(space, changes.upto)
         return changes
 
     @contextmanager
@@ -366,7 +366,7 @@ def _made(url: str, mode: Mode, options: dict[str, str] | None = None) -> StoreB
 
 
 def _admitted(space: str, reading: Reading) -> Reading:
-    admission.admit_reading(space, sum(len(entry.value) for entry in reading.entries if entry is not None))
+    admission.check_read_size(space, sum(len(entry.value) for entry in reading.entries if entry is not None))
     return reading
 
 

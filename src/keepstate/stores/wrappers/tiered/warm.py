@@ -90,7 +90,7 @@ class WarmTier:
     def __init__(self, cache: StoreBase, cold_url: str, clock: Clock) -> None:
         self._cache, self._cold, self._clock = cache, cold_url.encode(), clock
         self._breaker = Breaker(f"the warm tier {cache.url}", clock)
-        cache.hurry()
+        cache.stop_retrying()
 
     @property
     def cache(self) -> StoreBase:
@@ -99,7 +99,7 @@ class WarmTier:
 
     @property
     def answers(self) -> bool:
-        """Whether it has answered when it was last asked."""
+        """Return whether it has answered when it was last asked."""
         return self._breaker.is_closed
 
     def twin(self, runner: Runner) -> StoreBase:
@@ -127,7 +127,7 @@ class WarmTier:
             return False
         if not self._cache.is_open:  # it was not there when it was to be opened
             self._cache = self._cache.twin(runner_of(self._cache.mode))
-            self._cache.hurry()
+            self._cache.stop_retrying()
             await self._cache.open()
         return True
 
