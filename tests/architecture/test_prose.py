@@ -59,7 +59,6 @@ UNREVISED: tuple[str, ...] = (
     "src/keepstate/typed/",
     "src/keepstate/values/",
     "src/keepstate/workspace/",
-    "src/keepstate/stores/",
     "src/keepstate/__init__.py",
     "src/keepstate/__main__.py",
     "src/keepstate/_clock.py",

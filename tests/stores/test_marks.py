@@ -110,10 +110,10 @@ def test_batches_that_build_on_what_was_read_before_a_loss_are_void() -> None:
     marks = HighWaterMarks()
     marks.record("s", 5, A)
     batches = [Batch("s", (), losses=0), Batch("s", ()), Batch("s", (), losses=1), Batch("t", (), losses=0)]
-    before = marks.lost_history_errors(batches, url="redis://host")
+    before = marks.loss_errors(batches, url="redis://host")
     marks.record_loss("s", Mark(5, A), url="redis://host")
 
-    void = marks.lost_history_errors(batches, url="redis://host")
+    void = marks.loss_errors(batches, url="redis://host")
 
     assert (before, list(void)) == ({}, [0])
     assert (void[0].space, void[0].url) == ("s", "redis://host")

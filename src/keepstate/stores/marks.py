@@ -75,7 +75,7 @@ class HighWaterMarks:
         """Return the number of losses found in the history of the space."""
         return self._losses.get(space, 0)
 
-    def lost_history_errors(self, batches: Sequence[Batch], *, url: str) -> dict[int, HistoryLostError]:
+    def loss_errors(self, batches: Sequence[Batch], *, url: str) -> dict[int, HistoryLostError]:
         """Return errors for batches that build on data read before a loss, by their indexes.
 
         Call it after the marks of the other batches were taken: a loss noticed later is detected by those.

@@ -163,7 +163,7 @@ class PostgresStore(StoreBase):
 
     async def _apply(self, batches: Sequence[Batch]) -> list[Outcome]:
         flush = Flush.of(batches, self._marks)
-        if void := self._marks.lost_history_errors(batches, url=self.url):
+        if void := self._marks.loss_errors(batches, url=self.url):
             return await apply_except(void, batches, self._apply)
         randomness = self._clock.random_bytes(NONCE_BYTES * (len(flush.spaces) + len(batches)))
         clock_ms = self._clock.now_ms()

@@ -115,7 +115,7 @@ class PageFile:
         return f"{self.path} at byte {(number - 1) * self.page_bytes}"
 
     def is_zeroed(self, number: int) -> bool:
-        """Return whether a page is all zeros, with a fitting checksum. Only a long value may have such a page."""
+        """Return whether a page is all zeros, which fits its checksum. Only a long value has such pages."""
         page = self.page(number)
         return number != _LOCK_BYTE // self.page_bytes + 1 and page.count(0) == self.page_bytes
 

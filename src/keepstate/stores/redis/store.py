@@ -189,7 +189,7 @@ class RedisStore(StoreBase):
             batch.space for batch in batches if batch.writes and not self._registry.is_listed(batch.space)
         ]
         failed = await self._registry.enlist(unlisted) if unlisted else {}
-        if void := self._marks.lost_history_errors(batches, url=self.url):
+        if void := self._marks.loss_errors(batches, url=self.url):
             return await apply_except(void, batches, self._apply)
         # A space's batches go as one unit: no passing state of the server can refuse one and pass the next.
         by_space: dict[str, list[int]] = {}
@@ -213,9 +213,7 @@ class RedisStore(StoreBase):
     async def _apply_one(self, batch: Batch) -> Outcome | None:
         """Apply the flush that most are: what the other way does, with less ado; None if it needs that."""
         mark = self._marks.of(batch.space)
-        if not self._registry.is_listed(batch.space) or self._marks.lost_history_errors(
-            (batch,), url=self.url
-        ):
+        if not self._registry.is_listed(batch.space) or self._marks.loss_errors((batch,), url=self.url):
             return None
         where, nonces = self._place(batch.space), self._clock.random_bytes(2 * NONCE_BYTES)
         words = self._words(batch, where, mark, nonces)

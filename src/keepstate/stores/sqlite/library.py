@@ -17,6 +17,6 @@ def library_version() -> str:
 
 
 def is_safe() -> bool:
-    """Return whether that version is free of the fault. Otherwise the stores checkpoint in a way that avoids it."""
+    """Return whether that version is free of the fault; stores checkpoint around it otherwise."""
     found = tuple(int(part) for part in library_version().split("."))
     return found >= _MENDED or any(found[:2] == line[:2] and found >= line for line in _MENDED_EARLIER)
