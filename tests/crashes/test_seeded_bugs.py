@@ -79,7 +79,7 @@ BUGS: list[tuple[Bug, Instrument, str]] = [
     (seeded_task_bugs.completed_task_done_again, WORLDS, "was completed twice"),
     (seeded_task_bugs.stale_index_entry_wakes, WORLDS, "the queue still has|completed, and claimed again"),
     (seeded_bugs.drop_restarts_revisions, WORLDS, r"is at revision \d+, below"),
-    (seeded_bugs.collection_ignores_the_epoch, LARGE, "names a part that is missing"),
+    (seeded_bugs.collection_ignores_the_epoch, LARGE, "a part of its value is missing"),
     (seeded_bugs.revision_complete_after_its_first_change, RESUMED_WATCHES, "was missed by a watch"),
     (seeded_bugs.position_of_any_history, RESTORED_JOURNALS, "another history was followed"),
     (seeded_bugs.event_of_any_history, RESTORED_JOURNALS, "another history was followed"),

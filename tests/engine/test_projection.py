@@ -284,7 +284,7 @@ async def test_what_makes_no_projection_is_refused(turned: Turned) -> None:
         with pytest.raises(InvalidError):
             Projection(**{**good, **wrong})
     async with turned.space.transaction() as tx:
-        with pytest.raises(InvalidError, match="acts at once"):
+        with pytest.raises(InvalidError, match="takes effect immediately"):
             Projection(**{**good, "stream": EventStream(tx, "orders")})
 
 

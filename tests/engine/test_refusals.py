@@ -21,7 +21,8 @@ async def test_a_stream_that_should_be_new_and_has_events_is_told_so(space: Spac
         await space.events.append(2, stream="n2", expected=NO_STREAM)
 
     assert (
-        str(caught.value) == "stream 'n2' of 'a' has events, and expected=NO_STREAM was asked; read it again"
+        str(caught.value)
+        == "stream 'n2' of 'a' has events, but expected=NO_STREAM was required. Read it again"
     )
     assert caught.value.space == "a"
 
@@ -33,7 +34,10 @@ async def test_a_stream_that_should_have_events_and_is_absent_is_told_so(
     with pytest.raises(ConflictError) as caught:
         await space.events.append(1, stream="n2", expected=expected)
 
-    assert str(caught.value) == f"stream 'n2' of 'a' is absent, and expected={asked} was asked; read it again"
+    assert (
+        str(caught.value)
+        == f"stream 'n2' of 'a' does not exist, but expected={asked} was required. Read it again"
+    )
 
 
 @pytest.mark.parametrize(("stored", "asked"), [(False, 4), (True, 4), (True, 0)])
@@ -44,10 +48,10 @@ async def test_a_document_that_is_not_at_the_version_asked_for_is_told_so(
     with pytest.raises(ConflictError) as caught:
         await space.documents.put("d", 2, expected_version=asked)
 
-    found = f"is at version {version}" if stored else "is absent"
+    found = f"is at version {version}" if stored else "does not exist"
     assert (
         str(caught.value)
-        == f"document 'd' of 'a' {found}, and expected_version={asked} was asked; read it again"
+        == f"document 'd' of 'a' {found}, but expected_version={asked} was required. Read it again"
     )
     assert (caught.value.actual, caught.value.space) == (version, "a")
 
@@ -58,7 +62,7 @@ async def test_a_transaction_is_told_what_its_version_met(space: Space) -> None:
             await tx.documents.get("d")
             await tx.documents.put("d", 2, expected_version=7)
 
-    with pytest.raises(ConflictError, match="'d' of 'a' is absent, and expected_version=7 was asked"):
+    with pytest.raises(ConflictError, match="'d' of 'a' does not exist, but expected_version=7 was required"):
         await expecting()
 
 
@@ -68,7 +72,5 @@ async def test_a_document_that_somebody_else_changed_is_told_by_the_names_of_its
             await tx.documents.put("e", await tx.documents.get("d"))
             await space.documents.put("d", 1)
 
-    with pytest.raises(
-        ConflictError, match=r"^document 'd' of 'a' was changed by somebody else and now is at"
-    ):
+    with pytest.raises(ConflictError, match=r"^document 'd' of 'a' changed after it was read and now is at"):
         await reading()

@@ -301,7 +301,7 @@ async def test_a_renewal_does_not_refuse_the_holder(space: Space) -> None:
 async def test_a_block_for_async_with_that_is_entered_by_with_is_told_so(space: Space, ks: Keepstate) -> None:
     blocks: list[Any] = [ks, space.transaction(), StateManager(persistence=ks), Session("s", persistence=ks)]
     for block in blocks:
-        with pytest.raises(InvalidError, match="is entered by `async with`"), block:
+        with pytest.raises(InvalidError, match="is async: use `async with`"), block:
             pass
 
 
@@ -309,7 +309,7 @@ async def test_a_block_is_entered_once(space: Space) -> None:
     for block, name in ((space.transaction(), "transaction"), (space.documents.watch(), "watch")):
         async with block:
             pass
-        with pytest.raises(InvalidError, match=rf"what {name}\(\) returned was entered before"):
+        with pytest.raises(InvalidError, match=rf"the result of {name}\(\) was entered twice"):
             async with block:
                 pass
 

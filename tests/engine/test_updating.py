@@ -100,7 +100,7 @@ async def test_an_update_that_others_defeat_for_ever_ends(turned: Turned) -> Non
         await asyncio.create_task(_put(turned.space), context=Context())
         return value + 1
 
-    with pytest.raises(AttemptsExhaustedError, match="had a conflict 1000 times"):
+    with pytest.raises(AttemptsExhaustedError, match="had 1000 conflicts in a row"):
         await turned.space.documents.update("n", change, default=0)
     assert len(calls) == 1000
 
@@ -121,7 +121,7 @@ async def test_updates_of_one_document_do_not_make_each_other_s_work_void(space:
 
     assert await space.documents.get("n") == 40
     assert len(calls) < 60  # 40, but where a server took longer than who waits is ready to
-    assert not update_lock._lines
+    assert not update_lock._queues
 
 
 def test_updates_by_threads_come_in_turn() -> None:
@@ -173,7 +173,7 @@ async def test_a_slow_function_holds_nobody_up_for_long(turned: Turned) -> None:
     await slowly
 
     assert await turned.space.documents.get("n") == 105
-    assert not update_lock._lines
+    assert not update_lock._queues
 
 
 async def test_who_gives_up_waiting_or_working_holds_nobody_up(turned: Turned) -> None:
@@ -196,4 +196,4 @@ async def test_who_gives_up_waiting_or_working_holds_nobody_up(turned: Turned) -
     await asyncio.gather(*waiting, first, return_exceptions=True)
 
     assert await turned.space.documents.get("n") == 2
-    assert not update_lock._lines
+    assert not update_lock._queues

@@ -97,7 +97,7 @@ async def test_many_who_write_one_conversation_lose_no_message(ks: Keepstate) ->
 
     messages = Session("s", persistence=ks).conversation.messages()
     assert sorted([int(message["content"]) async for message in messages]) == list(range(MANY))
-    assert not update_lock._lines
+    assert not update_lock._queues
 
 
 async def test_many_who_write_each_kind_of_state_lose_nothing(ks: Keepstate) -> None:
@@ -121,7 +121,7 @@ async def test_many_who_write_each_kind_of_state_lose_nothing(ks: Keepstate) -> 
     assert await VersionedState("v", persistence=ks).current_version() == MANY - 1
     assert len(await AgentStateMachine("m", persistence=ks, **counting).history()) == MANY
     assert (await ValidatedState("s", Count, persistence=ks).get()).number == MANY
-    assert not update_lock._lines
+    assert not update_lock._queues
 
 
 async def _all(page: Callable[[str | None], Awaitable[Any]]) -> Any:
@@ -206,7 +206,7 @@ async def test_a_function_that_raises_leaves_nobody_in_the_line(turned: Turned) 
     await session.update({"x": 1})
 
     assert await session.get_state() == {"x": 1}
-    assert not update_lock._lines
+    assert not update_lock._queues
 
 
 @pytest.mark.slow
@@ -230,7 +230,7 @@ def test_many_threads_write_one_conversation() -> None:
             done.result()
 
         assert keepstate.sync.Session("s", persistence=ks).conversation.count() == MANY
-    assert not update_lock._lines
+    assert not update_lock._queues
 
 
 @pytest.mark.parametrize("reads", range(8))

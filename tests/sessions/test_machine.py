@@ -230,7 +230,7 @@ async def test_guards_and_actions_may_be_coroutine_functions(ks: Keepstate) -> N
     await machine.transition("new_task", amount=5)
 
     assert machine.data == {"amount": 5, "receipt": 5}
-    with pytest.raises(InvalidError, match="in blocking use give a plain function"):
+    with pytest.raises(InvalidError, match="blocking mode needs a plain function"):
         sync.AgentStateMachine("1", persistence="memory://", on_enter={"planning": receipt})
 
 
@@ -258,7 +258,7 @@ async def test_a_machine_in_a_transaction_joins_its_batch(space: Space) -> None:
 
     assert await AgentStateMachine("1", space=space).refresh() == "planning"
     async with space.transaction() as tx:
-        with pytest.raises(InvalidError, match="acts at once"):
+        with pytest.raises(InvalidError, match="takes effect immediately"):
             await AgentStateMachine("1", space=tx).run()
 
 

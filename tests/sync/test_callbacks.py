@@ -35,7 +35,7 @@ USES: dict[str, Callable[[sync.Space, Any], object]] = {
     ids=["function", "partial", "object"],
 )
 def test_a_coroutine_function_is_refused(space: sync.Space, use: str, function: Any) -> None:
-    with pytest.raises(InvalidError, match="is a coroutine function; in blocking use give a plain function"):
+    with pytest.raises(InvalidError, match="is a coroutine function; blocking mode needs a plain function"):
         USES[use](space, function)
 
     assert space.revision() == 0
@@ -44,7 +44,7 @@ def test_a_coroutine_function_is_refused(space: sync.Space, use: str, function: 
 @pytest.mark.parametrize("use", USES)
 def test_what_cannot_be_called_is_refused(space: sync.Space, use: str) -> None:
     with pytest.raises(
-        InvalidError, match=r"7 cannot be called; give a function|a dict or a function, not by int"
+        InvalidError, match=r"7 cannot be called; give a function|a dict or a function, not an int"
     ):
         USES[use](space, 7)
 

@@ -177,7 +177,7 @@ def test_a_block_for_with_that_is_entered_by_async_with_is_told_so(space: sync.S
     with sync.open("memory://") as ks:
         blocks: list[Any] = [ks, space.transaction(), sync.StateManager(persistence=ks)]
         for block in blocks:
-            with pytest.raises(InvalidError, match="is for blocking use, by `with`"):
+            with pytest.raises(InvalidError, match="is blocking: use `with`"):
                 asyncio.run(enter(block))
 
 
@@ -185,5 +185,5 @@ def test_a_block_is_entered_once(space: sync.Space) -> None:
     for block, name in ((space.transaction(), "transaction"), (space.documents.watch(), "watch")):
         with block:
             pass
-        with pytest.raises(InvalidError, match=rf"what {name}\(\) returned was entered before"), block:
+        with pytest.raises(InvalidError, match=rf"the result of {name}\(\) was entered twice"), block:
             pass

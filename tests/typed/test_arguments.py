@@ -259,5 +259,5 @@ def test_profiles_for_a_run_are_of_its_mode() -> None:
 
     with pytest.raises(InvalidError, match="profile"):
         keepstate.AgentRun(profile=blocking)
-    with pytest.raises(InvalidError, match="hand it to a class of keepstate"):
+    with pytest.raises(InvalidError, match="pass it to a class of keepstate"):
         sync.AgentRun(profile=waiting)

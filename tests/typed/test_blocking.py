@@ -59,7 +59,7 @@ def test_a_space_and_a_transaction_of_blocking_use_are_taken(tmp_path: Path) -> 
 def test_an_asynchronous_handle_is_refused() -> None:
     handle: Any = keepstate.open("memory://")
 
-    with pytest.raises(InvalidError, match="hand it to a class of keepstate"):
+    with pytest.raises(InvalidError, match="pass it to a class of keepstate"):
         sync.KeyedState(persistence=handle)
 
 

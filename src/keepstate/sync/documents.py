@@ -27,15 +27,15 @@ class Documents(Twin[engine.Documents]):
     @overload
     def get(self, key: str, default: T, *, type: type[T]) -> T: ...
     def get(self, key: str, default: Any = None, *, type: Any = None) -> Any:
-        """Return a copy of a document's value, or the default if it is absent.
+        """Return a copy of a document's value, or the default if it does not exist.
 
         Args:
-            key: Its name; 1 to 512 bytes of UTF-8.
-            default: What to return for an absent one.
-            type: What the value must be; it is validated and converted to it.
+            key: The document's name; 1 to 512 bytes of UTF-8.
+            default: The result if the document does not exist.
+            type: The type to validate the value against and convert it to.
 
         Raises:
-            InvalidError: The value is no `type`; the path that differs is named.
+            InvalidError: The value is not a `type`. The error names the path that differs.
         """
         get: Any = self._inner.get
         answer: Any = finish(get(key, default, type=type))
@@ -46,13 +46,13 @@ class Documents(Twin[engine.Documents]):
     @overload
     def entry(self, key: str, *, type: type[T]) -> DocumentEntry[T] | None: ...
     def entry(self, key: str, *, type: Any = None) -> DocumentEntry[Any] | None:
-        """Return a document with its version, or None if it is absent."""
+        """Return a document with its version, or None if it does not exist."""
         entry: Any = self._inner.entry
         answer: DocumentEntry[Any] | None = finish(entry(key, type=type))
         return answer
 
     def entries(self, *keys: str) -> dict[str, DocumentEntry[Any]]:
-        """Return those of the named documents that are there, by name: of one revision, in one round trip.
+        """Return the named documents that exist, by name, all at one revision and in one round trip.
 
         Args:
             keys: At most 1,000 names.
@@ -70,68 +70,68 @@ class Documents(Twin[engine.Documents]):
         """Write a document.
 
         Args:
-            key: Its name; 1 to 512 bytes of UTF-8.
-            value: Anything the codec keeps without loss; classes only if they are registered.
-            expected_version: Writes only over this version; 0 only if it is absent. A `printed_version` may
-                come from another process; a number is for use within a handle.
-            ttl_s: Lets it expire so many seconds from now.
+            key: The document's name; 1 to 512 bytes of UTF-8.
+            value: Any value that the codec stores without loss. Objects need a registered class.
+            expected_version: The version that the document must have; 0 if it must not exist. A
+                `printed_version` may come from another process; a number is for use within a handle.
+            ttl_s: Seconds from now until the document expires.
 
         Returns:
-            Its new version; 0 inside a transaction, which has none before it ends.
+            The new version; 0 inside a transaction, which does not have one before it commits.
 
         Raises:
-            ConflictError: It is not at `expected_version`; `actual` says where it is.
-            HistoryLostError: It is at the revision of a `printed_version`, which wrote something else: the
-                store lost what was printed, and others wrote after.
-            InvalidError: The value would not come back equal; the path of what is at fault is named.
+            ConflictError: The document is not at `expected_version`. `actual` is its version.
+            HistoryLostError: The revision of the `printed_version` contains a different value, because the
+                store lost the printed one and was written to after that.
+            InvalidError: The value would not be read back equal. The error names the path at fault.
         """
         return finish(self._inner.put(key, value, expected_version=expected_version, ttl_s=ttl_s))
 
     def update(self, key: str, patch: Patch | Change, *, default: object = MISSING) -> Any:
-        """Change a document, again and again until nobody else has changed it meanwhile.
+        """Change a document, and retry until no other writer has changed it in between.
 
         Args:
-            key: Its name.
-            patch: Top-level keys to merge into a dict, or a function that is given a copy and returns the new
-                value, which may be None. It may be called several times, and may write other documents, but
-                not this one.
-            default: What to change if the document is absent.
+            key: The document's name.
+            patch: Top-level keys to merge into a dict, or a function that takes a copy and returns the new
+                value, which may be None. The function may be called several times. It may write other
+                documents, but not this one.
+            default: The value to change if the document does not exist.
 
         Returns:
-            The new value. A time to live that the document has goes on.
+            The new value. The document's TTL continues.
 
         Raises:
-            NotFoundError: It is absent, and there is no default.
-            InvalidError: A dict patch meets a value that is no dict; or the function changed its copy and
-                returned None, as one does that has forgotten its `return`, or wrote this document itself.
-            AttemptsExhaustedError: It was changed by others 1,000 times and more, for a minute and more.
+            NotFoundError: The document does not exist, and there is no default.
+            InvalidError: A dict patch was applied to a value that is not a dict. Or the function modified its
+                argument and returned None (a missing `return`), or wrote this document itself.
+            AttemptsExhaustedError: There were at least 1,000 conflicts over at least a minute.
         """
         return finish(self._inner.update(key, patch, default=default))
 
     def delete(self, key: str) -> bool:
-        """Remove a document, and return whether it existed."""
+        """Delete a document, and return whether it existed."""
         return finish(self._inner.delete(key))
 
     def document(self, key: str, type: type[T]) -> Document[T]:
-        """Return a handle on one document of a known type; asks the store nothing."""
+        """Return a handle on one document of a known type, without a call to the store."""
         return Document(self._inner.document(key, type))
 
     def keys(self, pattern: str = "*", *, after: str | None = None) -> Iterator[str]:
-        """Yield the names that fit a pattern, in the order of their UTF-8 bytes.
+        """Yield the names that match a pattern, in the order of their UTF-8 bytes.
 
         Args:
-            pattern: `*` any text, `?` one character, `[a-z]` one of a set; a backslash makes the next one
-                plain.
-            after: Starts behind this name, whether there is such a document or not.
+            pattern: `*` matches any text, `?` one character, `[a-z]` one of a set. A backslash escapes the
+                next character.
+            after: Start after this name, which need not exist.
         """
         return finish_each(self._inner.keys(pattern, after=after))
 
     def items(self, pattern: str = "*", *, after: str | None = None) -> Iterator[tuple[str, Any]]:
-        """Yield names and values that fit a pattern, in the order of their names; see `keys`.
+        """Yield the names and values that match a pattern, in the order of the names; see `keys`.
 
-        Each value is one that its document really had; only inside a transaction are they all of one moment.
-        A document that cannot be read ends the iteration. The error's `key` names it, and `items(after=key)`
-        goes on behind it.
+        Inside a transaction, all values are of one revision. Outside, each value is one that its document had
+        during the iteration. A document that cannot be read ends the iteration with an error. Its `key` is
+        the name of the document, and `items(after=key)` continues after it.
 
         Raises:
             UnsupportedError: A document was stored by a newer version of a class than this process knows.
@@ -143,22 +143,22 @@ class Documents(Twin[engine.Documents]):
     def watch(
         self, pattern: str = "*", *, after: str | int | None = None, timeout_s: float | None = None
     ) -> Generator[Watch]:
-        """Yield an iterator over changes of documents that fit a pattern: in order, exact, none missing.
+        """Yield an iterator over every change of the documents that match a pattern, in order.
 
-        A change that cannot be read, of a class that is not registered here, raises from the iterator in its
-        place, and asking again goes on after it.
+        A change that cannot be read, for example because its class is not registered, raises from the
+        iterator. The next call continues after that change.
 
         Args:
             pattern: As for `keys`.
-            after: Starts behind a `position` that a watch or a change told, in this process or another; or,
-                within a handle, behind a revision. Without it, where the space stands on entering.
-            timeout_s: Ends the iteration when nothing has changed for so long; without it, it never ends.
+            after: Start after a `position` of a watch or a change, from any process, or, within a handle,
+                after a revision. The default is the revision of the space on entering.
+            timeout_s: End the iteration after this many seconds without a change. The default never ends.
 
         Raises:
             CompactedError: The log no longer reaches back to `after`.
-            HistoryLostError: The store no longer has what `after` stands behind: a backup was restored, or a
-                server failed over, and others may have written since.
-            InvalidError: `after` is not a position, or one of another space or kind.
+            HistoryLostError: The store has lost the history that `after` belongs to: a backup was restored,
+                or a server failed over.
+            InvalidError: `after` is not a position, or is one of another space or kind.
         """
         with entered(self._inner.watch(pattern, after=after, timeout_s=timeout_s)) as inner:
             yield Watch(inner)
@@ -168,12 +168,12 @@ class Document(Twin[engine.Document[T]], Generic[T]):
     """One document of a known type.
 
     Attributes:
-        key: Its name.
+        key: The document's name.
     """
 
     @property
     def key(self) -> str:
-        """Its name."""
+        """The document's name."""
         return self._inner.key
 
     @overload
@@ -181,31 +181,31 @@ class Document(Twin[engine.Document[T]], Generic[T]):
     @overload
     def get(self, default: T) -> T: ...
     def get(self, default: T | None = None) -> T | None:
-        """Return its value, or the default if it is absent.
+        """Return the document's value, or the default if it does not exist.
 
         Raises:
-            InvalidError: What is stored is no such type.
+            InvalidError: The stored value does not have the type.
         """
         get: Any = self._inner.get
         answer: T | None = finish(get(default))
         return answer
 
     def entry(self) -> DocumentEntry[T] | None:
-        """Return its value and version, or None if it is absent."""
+        """Return the document's value and version, or None if it does not exist."""
         return finish(self._inner.entry())
 
     def put(self, value: T, *, expected_version: str | int | None = None, ttl_s: float | None = None) -> int:
-        """Write it, and return its version; see `Documents.put`.
+        """Write the document, and return its version; see `Documents.put`.
 
         Raises:
-            InvalidError: The value is no such type.
+            InvalidError: The value does not have the type.
         """
         return finish(self._inner.put(value, expected_version=expected_version, ttl_s=ttl_s))
 
     def update(self, change: Callable[[T], T], *, default: T | Missing = MISSING) -> T:
-        """Change it, and return its new value; see `Documents.update`."""
+        """Change the document, and return its new value; see `Documents.update`."""
         return finish(self._inner.update(change, default=default))
 
     def delete(self) -> bool:
-        """Remove it, and return whether it existed."""
+        """Delete the document, and return whether it existed."""
         return finish(self._inner.delete())

@@ -17,17 +17,17 @@ class Watch(Twin[engine.Watch]):
     """An iterator over changes.
 
     Attributes:
-        revision: How far the changes given are complete, within this handle.
+        revision: The revision up to which all changes have been yielded, for use within this handle.
     """
 
     @property
     def revision(self) -> int:
-        """How far the changes given are complete, within this handle."""
+        """The revision up to which all changes have been yielded, for use within this handle."""
         return self._inner.revision
 
     @property
     def position(self) -> str:
-        """An opaque text: `after=` it, a watch in any process goes on where this one stands."""
+        """The position of this watch, as an opaque text: `after=position` continues here in any process."""
         return self._inner.position
 
     def __iter__(self) -> Self:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Final, Generic, Self, TypeVar, cast, overload
 
 from keepstate._runner import Mode
-from keepstate.engine.documents.documents import MISSING, DocumentEntry, Missing, demanded_version
+from keepstate.engine.documents.documents import MISSING, DocumentEntry, Missing, resolve_expected_version
 from keepstate.engine.kernel.arguments import check_revision, check_target
 from keepstate.engine.kernel.executor import call_function, reject_coroutine_function
 from keepstate.engine.kernel.glob import escape_pattern
@@ -286,7 +286,7 @@ class ProfileAccess:
 
         # A plain function around it, because blocking handles take no coroutine functions.
         documents = self._place(owner).documents
-        made, version = await documents._made(name, lambda old: changed(old), None)  # noqa: PLW0108  # pyright: ignore[reportPrivateUsage]
+        made, version = await documents._update_versioned(name, lambda old: changed(old), None)  # noqa: PLW0108  # pyright: ignore[reportPrivateUsage]
         if version:
             self._read.read(owner, profile_key.KEY, version)
         else:
@@ -326,7 +326,7 @@ class ProfileAccess:
         async def work(tx: Transaction) -> tuple[bool, int | None, int | None]:
             if expected_version is None:
                 return await tx.documents.delete(name), None, None
-            expected = await demanded_version(tx.documents, name, expected_version)
+            expected = await resolve_expected_version(tx.documents, name, expected_version)
             stored = await tx.documents.entry(name)
             actual = 0 if stored is None else stored.version
             return actual == expected and await tx.documents.delete(name), actual, expected

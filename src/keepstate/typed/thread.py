@@ -14,7 +14,7 @@ from typing import TypeAlias, TypeVar
 
 from msgspec.structs import replace
 
-from keepstate.engine.documents.changed_names import names_changed
+from keepstate.engine.documents.changed_names import list_changed_names
 from keepstate.engine.kernel.fifo_lock import FifoLock
 from keepstate.engine.kernel.glob import escape_pattern
 from keepstate.engine.kernel.loss_detector import LossDetector
@@ -210,7 +210,7 @@ class ThreadState:
         for _ in range(_LOG_READS):
             if isinstance(self.place, Transaction) or not at:
                 return False
-            if (told := await names_changed(self.place.executor, self.names.all, at)) is None:
+            if (told := await list_changed_names(self.place.executor, self.names.all, at)) is None:
                 return False
             names, at = names | told[0], told[1]
             slots = {slot for name in names if (slot := self.names.slot(name, self.run_id)) is not None}

@@ -96,7 +96,7 @@ async def test_going_back_is_no_part_of_a_transaction(ks: Keepstate) -> None:
     await space.documents.put("a", 2)
 
     async with space.transaction() as tx:
-        with pytest.raises(InvalidError, match="acts at once"):
+        with pytest.raises(InvalidError, match="takes effect immediately"):
             await tx.history.rollback(steps=1)
 
 

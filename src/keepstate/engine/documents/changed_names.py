@@ -1,4 +1,4 @@
-"""Which documents were changed since a revision: their names alone, told by the log."""
+"""Names of the documents that changed since a revision, read from the log."""
 
 from __future__ import annotations
 
@@ -10,19 +10,21 @@ from keepstate.engine.kernel.executor import Executor
 from keepstate.errors import CompactedError, HistoryLostError
 
 _PAGES: Final = 4
-"""Who has missed more than so many pages of the log is better off reading what there is."""
+"""Pages of the log after which a full listing is cheaper than reading on."""
 
 
-async def names_changed(executor: Executor, prefix: str, after: int) -> tuple[AbstractSet[str], int] | None:
-    """Return the names that begin with `prefix` of documents changed after a revision, and up to which.
+async def list_changed_names(
+    executor: Executor, prefix: str, after: int
+) -> tuple[AbstractSet[str], int] | None:
+    """Return the names with a prefix of documents changed after a revision, and the last revision read.
 
-    That is at least the revision at which the space stands. None where the log does not reach back, or tells
-    too much, or a name is so long that it does not tell it.
+    The last revision read is at least the space's revision at the time of the call. The result is None if the
+    log does not reach back to `after`, if it has too many pages, or if a name is too long for its key.
     """
     store, begins = await executor.store(), layout.name_prefix(layout.DOCUMENTS, prefix)
-    goal, names = (await store.read(executor.stored_name, [])).revision, set[str]()
+    target, names = (await store.read(executor.stored_name, [])).revision, set[str]()
     for _ in range(_PAGES):
-        if after >= goal:
+        if after >= target:
             return names, after
         try:
             changes = await store.changes(executor.stored_name, after)
@@ -34,4 +36,4 @@ async def names_changed(executor: Executor, prefix: str, after: int) -> tuple[Ab
                     return None
                 names.add(layout.name_of(layout.DOCUMENTS, change.key))
         after = changes.upto
-    return (names, after) if after >= goal else None
+    return (names, after) if after >= target else None

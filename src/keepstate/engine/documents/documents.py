@@ -1,4 +1,4 @@
-"""Documents: named values that are updated, and never lose an update."""
+"""Documents: named values with versions. Concurrent updates of a document are never lost."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final, Generic, TypeVar, overload
 from keepstate.engine.documents.record import DocumentRecord, read_record, write_record
 from keepstate.engine.documents.watch import Watch
 from keepstate.engine.kernel import layout
-from keepstate.engine.kernel.arguments import check_revision, require_type
+from keepstate.engine.kernel.arguments import check_revision, require_type, with_article
 from keepstate.engine.kernel.executor import ATTEMPTS, Executor, call_function
 from keepstate.engine.kernel.glob import compile_pattern
 from keepstate.engine.kernel.notifications import listen
@@ -27,7 +27,7 @@ T = TypeVar("T")
 
 Missing = missing.Missing
 MISSING: Final = missing.MISSING
-"""Says that no default was given; None is a value."""
+"""The value of an omitted `default`, because None is a valid default."""
 Patch = Mapping[str, Any]
 Change = Callable[[Any], Any]
 
@@ -37,11 +37,11 @@ class DocumentEntry(Generic[T]):
     """A document as it was read.
 
     Attributes:
-        key: Its name.
-        value: A copy; changing it changes nothing stored.
-        version: The revision that last wrote it, for use within a handle; 0 if the transaction that reads it
-            wrote it itself.
-        created: The revision that first wrote it since it was last absent.
+        key: The document's name.
+        value: A copy. Changes to it are not stored.
+        version: The revision that last wrote the document, for use within a handle; 0 if the current
+            transaction wrote it.
+        created: The revision that first wrote the document since it was last absent.
     """
 
     key: str
@@ -52,9 +52,9 @@ class DocumentEntry(Generic[T]):
 
     @property
     def printed_version(self) -> str | None:
-        """An opaque text: as `expected_version` in any process, it is refused once its history is gone.
+        """The version as an opaque text, for `expected_version` in any process. None while `version` is 0.
 
-        None while `version` is 0.
+        It is rejected if the store has lost the history that it belongs to.
         """
         return None if self._printable is None else self._printable.text()
 
@@ -77,15 +77,15 @@ class Documents:
     @overload
     async def get(self, key: str, default: T, *, type: type[T]) -> T: ...
     async def get(self, key: str, default: Any = None, *, type: Any = None) -> Any:
-        """Return a copy of a document's value, or the default if it is absent.
+        """Return a copy of a document's value, or the default if it does not exist.
 
         Args:
-            key: Its name; 1 to 512 bytes of UTF-8.
-            default: What to return for an absent one.
-            type: What the value must be; it is validated and converted to it.
+            key: The document's name; 1 to 512 bytes of UTF-8.
+            default: The result if the document does not exist.
+            type: The type to validate the value against and convert it to.
 
         Raises:
-            InvalidError: The value is no `type`; the path that differs is named.
+            InvalidError: The value is not a `type`. The error names the path that differs.
         """
         entry = await self.entry(key, type=type)
         return default if entry is None else entry.value
@@ -95,13 +95,13 @@ class Documents:
     @overload
     async def entry(self, key: str, *, type: type[T]) -> DocumentEntry[T] | None: ...
     async def entry(self, key: str, *, type: Any = None) -> DocumentEntry[Any] | None:
-        """Return a document with its version, or None if it is absent."""
-        place = layout.named_key(layout.DOCUMENTS, key)
+        """Return a document with its version, or None if it does not exist."""
+        entry_key = layout.named_key(layout.DOCUMENTS, key)
         if type is not None:
             require_type(type)
 
         async def work(unit: Unit) -> DocumentEntry[Any] | None:
-            entry = await unit.get(place)
+            entry = await unit.get(entry_key)
             if entry is None:
                 return None
             record = await read_record(self._executor, unit, entry, type)
@@ -110,16 +110,16 @@ class Documents:
         return (await self._executor.run(work))[0]
 
     async def entries(self, *keys: str) -> dict[str, DocumentEntry[Any]]:
-        """Return those of the named documents that are there, by name: of one revision, in one round trip.
+        """Return the named documents that exist, by name, all at one revision and in one round trip.
 
         Args:
             keys: At most 1,000 names.
         """
-        places = {layout.named_key(layout.DOCUMENTS, key): key for key in keys}
+        entry_keys = {layout.named_key(layout.DOCUMENTS, key): key for key in keys}
 
         async def work(unit: Unit) -> dict[str, DocumentEntry[Any]]:
             found: dict[str, DocumentEntry[Any]] = {}
-            for key, entry in zip(places.values(), await unit.read(*places), strict=True):
+            for key, entry in zip(entry_keys.values(), await unit.read(*entry_keys), strict=True):
                 if entry is not None:
                     record = await read_record(self._executor, unit, entry)
                     found[key] = self._entry(key, record.value, entry, unit)
@@ -143,80 +143,80 @@ class Documents:
         """Write a document.
 
         Args:
-            key: Its name; 1 to 512 bytes of UTF-8.
-            value: Anything the codec keeps without loss; classes only if they are registered.
-            expected_version: Writes only over this version; 0 only if it is absent. A `printed_version` may
-                come from another process; a number is for use within a handle.
-            ttl_s: Lets it expire so many seconds from now.
+            key: The document's name; 1 to 512 bytes of UTF-8.
+            value: Any value that the codec stores without loss. Objects need a registered class.
+            expected_version: The version that the document must have; 0 if it must not exist. A
+                `printed_version` may come from another process; a number is for use within a handle.
+            ttl_s: Seconds from now until the document expires.
 
         Returns:
-            Its new version; 0 inside a transaction, which has none before it ends.
+            The new version; 0 inside a transaction, which does not have one before it commits.
 
         Raises:
-            ConflictError: It is not at `expected_version`; `actual` says where it is.
-            HistoryLostError: It is at the revision of a `printed_version`, which wrote something else: the
-                store lost what was printed, and others wrote after.
-            InvalidError: The value would not come back equal; the path of what is at fault is named.
+            ConflictError: The document is not at `expected_version`. `actual` is its version.
+            HistoryLostError: The revision of the `printed_version` contains a different value, because the
+                store lost the printed one and was written to after that.
+            InvalidError: The value would not be read back equal. The error names the path at fault.
         """
-        place = layout.named_key(layout.DOCUMENTS, key)
+        entry_key = layout.named_key(layout.DOCUMENTS, key)
         if expected_version is not None and not isinstance(expected_version, str):
             check_revision("expected_version", expected_version)
-        stored = write_record(self._executor, place, key, value)
+        stored = write_record(self._executor, entry_key, key, value)
         ttl_ms = None if ttl_s is None else check_duration_ms("ttl_s", ttl_s)
 
         async def work(unit: Unit) -> None:
             if expected_version is not None:
-                version = await self._expected(unit, key, place, expected_version)
-                unit.check(place, version=version, asked=f"expected_version={version}")
-            unit.put(place, stored, ttl_ms=ttl_ms)
+                version = await self._resolve_version(unit, key, entry_key, expected_version)
+                unit.check(entry_key, version=version, argument=f"expected_version={version}")
+            unit.put(entry_key, stored, ttl_ms=ttl_ms)
 
         _, version = await self._executor.run(work, attempts=1 if expected_version is not None else ATTEMPTS)
         return version
 
-    async def _expected(self, unit: Unit, key: str, place: bytes, given: str | int) -> int:
-        """Return the version that a document must have; compares a printed one with what is stored."""
+    async def _resolve_version(self, unit: Unit, key: str, entry_key: bytes, given: str | int) -> int:
+        """Return the version that a document must have. A printed one is compared with the stored value."""
         if not isinstance(given, str):
             return given
         positions = Positions(unit.store, self._executor.stored_name, self._executor.name)
-        version, digest = positions.version_in("expected_version", given, place)
-        entry = await unit.get(place)
+        version, digest = positions.version_in("expected_version", given, entry_key)
+        entry = await unit.get(entry_key)
         if entry is not None and entry.version == version and positions.digest(entry.value) != digest:
             raise positions.lost(version, f"version {version} of document {key!r}")
         return version
 
     async def update(self, key: str, patch: Patch | Change, *, default: object = MISSING) -> Any:
-        """Change a document, again and again until nobody else has changed it meanwhile.
+        """Change a document, and retry until no other writer has changed it in between.
 
         Args:
-            key: Its name.
-            patch: Top-level keys to merge into a dict, or a function that is given a copy and returns the new
-                value, which may be None. It may be called several times, and may write other documents, but
-                not this one.
-            default: What to change if the document is absent.
+            key: The document's name.
+            patch: Top-level keys to merge into a dict, or a function that takes a copy and returns the new
+                value, which may be None. The function may be called several times. It may write other
+                documents, but not this one.
+            default: The value to change if the document does not exist.
 
         Returns:
-            The new value. A time to live that the document has goes on.
+            The new value. The document's TTL continues.
 
         Raises:
-            NotFoundError: It is absent, and there is no default.
-            InvalidError: A dict patch meets a value that is no dict; or the function changed its copy and
-                returned None, as one does that has forgotten its `return`, or wrote this document itself.
-            AttemptsExhaustedError: It was changed by others 1,000 times and more, for a minute and more.
+            NotFoundError: The document does not exist, and there is no default.
+            InvalidError: A dict patch was applied to a value that is not a dict. Or the function modified its
+                argument and returned None (a missing `return`), or wrote this document itself.
+            AttemptsExhaustedError: There were at least 1,000 conflicts over at least a minute.
         """
         if callable(patch):
             self._executor.reject_coroutine(patch)
-            return await self._changed(key, patch, default)
-        _admit_patch(key, patch)
-        return await self._changed(key, lambda old: _merged(key, old, patch), default)
+            return await self._update(key, patch, default)
+        _require_patch(key, patch)
+        return await self._update(key, lambda old: _merge(key, old, patch), default)
 
-    def _fitted(self, key: str, value: object, type: type[T]) -> T:
-        """Return a value as the type that a document must be of; for `Document`."""
+    def _convert(self, key: str, value: object, type: type[T]) -> T:
+        """Convert a value to the type of a document; for `Document`."""
         try:
-            fitted: T = self._copied(layout.named_key(layout.DOCUMENTS, key), value, type)
-            return fitted
+            converted: T = self._copy(layout.named_key(layout.DOCUMENTS, key), value, type)
+            return converted
         except InvalidError as error:
             raise InvalidError(
-                f"document {key!r} of {self._executor.name!r} is not written: {error}", path=error.path
+                f"document {key!r} of {self._executor.name!r} was not written: {error}", path=error.path
             ) from error
 
     async def _update_typed(self, key: str, change: Change, default: object, type: type[T]) -> T:
@@ -224,61 +224,68 @@ class Documents:
         self._executor.reject_coroutine(change)
 
         async def typed(old: Any) -> Any:
-            return self._fitted(key, await call_function(change, old), type)
+            return self._convert(key, await call_function(change, old), type)
 
-        answer: T = await self._changed(key, typed, default, type)
+        answer: T = await self._update(key, typed, default, type)
         return answer
 
-    async def _changed(self, key: str, change: Change, default: object, type: Any = None) -> Any:
-        return (await self._made(key, change, default, type))[0]
+    async def _update(self, key: str, change: Change, default: object, type: Any = None) -> Any:
+        return (await self._update_versioned(key, change, default, type))[0]
 
-    async def _made(self, key: str, change: Change, default: object, type: Any = None) -> tuple[Any, int]:
-        """Return the new value and its version, which is 0 inside a transaction."""
-        place = layout.named_key(layout.DOCUMENTS, key)
+    async def _update_versioned(
+        self, key: str, change: Change, default: object, type: Any = None
+    ) -> tuple[Any, int]:
+        """Change a document. Return the new value and its version, which is 0 inside a transaction."""
+        entry_key = layout.named_key(layout.DOCUMENTS, key)
 
         async def before(unit: Unit, entry: Entry | None) -> Any:
             if entry is not None:
                 return (await read_record(self._executor, unit, entry, type)).value
             if default is not MISSING:
-                return self._copied(place, default)  # the caller's own default stays as it is
+                return self._copy(entry_key, default)  # a copy, so that the caller's default is not modified
             raise NotFoundError(
-                f"document {key!r} of {self._executor.name!r} is absent; put it, or give a default"
+                f"document {key!r} does not exist in space {self._executor.name!r}. Call put() first, or "
+                "pass default="
             )
 
         async def work(unit: Unit) -> Any:
-            entry = await unit.get(place)
+            entry = await unit.get(entry_key)
             old = await before(unit, entry)
-            new = await apply_update(unit.store, unit.space, place, change, old)
-            if new is None and self._has_changed(place, old, await before(unit, entry)):
+            new = await apply_update(unit.store, unit.space, entry_key, change, old)
+            if new is None and self._has_changed(entry_key, old, await before(unit, entry)):
                 raise InvalidError(
-                    f"what updates document {key!r} of {self._executor.name!r} changed its copy and returned "
-                    "None; let it return the new value"
+                    f"the function passed to update({key!r}) in space {self._executor.name!r} modified its "
+                    "argument and returned None. Return the new value"
                 )
-            unit.put(place, write_record(self._executor, place, key, new), ttl_ms=await _left_ms(unit, entry))
+            unit.put(
+                entry_key,
+                write_record(self._executor, entry_key, key, new),
+                ttl_ms=await _remaining_ms(unit, entry),
+            )
             return new
 
-        return await self._executor.serialized(place, work)
+        return await self._executor.serialized(entry_key, work)
 
-    def _copied(self, place: bytes, value: object, type: Any = None) -> Any:
-        return self._executor.decode(self._executor.encode(value, place), place, type)
+    def _copy(self, entry_key: bytes, value: object, type: Any = None) -> Any:
+        return self._executor.decode(self._executor.encode(value, entry_key), entry_key, type)
 
-    def _has_changed(self, place: bytes, value: object, before: object) -> bool:
-        return self._executor.encode(value, place) != self._executor.encode(before, place)
+    def _has_changed(self, entry_key: bytes, value: object, before: object) -> bool:
+        return self._executor.encode(value, entry_key) != self._executor.encode(before, entry_key)
 
     async def delete(self, key: str) -> bool:
-        """Remove a document, and return whether it existed."""
-        place = layout.named_key(layout.DOCUMENTS, key)
+        """Delete a document, and return whether it existed."""
+        entry_key = layout.named_key(layout.DOCUMENTS, key)
 
         async def work(unit: Unit) -> bool:
-            existed = await unit.get(place) is not None
+            existed = await unit.get(entry_key) is not None
             if existed:
-                unit.delete(place)
+                unit.delete(entry_key)
             return existed
 
         return (await self._executor.run(work))[0]
 
     def document(self, key: str, type: type[T]) -> Document[T]:
-        """Return a handle on one document of a known type; asks the store nothing."""
+        """Return a handle on one document of a known type, without a call to the store."""
         layout.named_key(layout.DOCUMENTS, key)
         require_type(type)
         return Document(self, key, type)
@@ -286,22 +293,22 @@ class Documents:
     # ---- many documents
 
     async def keys(self, pattern: str = "*", *, after: str | None = None) -> AsyncIterator[str]:
-        r"""Yield the names that fit a pattern, in the order of their UTF-8 bytes.
+        r"""Yield the names that match a pattern, in the order of their UTF-8 bytes.
 
         Args:
-            pattern: `*` any text, `?` one character, `[a-z]` one of a set; a backslash makes the next one
-                plain.
-            after: Starts behind this name, whether there is such a document or not.
+            pattern: `*` matches any text, `?` one character, `[a-z]` one of a set. A backslash escapes the
+                next character.
+            after: Start after this name, which need not exist.
         """
         async for record in self._matching(pattern, after, values=False):
             yield record.name
 
     async def items(self, pattern: str = "*", *, after: str | None = None) -> AsyncIterator[tuple[str, Any]]:
-        """Yield names and values that fit a pattern, in the order of their names; see `keys`.
+        """Yield the names and values that match a pattern, in the order of the names; see `keys`.
 
-        Each value is one that its document really had; only inside a transaction are they all of one moment.
-        A document that cannot be read ends the iteration. The error's `key` names it, and `items(after=key)`
-        goes on behind it.
+        Inside a transaction, all values are of one revision. Outside, each value is one that its document had
+        during the iteration. A document that cannot be read ends the iteration with an error. Its `key` is
+        the name of the document, and `items(after=key)` continues after it.
 
         Raises:
             UnsupportedError: A document was stored by a newer version of a class than this process knows.
@@ -314,13 +321,13 @@ class Documents:
         self, pattern: str, after: str | None, *, values: bool
     ) -> AsyncIterator[DocumentRecord]:
         glob = compile_pattern(pattern)
-        place = None if after is None else layout.named_key(layout.DOCUMENTS, after)
+        entry_key = None if after is None else layout.named_key(layout.DOCUMENTS, after)
         prefix = layout.name_prefix(layout.DOCUMENTS, glob.prefix)
-        if place is not None and not place.startswith(prefix):
-            if place > prefix:
+        if entry_key is not None and not entry_key.startswith(prefix):
+            if entry_key > prefix:
                 return
-            place = None
-        async for unit, entry in self._executor.scan(prefix, after=place):
+            entry_key = None
+        async for unit, entry in self._executor.scan(prefix, after=entry_key):
             record = None
             if not layout.is_cut(layout.DOCUMENTS, entry.key):
                 record = DocumentRecord(layout.name_of(layout.DOCUMENTS, entry.key), None)
@@ -332,7 +339,7 @@ class Documents:
                 yield record
 
     async def _read_again(self, unit: Unit, entry: Entry) -> DocumentRecord | None:
-        """Return an entry's document, or what it has become if its large value was replaced meanwhile."""
+        """Return an entry's document, or its current one if its large value was replaced concurrently."""
         try:
             return await read_record(self._executor, unit, entry)
         except ConflictError:
@@ -347,22 +354,22 @@ class Documents:
     async def watch(
         self, pattern: str = "*", *, after: str | int | None = None, timeout_s: float | None = None
     ) -> AsyncGenerator[Watch]:
-        """Yield an iterator over changes of documents that fit a pattern: in order, exact, none missing.
+        """Yield an iterator over every change of the documents that match a pattern, in order.
 
-        A change that cannot be read, of a class that is not registered here, raises from the iterator in its
-        place, and asking again goes on after it.
+        A change that cannot be read, for example because its class is not registered, raises from the
+        iterator. The next call continues after that change.
 
         Args:
             pattern: As for `keys`.
-            after: Starts behind a `position` that a watch or a change told, in this process or another; or,
-                within a handle, behind a revision. Without it, where the space stands on entering.
-            timeout_s: Ends the iteration when nothing has changed for so long; without it, it never ends.
+            after: Start after a `position` of a watch or a change, from any process, or, within a handle,
+                after a revision. The default is the revision of the space on entering.
+            timeout_s: End the iteration after this many seconds without a change. The default never ends.
 
         Raises:
             CompactedError: The log no longer reaches back to `after`.
-            HistoryLostError: The store no longer has what `after` stands behind: a backup was restored, or a
-                server failed over, and others may have written since.
-            InvalidError: `after` is not a position, or one of another space or kind.
+            HistoryLostError: The store has lost the history that `after` belongs to: a backup was restored,
+                or a server failed over.
+            InvalidError: `after` is not a position, or is one of another space or kind.
         """
         self._executor.require_outside_transaction("watching")
         if after is not None and not isinstance(after, str):
@@ -384,22 +391,23 @@ class Documents:
             yield watch
 
 
-def _admit_patch(key: str, patch: object) -> None:
+def _require_patch(key: str, patch: object) -> None:
     if not isinstance(patch, Mapping):
         raise InvalidError(
-            f"document {key!r} is updated by a dict or a function, not by {type(patch).__name__}"
+            f"update({key!r}) takes a dict or a function, not {with_article(type(patch).__name__)}"
         )
 
 
-def _merged(key: str, value: object, patch: Patch) -> dict[Any, Any]:
+def _merge(key: str, value: object, patch: Patch) -> dict[Any, Any]:
     if not isinstance(value, dict):
         raise InvalidError(
-            f"document {key!r} holds {type(value).__name__}, and no dict merges into that; give a function"
+            f"document {key!r} is {with_article(type(value).__name__)}, so a dict cannot be merged into it; "
+            "pass a function to update()"
         )
     return {**value, **patch}
 
 
-async def _left_ms(unit: Unit, entry: Entry | None) -> int | None:
+async def _remaining_ms(unit: Unit, entry: Entry | None) -> int | None:
     if entry is not None and entry.version == UNWRITTEN:
         return unit.own_ttl_ms(entry.key)
     if entry is None or entry.expires_at_ms is None:
@@ -411,7 +419,7 @@ class Document(Generic[T]):
     """One document of a known type.
 
     Attributes:
-        key: Its name.
+        key: The document's name.
     """
 
     def __init__(self, documents: Documents, key: str, type: type[T]) -> None:
@@ -425,48 +433,48 @@ class Document(Generic[T]):
     @overload
     async def get(self, default: T) -> T: ...
     async def get(self, default: T | None = None) -> T | None:
-        """Return its value, or the default if it is absent.
+        """Return the document's value, or the default if it does not exist.
 
         Raises:
-            InvalidError: What is stored is no such type.
+            InvalidError: The stored value does not have the type.
         """
         entry = await self.entry()
         return default if entry is None else entry.value
 
     async def entry(self) -> DocumentEntry[T] | None:
-        """Return its value and version, or None if it is absent."""
+        """Return the document's value and version, or None if it does not exist."""
         return await self._documents.entry(self.key, type=self._type)
 
     async def put(
         self, value: T, *, expected_version: str | int | None = None, ttl_s: float | None = None
     ) -> int:
-        """Write it, and return its version; see `Documents.put`.
+        """Write the document, and return its version; see `Documents.put`.
 
         Raises:
-            InvalidError: The value is no such type.
+            InvalidError: The value does not have the type.
         """
-        fitted = self._documents._fitted(self.key, value, self._type)  # pyright: ignore[reportPrivateUsage]
-        return await self._documents.put(self.key, fitted, expected_version=expected_version, ttl_s=ttl_s)
+        converted = self._documents._convert(self.key, value, self._type)  # pyright: ignore[reportPrivateUsage]
+        return await self._documents.put(self.key, converted, expected_version=expected_version, ttl_s=ttl_s)
 
     async def update(self, change: Callable[[T], T | Awaitable[T]], *, default: T | Missing = MISSING) -> T:
-        """Change it, and return its new value; see `Documents.update`."""
+        """Change the document, and return its new value; see `Documents.update`."""
         return await self._documents._update_typed(self.key, change, default, self._type)  # pyright: ignore[reportPrivateUsage]
 
     async def delete(self) -> bool:
-        """Remove it, and return whether it existed."""
+        """Delete the document, and return whether it existed."""
         return await self._documents.delete(self.key)
 
 
-async def demanded_version(documents: Documents, key: str, expected_version: str | int) -> int:
-    """Return the version that a document must have, for what stands above the engine.
+async def resolve_expected_version(documents: Documents, key: str, expected_version: str | int) -> int:
+    """Return the version that `expected_version` requires; for the layers above the engine.
 
     Raises:
-        HistoryLostError: The document is at the revision of a printed version, which wrote another value.
+        HistoryLostError: The revision of the printed version contains a different value.
         InvalidError: The text is not a printed version of this document.
     """
-    place = layout.named_key(layout.DOCUMENTS, key)
+    entry_key = layout.named_key(layout.DOCUMENTS, key)
 
     async def work(unit: Unit) -> int:
-        return await documents._expected(unit, key, place, expected_version)  # pyright: ignore[reportPrivateUsage]
+        return await documents._resolve_version(unit, key, entry_key, expected_version)  # pyright: ignore[reportPrivateUsage]
 
     return (await documents._executor.run(work))[0]  # pyright: ignore[reportPrivateUsage]

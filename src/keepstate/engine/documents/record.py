@@ -1,4 +1,4 @@
-"""How a document stands in its entry: its encoded value, behind its name where the key is cut."""
+"""Stored form of a document: the encoded value, preceded by the full name if the key is cut."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from keepstate.engine.kernel.executor import Executor
 
 NAME_BYTE: Final = b"\xd8"
-"""Begins a record whose key is cut. It is no format of `values.codec`."""
+"""The first byte of a record whose key is cut. `values.codec` does not use it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,65 +28,65 @@ class DocumentRecord:
     value: Any
 
 
-def write_record(executor: Executor, place: bytes, name: str, value: object) -> bytes:
-    """Return what to store under the key `place`.
+def write_record(executor: Executor, key: bytes, name: str, value: object) -> bytes:
+    """Encode a document for storing under `key`.
 
     Raises:
         InvalidError: The value would not come back equal.
     """
-    return joined_record(place, name, executor.encode(value, place))
+    return join_record(key, name, executor.encode(value, key))
 
 
-def joined_record(place: bytes, name: str, encoded: bytes) -> bytes:
-    """Return what to store under the key `place` of a value that is encoded already."""
-    if not layout.is_cut(layout.DOCUMENTS, place):
+def join_record(key: bytes, name: str, encoded: bytes) -> bytes:
+    """Return the record of an encoded value for storing under `key`."""
+    if not layout.is_cut(layout.DOCUMENTS, key):
         return encoded
     text = name.encode()
     return NAME_BYTE + len(text).to_bytes(2, "big") + text + encoded
 
 
-def name_and_value(place: bytes, stored: bytes) -> tuple[str, bytes]:
-    """Return a document's name, and its value still encoded.
+def split_record(key: bytes, stored: bytes) -> tuple[str, bytes]:
+    """Split a record into the document's name and its encoded value.
 
     Raises:
-        CorruptError: The name that stands in the value is not the one that the key was cut from.
+        CorruptError: The name in the record does not match the cut key.
     """
-    if not layout.is_cut(layout.DOCUMENTS, place):
-        return layout.name_of(layout.DOCUMENTS, place), stored
+    if not layout.is_cut(layout.DOCUMENTS, key):
+        return layout.name_of(layout.DOCUMENTS, key), stored
     end = 3 + int.from_bytes(stored[1:3])
-    name = decode_text(stored[3:end], describe(place))
+    name = decode_text(stored[3:end], describe(key))
     size = len(stored[3:end])
     begins = stored[:1] == NAME_BYTE and 0 < size <= limits.KEY_BYTES and 3 + size == end
-    if not begins or layout.named_key(layout.DOCUMENTS, name) != place:
-        raise corrupt_error(describe(place), "it does not begin with its name")
+    if not begins or layout.named_key(layout.DOCUMENTS, name) != key:
+        raise corrupt_error(describe(key), "its name does not match its key")
     return name, stored[end:]
 
 
 async def read_record(executor: Executor, unit: Unit, entry: Entry, type: Any = None) -> DocumentRecord:
-    """Return the document in an entry.
+    """Decode the document in an entry.
 
     Raises:
-        CorruptError: The entry holds no document; it is named.
-        InvalidError: The value is no `type`.
+        CorruptError: The entry is not a document. The error names it.
+        InvalidError: The value is not a `type`.
     """
-    name, encoded = name_and_value(entry.key, await unit.value(entry))
-    return DocumentRecord(name, decoded(executor, entry.key, encoded, type, name=name))
+    name, encoded = split_record(entry.key, await unit.value(entry))
+    return DocumentRecord(name, decode_value(executor, entry.key, encoded, type, name=name))
 
 
-def decoded(
-    executor: Executor, place: bytes, encoded: bytes, type: Any = None, *, name: str | None = None
+def decode_value(
+    executor: Executor, key: bytes, encoded: bytes, type: Any = None, *, name: str | None = None
 ) -> Any:
-    """Return a decoded value; an error names what the value is in, and has a document's `name` as `key`."""
+    """Decode a value. Errors name the entry, and have the document's `name` as `key`."""
     try:
-        return executor.decode(encoded, place, type)
+        return executor.decode(encoded, key, type)
     except CorruptError as error:
-        what = f"{describe(place)} of {executor.name!r}"
+        what = f"{describe(key)} of {executor.name!r}"
         raise CorruptError(
             f"{what} is damaged: {error}", space=executor.name, place=what, key=name
         ) from error
     except UnsupportedError as error:
-        what = f"{describe(place)} of {executor.name!r}"
+        what = f"{describe(key)} of {executor.name!r}"
         raise UnsupportedError(f"{what}: {error}", key=name) from error
     except InvalidError as error:
-        what = f"{describe(place)} of {executor.name!r}"
-        raise InvalidError(f"{what} cannot be read as asked: {error}", path=error.path) from error
+        what = f"{describe(key)} of {executor.name!r}"
+        raise InvalidError(f"{what} cannot be read as this type: {error}", path=error.path) from error

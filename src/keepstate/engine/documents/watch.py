@@ -1,4 +1,4 @@
-"""Watching documents: every change, in order, from a revision on."""
+"""Watches: every change of documents, in order, from a revision on."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self
 
-from keepstate.engine.documents.record import decoded, name_and_value
+from keepstate.engine.documents.record import decode_value, split_record
 from keepstate.engine.kernel import large_values, layout
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.glob import Glob
@@ -25,23 +25,24 @@ from keepstate.errors import (
 from keepstate.stores.protocol import Change, Listener, Mark, Store
 
 _LONGEST_WAIT_S = 5.0
-"""How long to trust that no hint was lost."""
+"""Longest wait for a hint before the log is read anyway, in case a hint was lost."""
 _UNREADABLE = CompactedError, CorruptError, InvalidError, MissingExtraError, UnsupportedError
-"""What a change raises again however often it is read: its class is of newer code, or nobody knows it."""
+"""Permanent errors of a change: for example, its class is not registered, or has a newer version."""
 
 
 @dataclass(frozen=True, slots=True)
 class DocumentChange:
-    """One document changed.
+    """A change of one document.
 
     Attributes:
         key: The document's name.
-        kind: What became of it.
-        old: Its value before, None if it was created.
-        new: Its value after, None if it was deleted or expired.
-        revision: The revision that changed it; documents changed together have the same.
-        position: An opaque text. `after=` it, a watch in any process goes on behind this change; of documents
-            that were changed together, only behind the last one, and before it with all of them again.
+        kind: The kind of change. An expired document is `deleted`.
+        old: The value before the change; None if the document was created.
+        new: The value after the change; None if the document was deleted or expired.
+        revision: The revision of the change. Documents changed in one batch have the same revision.
+        position: An opaque text. With `after=position`, a watch in any process continues after this change.
+            For documents changed in one batch, it does so only after the last one; before that, the watch
+            yields all of them again.
     """
 
     key: str
@@ -56,7 +57,7 @@ class Watch:
     """An iterator over changes.
 
     Attributes:
-        revision: How far the changes given are complete, within this handle.
+        revision: The revision up to which all changes have been yielded, for use within this handle.
     """
 
     revision: int
@@ -76,14 +77,14 @@ class Watch:
         self._ready: deque[Change] = deque()
         self._complete = after if isinstance(after, Mark) else None
         self._nonces: Mapping[int, bytes] = {} if self._complete is None else dict([self._complete])
-        self._asked_to = self.revision = after.revision if isinstance(after, Mark) else after
+        self._fetched_to = self.revision = after.revision if isinstance(after, Mark) else after
         self.passed = 0
-        """How many changes it has passed that it could not read."""
+        """The number of unreadable changes that were skipped."""
 
     @property
     def position(self) -> str:
-        """An opaque text: `after=` it, a watch in any process goes on where this one stands."""
-        assert self._complete is not None, "_begin() has asked"
+        """The position of this watch, as an opaque text: `after=position` continues here in any process."""
+        assert self._complete is not None, "_begin() sets it"
         return self._positions.of_mark(self._complete)
 
     def __repr__(self) -> str:
@@ -98,151 +99,153 @@ class Watch:
         goal: int | None = None
         while True:
             while self._ready:
-                if (told := await self._next()) is not None:
-                    return told
-            self._reached(self._asked_to)
-            moved = await self._ask()
+                if (converted := await self._next()) is not None:
+                    return converted
+            self._advance(self._fetched_to)
+            moved = await self._fetch()
             left_s = _LONGEST_WAIT_S if deadline_s is None else deadline_s - clock.monotonic_s()
             if left_s > 0:
                 if not moved:
                     await self._hints.wait(min(left_s, _LONGEST_WAIT_S))
                 continue
-            # Others may write without end what this watch does not tell of: it looks as far as they are now.
+            # Writers may endlessly change documents that do not match: read up to the present revision only.
             if moved and goal is None:
                 goal = (await self._store.read(self._executor.stored_name, [])).revision
-            if not self._ready and (goal is None or self._asked_to >= goal):
-                self._reached(self._asked_to)
+            if not self._ready and (goal is None or self._fetched_to >= goal):
+                self._advance(self._fetched_to)
                 raise StopAsyncIteration
 
     async def take(self, timeout_s: float) -> list[DocumentChange]:
-        """Return what comes next, as much as there is; nothing if nothing comes in time, or it is woken.
+        """Return all changes that are ready; an empty list after the timeout or a call to `wake`.
 
-        Then `revision` says how far that is complete, also where no document has changed. A change that
-        cannot be read raises once those before it are told, and is passed over: the next call goes on.
+        Afterwards `revision` is the revision up to which the changes are complete, even if there were none. A
+        change that cannot be read raises after the changes before it were returned. The next call skips it.
 
         Raises:
-            CompactedError: Its large value is collected; or the log no longer reaches back to where this is.
-            CorruptError: It is damaged.
-            InvalidError: It holds an object of a class, or of a version of one, that is not registered.
-            UnsupportedError: It was written in a format that this release does not know.
+            CompactedError: The large value of a change was collected, or the log no longer reaches back to
+                the watch's revision.
+            CorruptError: A change is damaged.
+            InvalidError: A change contains an object of a class, or a version of a class, that is not
+                registered.
+            UnsupportedError: A change was written in a format that this release does not know.
         """
-        if not self._ready and not await self._ask():
+        if not self._ready and not await self._fetch():
             await self._hints.wait(min(timeout_s, _LONGEST_WAIT_S))
-            await self._ask()
+            await self._fetch()
         taken: list[DocumentChange] = []
         while self._ready:
             try:
-                if (told := await self._next(passes=not taken)) is not None:
-                    taken.append(told)
+                if (converted := await self._next(passes=not taken)) is not None:
+                    taken.append(converted)
             except KeepstateError:
                 if not taken:
                     raise
-                return taken  # those before it are told first
-        self._reached(self._asked_to)
+                return taken  # the next call raises the error
+        self._advance(self._fetched_to)
         return taken
 
     def wake(self) -> None:
-        """Let who waits in `take` look again, from any thread."""
+        """Wake up a waiting `take`, from any thread."""
         hear = getattr(self._hints, "hear", None)
-        if hear is not None:  # else it waits for a moment only
+        if hear is not None:  # a listener without it polls every 50 ms
             hear()
 
     async def _next(self, *, passes: bool = True) -> DocumentChange | None:
-        """Take the first change that is ready; it stays if the caller is cancelled, or the store away.
+        """Take the first ready change. It stays ready if the caller is cancelled or the store unavailable.
 
         Args:
-            passes: Takes what cannot be read too; else nothing behind it would ever be told.
+            passes: Whether to remove an unreadable change too, so that the next call continues after it.
         """
         change = self._ready[0]
         try:
-            told = await self._told(change)
+            converted = await self._to_public(change)
         except _UNREADABLE:
             if passes:
-                self._take()
+                self._pop()
                 self.passed += 1
             raise
-        self._take()
-        return told
+        self._pop()
+        return converted
 
-    def _take(self) -> None:
-        # A revision is complete once its last change has been given.
+    def _pop(self) -> None:
+        # A revision is complete once its last change has been yielded.
         revision = self._ready.popleft().revision
         if self._ready and self._ready[0].revision == revision:
             self.revision = revision - 1
         else:
-            self._reached(revision)
+            self._advance(revision)
 
-    def _reached(self, revision: int) -> None:
+    def _advance(self, revision: int) -> None:
         self.revision = revision
         self._complete = Mark(revision, self._nonces.get(revision, b""))
 
     async def _begin(self) -> None:
-        """Fetch the first changes, in the read that verifies the position that it goes on behind.
+        """Fetch the first changes, in the same read that verifies the start position.
 
         Raises:
-            CompactedError: The log no longer reaches back to it.
-            HistoryLostError: The store no longer has what it stands behind.
+            CompactedError: The log no longer reaches back to the start position.
+            HistoryLostError: The store has lost the history of the start position.
         """
-        start = self._asked_to
-        await self._ask()
+        start = self._fetched_to
+        await self._fetch()
         self._complete = Mark(start, self._nonces.get(start, b""))
 
-    async def _ask(self) -> bool:
+    async def _fetch(self) -> bool:
         """Fetch the next whole revisions, and return whether there were any.
 
         Raises:
-            HistoryLostError: The revision that it goes on behind is another one now.
+            HistoryLostError: The revision that the watch continues after was replaced by a different one.
         """
-        start = self._asked_to
+        start = self._fetched_to
         changes = await self._store.changes(self._executor.stored_name, start)
         self._losses.verify()
         if start in self._nonces and changes.nonces.get(start, b"") != self._nonces[start]:
             raise self._positions.lost(start, f"revision {start}")
         moved = changes.upto > start
-        self._asked_to, self._nonces = changes.upto, changes.nonces
+        self._fetched_to, self._nonces = changes.upto, changes.nonces
         for change in changes.items:
             if change.key.startswith(layout.DOCUMENTS):
-                self._ready.extend(_parted(change))
+                self._ready.extend(_split_expired(change))
         return moved
 
-    async def _told(self, change: Change) -> DocumentChange | None:
-        """Return the change in the caller's terms, or None if its document does not fit the pattern."""
+    async def _to_public(self, change: Change) -> DocumentChange | None:
+        """Convert a change for the caller, or return None if its document does not match the pattern."""
         if not layout.is_cut(layout.DOCUMENTS, change.key):
             name = layout.name_of(layout.DOCUMENTS, change.key)
             if not self._glob.matches(name):
                 return None
-        old, new = await self._whole(change, change.old), await self._whole(change, change.new)
+        old, new = await self._fetch_whole(change, change.old), await self._fetch_whole(change, change.new)
         stored = new if new is not None else old
         if stored is None:  # it had expired before it was replaced by a deletion
             return None
-        name, _ = name_and_value(change.key, stored)
+        name, _ = split_record(change.key, stored)
         if not self._glob.matches(name):
             return None
         kind: Literal["created", "updated", "deleted"] = (
             "deleted" if change.deleted else "created" if old is None else "updated"
         )
         values = self._value(change, old), self._value(change, new)
-        return DocumentChange(name, kind, *values, change.revision, self._position_behind(change))
+        return DocumentChange(name, kind, *values, change.revision, self._position_after(change))
 
-    def _position_behind(self, change: Change) -> str:
-        """Return the position once this change, which is the next to be given, has been given."""
+    def _position_after(self, change: Change) -> str:
+        """Return the position after this change, which is the next one to be yielded."""
         follows = len(self._ready) > 1 and self._ready[1].revision == change.revision
         if follows:
             return self.position
         return self._positions.of_mark(Mark(change.revision, self._nonces.get(change.revision, b"")))
 
-    async def _whole(self, change: Change, stored: bytes | None) -> bytes | None:
+    async def _fetch_whole(self, change: Change, stored: bytes | None) -> bytes | None:
         if stored is None:
             return None
-        place = f"{describe(change.key)} of {self._executor.name!r}"
-        manifest = large_values.parse_manifest(stored, place)
+        location = f"{describe(change.key)} of {self._executor.name!r}"
+        manifest = large_values.parse_manifest(stored, location)
         if manifest is None:
             return stored
-        whole = await large_values.fetch(self._store, self._executor.stored_name, manifest, place)
+        whole = await large_values.fetch(self._store, self._executor.stored_name, manifest, location)
         if whole is None:
             raise CompactedError(
-                f"{place} was replaced at revision {change.revision} and the parts of its large value are "
-                "collected; read it as it is now, and go on after that revision",
+                f"{location} was replaced at revision {change.revision}, and the parts of its large value "
+                "were collected. Read its current value, and watch on after that revision",
                 space=self._executor.name,
                 floor=change.revision,
             )
@@ -252,12 +255,12 @@ class Watch:
         return (
             None
             if stored is None
-            else decoded(self._executor, change.key, name_and_value(change.key, stored)[1])
+            else decode_value(self._executor, change.key, split_record(change.key, stored)[1])
         )
 
 
-def _parted(change: Change) -> tuple[Change, ...]:
-    """Return a write over an expired entry as the removal and the creation that it is."""
+def _split_expired(change: Change) -> tuple[Change, ...]:
+    """Split a write over an expired entry into a removal and a creation."""
     if not change.expired:
         return (change,)
     removed = Change(change.revision, change.key, True, change.old, None)

@@ -174,7 +174,7 @@ class Events:
         if expected is ANY:
             return
         if expected is NO_STREAM and not unit.knows(head):
-            unit.check(head, version=ABSENT, asked="expected=NO_STREAM")
+            unit.check(head, version=ABSENT, argument="expected=NO_STREAM")
             return
         was_known = unit.knows(head)
         last = await self._last(unit, stream)
@@ -190,7 +190,7 @@ class Events:
             )
         if expected is EXISTS and not was_known:  # else a stricter check may stand already
             entry = await unit.get(head)
-            unit.check(head, created=entry.created if entry else 0, asked="expected=EXISTS")
+            unit.check(head, created=entry.created if entry else 0, argument="expected=EXISTS")
 
     async def _last(self, unit: Unit, stream: str) -> int | None:
         entry = await unit.get(head_key(stream))
@@ -240,7 +240,7 @@ class Events:
         expected: bytes | None = None  # the digest of the event that the first one read has to be
         if isinstance(after, str):
             after, expected = positions.event_in("after", after, prefix)
-        place, here = key_after(stream, after, inclusive=expected is not None), positions.place(prefix)
+        place, here = key_after(stream, after, inclusive=expected is not None), positions.target(prefix)
         async for unit, entry in self._executor.scan(prefix + _STAMP_TAG, after=place):
             number = number_of(stamp_in(entry))
             digest = positions.digest(entry.value)

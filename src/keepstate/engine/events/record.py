@@ -18,7 +18,7 @@ from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_name, require_instance
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.key_text import describe
-from keepstate.engine.kernel.positions import PLACE_BYTES, encode_event_position
+from keepstate.engine.kernel.positions import TARGET_BYTES, encode_event_position
 from keepstate.engine.kernel.stored import StoredMs, corrupt_error, decode_stored
 from keepstate.engine.kernel.times import to_datetime
 from keepstate.engine.kernel.unit import Unit
@@ -84,7 +84,7 @@ class Event:
         """An opaque text: `after=` it, any process reads on behind this event. None while `number` is."""
         if self.number is None:
             return None
-        return encode_event_position(self._mark[:PLACE_BYTES], self.number, self._mark[PLACE_BYTES:])
+        return encode_event_position(self._mark[:TARGET_BYTES], self.number, self._mark[TARGET_BYTES:])
 
     @property
     def reference(self) -> str:

@@ -1,5 +1,6 @@
-"""What is every part of a space made of? Keys, the unit of work, scopes, positions and large values.
+"""WHAT is every part of a space made of? Keys, the unit of work, executors, positions and large values.
 
-Take a module from here to build a part; a finished part (documents, events, a queue) has its own room. Not an
-API boundary. Invariant: nothing here knows which parts exist, except the table of key prefixes in `layout`.
+Use a module from here to build a part. A finished part (documents, events, a queue) has its own folder. Not
+an API boundary. Invariant: nothing here knows which parts exist, except the table of key prefixes in
+`layout`.
 """

@@ -1,7 +1,7 @@
-"""Refuses what a public call cannot take, before anything is done, in words that name the argument.
+"""Validation of the arguments of public calls, before any work. Errors name the argument.
 
-What is let through here can be stored and read again: a worker that is no text would make a record that
-nobody can open. `layout` judges names of documents and leases, `times` lengths of time, the store sizes.
+Every value that passes can be stored and read back: a worker name that is not text would make a record that
+cannot be decoded. `layout` validates names of documents and leases, `times` durations, and the store sizes.
 """
 
 from __future__ import annotations
@@ -17,130 +17,130 @@ from keepstate.stores.protocol import ENCRYPTION_SPACE, LAST_REVISION
 from keepstate.values import limits
 
 _KINDS_OF_TYPES: Final = frozenset({"types", "typing", "typing_extensions"})
-"""The modules of what stands for a type and is no class: `list[int]`, `int | None`, a `NewType`."""
+"""The modules of types that are not classes: `list[int]`, `int | None`, a `NewType`."""
 
 
 def check_text(what: str, text: object) -> str:
     """Return the text as a plain str.
 
     Raises:
-        InvalidError: It is no str, or none that UTF-8 can hold.
+        InvalidError: It is not a str, or UTF-8 cannot encode it.
     """
     if not isinstance(text, str):
-        raise InvalidError(f"`{what}` is {_shown(text)}; give a str")
+        raise InvalidError(f"`{what}` is {_format(text)}; give a str")
     if not text.isascii():
         try:
             text.encode()
         except UnicodeEncodeError as error:
-            raise InvalidError(f"`{what}` is {_shown(text)}, no text that UTF-8 can hold") from error
-    return str.__str__(text)  # of a StrEnum what it says
+            raise InvalidError(f"`{what}` is {_format(text)}, which UTF-8 cannot encode") from error
+    return str.__str__(text)  # the value of a StrEnum member
 
 
 def check_name(what: str, name: object) -> str:
     """Return the name of a worker or author, 1 to 512 bytes of UTF-8, as a plain str."""
     text = check_text(what, name)
     if not 0 < len(text.encode()) <= limits.KEY_BYTES:
-        raise InvalidError(f"`{what}` is {_shown(name)}; it has 1 to {limits.KEY_BYTES} bytes of UTF-8")
+        raise InvalidError(f"`{what}` is {_format(name)}; it has 1 to {limits.KEY_BYTES} bytes of UTF-8")
     return text
 
 
 def check_text_keys(what: str, given: Mapping[Any, Any]) -> dict[str, Any]:
-    """Return a mapping as a dict, whose keys are text: what is inside of its values may have any.
+    """Return a mapping with text keys as a dict. Mappings inside its values may have any keys.
 
     Raises:
-        InvalidError: A key is none.
+        InvalidError: A key is not a str.
     """
     for key in given:
         if not isinstance(key, str):
             raise InvalidError(
-                f"{what} has the key {_shown(key)}; its keys are text, such as {str(key)[:60]!r}"
+                f"{what} has the key {_format(key)}; its keys are text, such as {str(key)[:60]!r}"
             )
     return dict(cast("Mapping[str, Any]", given))
 
 
 def check_space_name(what: str, name: object, tenant: str | None = None) -> str:
-    """Return the name of a space as a plain str; it has 1 to 200 bytes as it is stored, with its tenant."""
+    """Return the name of a space as a plain str. As stored, with its tenant, it has 1 to 200 bytes."""
     text = check_text(what, name)
-    beside = names.beginning(tenant)
+    prefix = names.beginning(tenant)
     stored = names.stored_name(tenant, text)
     if not text or len(stored.encode()) > limits.SPACE_BYTES:
-        most = limits.SPACE_BYTES - len(beside.encode())
-        where = "" if tenant is None else f" of tenant {_shown(tenant)}"
-        raise InvalidError(f"`{what}` is {_shown(name)}; the name of a space{where} has 1 to {most} bytes")
+        most = limits.SPACE_BYTES - len(prefix.encode())
+        where = "" if tenant is None else f" of tenant {_format(tenant)}"
+        raise InvalidError(f"`{what}` is {_format(name)}; the name of a space{where} has 1 to {most} bytes")
     if stored == ENCRYPTION_SPACE:
-        raise InvalidError(f"`{what}` is {_shown(name)}, the encryption's own; give another name")
+        raise InvalidError(f"`{what}` is {_format(name)}, which encryption reserves; give another name")
     return text
 
 
 def check_tenant(what: str, tenant: object) -> str | None:
-    """Return the id of a tenant as a plain str, or None for none."""
+    """Return the id of a tenant as a plain str; None means no tenant."""
     if tenant is None:
         return None
     text = check_text(what, tenant)
     if not text:
-        raise InvalidError(f"`{what}` is empty; name a tenant, or give None for none")
+        raise InvalidError(f"`{what}` is empty; name a tenant, or give None for no tenant")
     if (size := len(names.beginning(text).encode())) >= limits.SPACE_BYTES:
         raise InvalidError(
-            f"`{what}` is {_shown(tenant)}, stored in {size} bytes; with the name of a space it has at most "
+            f"`{what}` is {_format(tenant)}, stored in {size} bytes; with the name of a space it has at most "
             f"{limits.SPACE_BYTES}: give a shorter id"
         )
     return text
 
 
 def check_author(author: object) -> str | None:
-    """Return who writes, or None."""
+    """Return the name of the author, or None."""
     return None if author is None else check_name("author", author)
 
 
 def check_revision(what: str, revision: object) -> int:
     """Return a revision, 0 or more."""
     if type(revision) is not int or not 0 <= revision <= LAST_REVISION:
-        raise InvalidError(f"`{what}` is {_shown(revision)}; a revision is an int of 0 or more")
+        raise InvalidError(f"`{what}` is {_format(revision)}; a revision is an int of 0 or more")
     return revision
 
 
 def require_instance(what: str, given: object, *kinds: type) -> None:
-    """Raise `InvalidError` for what is of none of these classes."""
+    """Raise `InvalidError` unless the argument is an instance of one of these classes."""
     if not isinstance(given, kinds):
         wanted = " or ".join(kind.__name__ for kind in kinds)
-        raise InvalidError(f"`{what}` is {_shown(given)}; give {with_article(wanted)}")
+        raise InvalidError(f"`{what}` is {_format(given)}; give {with_article(wanted)}")
 
 
 def check_target(what: str, given: Any, mode: Mode, *kinds: type) -> Any:
-    """Return a space, a transaction or a handle that was passed to what is used in a colour.
+    """Return a space, a transaction or a handle that was passed to a class of one mode.
 
     Raises:
-        InvalidError: It is none of these, or of the other colour.
+        InvalidError: It is not an instance of `kinds`, or it has the other mode.
     """
     reject_twin(what, given)
     require_instance(what, given, *kinds)
     if given.runner.mode != mode:
         right = "keepstate" if given.runner.mode == "async" else "keepstate.sync"
-        raise InvalidError(f"{given!r} is {given.runner.mode}; hand it to a class of {right}")
+        raise InvalidError(f"{given!r} is {given.runner.mode}; pass it to a class of {right}")
     return given
 
 
 def reject_twin(what: str, given: object) -> None:
-    """Raise `InvalidError` for a blocking twin, which holds what it drives as `_inner`."""
+    """Raise `InvalidError` for a blocking twin, which holds its async object as `_inner`."""
     if hasattr(given, "_inner"):
         raise InvalidError(
-            f"`{what}` is a blocking {type(given).__name__}; hand it to a class of keepstate.sync"
+            f"`{what}` is a blocking {type(given).__name__}; pass it to a class of keepstate.sync"
         )
 
 
 def with_article(name: str) -> str:
-    """Return a class's name as a sentence has it."""
+    """Return the name of a class with its indefinite article."""
     return f"{'an' if name[:1].lower() in 'aeio' else 'a'} {name}"
 
 
 def require_type(wanted: Any) -> None:
-    """Raise `InvalidError` for what no value can be of."""
+    """Raise `InvalidError` unless the argument is a class or another type."""
     if isinstance(wanted, type) or type(wanted).__module__ in _KINDS_OF_TYPES:
         return
-    raise InvalidError(f"`type` is {_shown(wanted)}; give a class, or a type such as list[int]")
+    raise InvalidError(f"`type` is {_format(wanted)}; give a class, or a type such as list[int]")
 
 
-def _shown(given: object) -> str:
+def _format(given: object) -> str:
     text = repr(given)
     return f"{text if len(text) <= 60 else f'{text[:60]}…'} ({type(given).__name__})"
 
@@ -152,12 +152,12 @@ def check_path(what: str, path: str | PathLike[str]) -> str:
     except TypeError:
         text = None
     if not isinstance(text, str) or "\0" in text:
-        raise InvalidError(f"`{what}` is {_shown(path)}; give the path of a file, as a str or Path")
+        raise InvalidError(f"`{what}` is {_format(path)}; give the path of a file, as a str or Path")
     return text
 
 
 def check_message(message: object) -> str:
-    """Return what something is done for, at most 64 KiB of UTF-8, as a plain str."""
+    """Return the message of a write as a plain str; at most 64 KiB of UTF-8."""
     text = check_text("message", message)
     if len(text) > limits.MESSAGE_BYTES // 4 and (size := len(text.encode())) > limits.MESSAGE_BYTES:
         raise InvalidError(f"`message` has {size} bytes; at most {limits.MESSAGE_BYTES}")
@@ -167,7 +167,7 @@ def check_message(message: object) -> str:
 def check_attribution(
     author: str | None, new_author: object, message: str, new_message: object
 ) -> tuple[str | None, str]:
-    """Return who writes and what for, where one may say otherwise than before."""
+    """Return the author and the message of a write: the new ones where given, otherwise the old ones."""
     return (
         author if new_author is None else check_author(new_author),
         message if new_message is None else check_message(new_message),
@@ -177,5 +177,5 @@ def check_attribution(
 def check_flag(what: str, flag: object) -> bool:
     """Return True or False."""
     if type(flag) is not bool:
-        raise InvalidError(f"`{what}` is {_shown(flag)}; it is True or False")
+        raise InvalidError(f"`{what}` is {_format(flag)}; it is True or False")
     return flag

@@ -1,7 +1,7 @@
-"""Bytes by name, up to a limit that is never passed: what a folder on disk is to a key-value store.
+"""Named bytes up to a size limit: the counterpart of a folder on disk.
 
-Invariant: the entry of their size is written by every batch that changes it, and so says what all of them
-have, names included. Nothing is ever evicted to make room.
+Invariant: every batch that changes the total size also writes the size entry. That entry is therefore the
+exact size of all names and values, and the limit is never exceeded. Nothing is evicted to make room.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from keepstate.stores.protocol import Entry
 from keepstate.values import limits
 
 _PLAIN: Final = b"\x01"
-"""Stands before each value, which may begin like anything."""
+"""Precedes each value, because a value may begin with any byte, such as `MANIFEST_BYTE`."""
 _NAME_BYTES: Final = limits.KEY_BYTES - len(layout.BLOBS)
 
 
@@ -31,15 +31,15 @@ class Blobs:
     """The named bytes of a space.
 
     Args:
-        executor: Where.
-        size_limit: How many bytes of names and values there may be.
+        executor: The executor of the space.
+        size_limit: The largest total size of names and values, in bytes.
     """
 
     def __init__(self, executor: Executor, size_limit: int) -> None:
         self._executor, self._size_limit = executor, size_limit
 
     async def get(self, names: Collection[str]) -> dict[str, bytes]:
-        """Return those that are there, of any number and size."""
+        """Return the values that exist, by name. There is no limit on their number or size."""
         keys = {_key(name): name for name in names}
         found: dict[str, bytes] = {}
         for entry in await self._read(list(keys)):
@@ -57,27 +57,28 @@ class Blobs:
 
         try:
             return (await self._executor.run(work, attempts=None))[0]
-        except InvalidError:  # more than one read may have
+        except InvalidError:  # too large for one read
             if len(keys) < 2:
                 raise
             half = len(keys) // 2
             return await self._read(keys[:half]) + await self._read(keys[half:])
 
     async def put(self, values: Mapping[str, bytes]) -> None:
-        """Write values, as many at once as one batch may have.
+        """Write values, in as few batches as the limits of a batch allow.
 
         Raises:
-            StoreFullError: They would pass the limit; those of this batch were not written.
+            StoreFullError: A batch would exceed the size limit. That batch was not written; earlier ones
+                were.
         """
         for group in _groups(values):
             await self._change(dict(group))
 
     async def swap(self, name: str, expected: bytes | None, value: bytes) -> bool:
-        """Write a value if the present one is `expected`, None for none, and return whether it was."""
+        """Write a value if the current one equals `expected` (None: absent), and return whether it did."""
         return await self._change({name: value}, {name: expected})
 
     async def delete(self, name: str) -> bool:
-        """Remove a value, and return whether it was there."""
+        """Delete a value, and return whether it existed."""
         return await self._change({name: None})
 
     async def names(self, prefix: str) -> list[str]:
@@ -88,7 +89,7 @@ class Blobs:
     async def _change(
         self, values: Mapping[str, bytes | None], expected: Mapping[str, bytes | None] | None = None
     ) -> bool:
-        """Write or remove values, and return whether there was something to remove, or what was expected."""
+        """Write or delete values. Return False if `expected` did not match or there was nothing to delete."""
         keys = {name: _key(name) for name in values}
         replaces_large = False
 
@@ -138,14 +139,14 @@ def _key(name: object) -> bytes:
     try:
         text = name.encode() if isinstance(name, str) else b""
     except UnicodeEncodeError as error:
-        raise InvalidError(f"{name!r} is no text that UTF-8 can hold; give another key") from error
+        raise InvalidError(f"{name!r} cannot be encoded as UTF-8; give another key") from error
     if not 0 < len(text) <= _NAME_BYTES:
         raise InvalidError(f"a key is a str of 1 to {_NAME_BYTES} bytes of UTF-8, not {str(name)[:40]!r}")
     return layout.BLOBS + text
 
 
 def _groups(values: Mapping[str, bytes]) -> Iterator[list[tuple[str, bytes]]]:
-    """Yield values in groups; each fits into one batch, and what it replaces into one read."""
+    """Yield values in groups. Each group fits into one batch, and the values it replaces into one read."""
     group: list[tuple[str, bytes]] = []
     size = 0
     for name, value in values.items():

@@ -1,8 +1,8 @@
-"""Names that are made of content: of parts, objects, events' ids, results of tools, positions.
+"""Names derived from content: of parts, objects, event ids, tool results and positions.
 
-A digest tells its content to every reader who can guess it. An encrypted store therefore keys these names by
-a secret of its own. Invariant: no digest becomes a part of a key, or of a text that leaves the process,
-anywhere but here. Names that callers choose are not digests, and stay readable.
+A plain digest lets every reader verify a guess of the content. An encrypted store therefore keys these names
+with a secret of its own. Invariant: digests become part of a key, or of a text that leaves the process, only
+here. Names that callers choose are not digests, and stay readable.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ _EVENT_ID_BYTES = 16
 
 
 def content_name(store: Store, space: str, content: bytes) -> bytes:
-    """Return the name of content in a space: 20 bytes, of SHA-256 where the store keys no names."""
+    """Return the 20-byte name of content in a space: keyed by the store, otherwise a truncated SHA-256."""
     return keyed_name(store, space, content) or sha256(content).digest()[:DIGEST_SIZE]
 
 
 def keyed_name(store: Store, space: str, content: bytes) -> bytes | None:
-    """Return the keyed name of content in a space, None where the store keys no names.
+    """Return the keyed name of content in a space, or None if the store does not key names.
 
     Args:
         store: The opened store.
@@ -38,9 +38,9 @@ def keyed_name(store: Store, space: str, content: bytes) -> bytes | None:
 
 @cache
 def _names_objects(kind: type) -> bool:
-    return issubclass(kind, NamesObjects)  # to ask it of each store takes as long as reading from it
+    return issubclass(kind, NamesObjects)  # cached: the check costs as much as a read from the store
 
 
 def event_id_key(store: Store, space: str, stream: str, id: str) -> bytes:
-    """Return the key of the entry that says at which index a stream has the event of an id."""
+    """Return the key of the entry that maps an event id to the event's index in a stream."""
     return layout.event_id_key(stream, content_name(store, space, id.encode())[:_EVENT_ID_BYTES])

@@ -1,7 +1,8 @@
-"""Where the parts of a space work: alone, or inside a transaction.
+"""Executors: run a unit of work on its own, or as part of a transaction.
 
-A part gives its work as a function of a `Unit`. A `SpaceExecutor` runs it as a batch of its own and repeats
-it on conflict; a `TransactionExecutor` lets it join the batch that the transaction is gathering.
+A part passes its work as a function of a `Unit`. `SpaceExecutor` commits each unit as one batch and retries
+on conflict. `TransactionExecutor` adds the work to the transaction's unit, which commits as one batch.
+Invariant: a unit never commits without checking everything it read.
 """
 
 from __future__ import annotations
@@ -30,34 +31,34 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 ATTEMPTS = 64
-"""How often one operation of a part is tried when others keep changing what it works on."""
+"""Attempts of one operation while concurrent writers keep changing its data."""
 
 _FIRST_PAUSE_S, _SHARED_PAUSE_S = 0.001, 0.2
 _HOPELESS_ATTEMPTS, _HOPELESS_S = 1000, 60.0
-"""What is tried until it succeeds has lost so often, and for so long, that something is wrong: a function
-that writes what it is asked to change, in a thread of its own."""
+"""Attempts and seconds after which unlimited retries give up. That many conflicts indicate a bug, such as a
+function that writes the document it updates from another thread."""
 
 
 class Recorder(Protocol):
-    """Commits changes of documents of one space; `engine.recording` has the one that is used."""
+    """Commits changes of documents of one space. `engine.history.recording` implements it."""
 
     async def commit(self, executor: Executor, unit: Unit) -> Applied | None:
         """Apply a unit that changes documents, with a commit if the space is recorded.
 
         Raises:
-            ConflictError: An entry that the unit had read or checks has changed; nothing was applied.
+            ConflictError: An entry that the unit read or checks has changed. Nothing was applied.
         """
         ...
 
 
 class Home(Protocol):
-    """What a space asks of the handle that it was made by."""
+    """The services of the handle that opened a space."""
 
     tenant_id: str | None
 
     @property
     def runner(self) -> Runner:
-        """Return how the handle's colour waits."""
+        """The runner of the handle's mode."""
         ...
 
     @property
@@ -67,16 +68,16 @@ class Home(Protocol):
 
     @property
     def pickle(self) -> SignedPickle | None:
-        """Return what stores objects of classes that nobody registered, if that was asked for."""
+        """The codec for objects of unregistered classes, if the caller enabled it."""
         ...
 
     @property
     def states(self) -> Codec:
-        """Return what encodes and decodes values in histories."""
+        """The codec of values in histories."""
         ...
 
     def recorder(self, space: str) -> Recorder:
-        """Return what records changes of documents of a space, by its name in the store."""
+        """Return the recorder of a space, given the name of the space in the store."""
         ...
 
     def decode(self, encoded: bytes, type: Any = None) -> Any:
@@ -89,15 +90,15 @@ class Home(Protocol):
 
 
 class Executor(ABC):
-    """What a part needs to know of where it works.
+    """Runs the work of the parts of one space.
 
     Attributes:
         name: The name of the space.
-        stored_name: Its name in the store, which encodes its tenant too.
-        author: Who writes, or None.
-        message: What is written for, as far as the caller has said so.
-        record: Whether the caller wants changes of documents to be recorded.
-        runner: How this colour waits.
+        stored_name: The name of the space in the store, which includes the tenant.
+        author: The author of the writes, or None.
+        message: The message of the writes; empty if the caller gave none.
+        record: Whether changes of documents are to be recorded in the history.
+        runner: The runner of the handle's mode.
         clock: Time and randomness of this process.
         gathers: Whether all work joins one batch, as in a transaction.
     """
@@ -113,66 +114,66 @@ class Executor(ABC):
         self.runner, self.clock = home.runner, home.clock
 
     def encode(self, value: object, key: bytes) -> bytes:
-        """Return a value as it is stored under a key; without the stamp, if that comes with the write."""
+        """Encode a value for storing under a key. For stamped writes, `key` excludes the stamp."""
         pickle = self.home.pickle
-        return codec.encode(value) if pickle is None else pickle.encode(value, self._place(key))
+        return codec.encode(value) if pickle is None else pickle.encode(value, self._bound_key(key))
 
     def decode(self, encoded: bytes, key: bytes, type: Any = None) -> Any:
-        """Return what the caller gets of a value that is stored under a key."""
+        """Decode a value that is stored under a key."""
         pickle = self.home.pickle
         if pickle is None:
             return self.home.decode(encoded, type)
-        return pickle.decode(encoded, self._place(key), type)
+        return pickle.decode(encoded, self._bound_key(key), type)
 
-    def _place(self, key: bytes) -> bytes:
+    def _bound_key(self, key: bytes) -> bytes:
         return pack(self.stored_name) + key
 
     @abstractmethod
     async def run(
         self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = ATTEMPTS
     ) -> tuple[T, int]:
-        """Return what the work returned and the revision that it made.
+        """Run work, and return its result and the revision of its batch.
 
-        The revision is 0 where nothing was written, and inside a transaction, which has none yet.
+        The revision is 0 if nothing was written, and inside a transaction, which does not have one yet.
         """
 
     @abstractmethod
-    async def serialized(self, place: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
-        """Run work after what this process has begun at the same place, and repeats it until it succeeds.
+    async def serialized(self, key: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
+        """Run work after earlier calls of this process for the same key, and retry it until it succeeds.
 
-        For what nobody can be told to repeat: others, here or in another process, only make it slower.
+        Use it for operations whose caller cannot retry, such as `update`. Contention only makes them slower.
         """
 
     @abstractmethod
     def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
-        """Yield the entries under a prefix in order, each with the unit that has read it.
+        """Yield the entries under a prefix in order, each with the unit that read it.
 
-        Inside a transaction they are of one revision, its own writes among them, and the transaction applies
-        only if the space has not moved on. Outside each page is of a revision of its own; the unit's
-        `scanned_at` tells which.
+        Inside a transaction, all entries are of one revision and include the transaction's own writes. The
+        transaction then commits only if the space is still at that revision. Outside, each page has a
+        revision of its own: the unit's `scanned_at`.
         """
 
     @abstractmethod
     def require_outside_transaction(self, what: str) -> None:
-        """Raise `InvalidError` inside a transaction, for what cannot wait until that applies."""
+        """Raise `InvalidError` inside a transaction, for operations that take effect immediately."""
 
     def appended(self, prefix: bytes) -> list[bytes]:
-        """Return what a transaction has itself appended under exactly this prefix."""
+        """Return the values that the current transaction has appended under exactly this prefix."""
         return []
 
     @abstractmethod
     def on_rollback(self, undo: Callable[[], None]) -> None:
-        """Let a transaction that does not apply take back what somebody keeps of its work."""
+        """Register a function that undoes in-memory effects if the transaction is not applied."""
 
     def appended_under(self, prefix: bytes) -> list[bytes]:
-        """Return what a transaction has itself appended under any key that starts with the prefix."""
+        """Return the values that the current transaction has appended under keys with this prefix."""
         return []
 
     async def apply(self, unit: Unit) -> Applied | None:
-        """Apply a unit; if it changes documents of a recorded space, with a commit of theirs.
+        """Apply a unit, together with a history commit if it changes documents of a recorded space.
 
         Raises:
-            ConflictError: What the unit had read or was told to check has changed; nothing was applied.
+            ConflictError: An entry that the unit read or checks has changed. Nothing was applied.
         """
         if unit.document_writes:
             return await self.home.recorder(self.stored_name).commit(self, unit)
@@ -186,13 +187,13 @@ class Executor(ABC):
         lost: int = 0,
         advice: str = "try again later",
     ) -> T:
-        """Call until there is no conflict, at most so many times; None tries until that is hopeless.
+        """Call `once` until there is no conflict.
 
         Args:
-            once: What is called.
-            attempts: How often it may be.
-            lost: How often it was already.
-            advice: What to do in the end, beside to let fewer write at once.
+            once: The function to call.
+            attempts: The largest number of calls. None gives up only after 1,000 calls and 60 seconds.
+            lost: The number of calls that were made before.
+            advice: Advice for the error, in addition to reducing the number of concurrent writers.
         """
         attempt, since_s = lost, self.clock.monotonic_s() if attempts is None else 0.0
         while True:
@@ -204,12 +205,12 @@ class Executor(ABC):
                     raise
                 if self._is_enough(attempt, attempts, since_s):
                     raise AttemptsExhaustedError(
-                        f"space {self.name!r} had a conflict {attempt} times, the last one: {conflict}; "
-                        f"let fewer write at once, or {advice}",
+                        f"space {self.name!r} had {attempt} conflicts in a row. Reduce the number of "
+                        f"concurrent writers, or {advice}. The last conflict: {conflict}",
                         attempts=attempt,
                     ) from conflict
-            # The first retry goes at once: most conflicts have passed by the time they are told.
-            # Then who has lost often pauses less than newcomers, which would else pass it again and again.
+            # The first retry is immediate, because most conflicts are over when they are reported.
+            # After that, an old caller pauses less than new ones, which would otherwise overtake it forever.
             if attempt > 1:
                 longest_s = min(_FIRST_PAUSE_S * 2 ** min(attempt, 10), _SHARED_PAUSE_S / attempt)
                 await self.runner.sleep(longest_s * self.clock.spread())
@@ -224,22 +225,22 @@ class Executor(ABC):
         return await self.home.opened()
 
     async def loss_detector(self) -> LossDetector:
-        """Return the detector of history that the space loses from now on."""
+        """Return a detector of history that the space loses from now on."""
         return LossDetector(await self.store(), self.stored_name, self.name)
 
     def reject_coroutine(self, function: Callable[..., Any]) -> None:
-        """Raise `InvalidError` for what is no function, or one that nobody here could await."""
+        """Raise `InvalidError` unless this is a function; in blocking mode, also for a coroutine function."""
         if self.runner.mode == "blocking" or not callable(function):
             reject_coroutine_function(function)
 
 
 class SpaceExecutor(Executor):
-    """Each work is a batch of its own."""
+    """Commits each piece of work as a batch of its own."""
 
     async def run(
         self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = ATTEMPTS
     ) -> tuple[T, int]:
-        """Return what the work returned and the revision that it made, 0 where it wrote nothing."""
+        """Run work, and return its result and the revision of its batch; 0 if it wrote nothing."""
         store = await self.home.opened()
 
         async def once() -> tuple[T, int]:
@@ -250,15 +251,15 @@ class SpaceExecutor(Executor):
 
         return await self.retry(once, attempts)
 
-    async def serialized(self, place: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
-        """Run work after what this process has begun at the same place, and repeats it until it succeeds."""
+    async def serialized(self, key: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
+        """Run work after earlier calls of this process for the same key, and retry it until it succeeds."""
         store = await self.home.opened()
         return await serialized(
-            store, self.stored_name, place, self.runner, lambda: self.run(work, attempts=None)
+            store, self.stored_name, key, self.runner, lambda: self.run(work, attempts=None)
         )
 
     async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
-        """Yield the entries under a prefix in order; each page is of a revision of its own."""
+        """Yield the entries under a prefix in order. Each page has a revision of its own."""
         store = await self.home.opened()
         while True:
             page = await store.scan(self.stored_name, prefix, after=after)
@@ -271,21 +272,21 @@ class SpaceExecutor(Executor):
             after = page.next
 
     def require_outside_transaction(self, what: str) -> None:
-        """Allow it: this is no transaction."""
+        """Do nothing, because this is not a transaction."""
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
-        """Keep nothing: the work has applied."""
+        """Do nothing, because the work is already applied."""
 
 
 class TransactionState:
-    """What all who work in one transaction share, beside its unit.
+    """The state that all executors of one transaction share, besides its unit.
 
     Attributes:
-        turns: Lets them in one by one.
-        ended: Whether it takes no more work.
-        revision: The one that it made; 0 until then.
-        process: Where it was begun.
-        rollbacks: What is to be called if it does not apply.
+        turns: The lock that admits one piece of work at a time.
+        ended: Whether the transaction rejects further work.
+        revision: The revision of the transaction's batch; 0 until it is applied.
+        process: The process that began the transaction.
+        rollbacks: Functions to call if the transaction is not applied.
     """
 
     def __init__(self, runner: Runner) -> None:
@@ -295,7 +296,7 @@ class TransactionState:
 
 
 class TransactionExecutor(Executor):
-    """All work joins one unit, one piece after the other, whoever calls at once."""
+    """Adds all work to one unit. Concurrent calls are run one after the other."""
 
     gathers: ClassVar[bool] = True
     _own_message = ""
@@ -307,33 +308,33 @@ class TransactionExecutor(Executor):
         self.unit, self._gathering = unit, TransactionState(outer.runner)
 
     def by(self, author: str | None, message: str) -> TransactionExecutor:
-        """Return where somebody works in the same transaction, and say what for."""
+        """Return an executor on the same transaction with its own author and message."""
         executor = TransactionExecutor(self, self.unit)
         executor.author, executor._own_message, executor._gathering = author, message, self._gathering
         return executor
 
     @property
     def ended(self) -> bool:
-        """Whether it takes no more work."""
+        """Whether the transaction rejects further work."""
         return self._gathering.ended
 
     def end(self) -> None:
-        """Take no more work."""
+        """Reject further work."""
         self._gathering.ended = True
 
     @property
     def revision(self) -> int:
-        """The revision that the transaction made; 0 until then."""
+        """The revision of the transaction's batch; 0 until it is applied."""
         return self._gathering.revision
 
     def applied_at(self, revision: int) -> None:
-        """Note which revision the transaction made."""
+        """Store the revision of the transaction's batch."""
         self._gathering.revision = revision
 
     async def run(
         self, work: Callable[[Unit], Awaitable[T]], *, attempts: int | None = None
     ) -> tuple[T, int]:
-        """Let the work join the transaction when its turn comes, and return what it returned."""
+        """Run work as part of the transaction, after earlier calls, and return its result."""
 
         async def joined() -> T:
             self._refuse_ended()
@@ -345,20 +346,20 @@ class TransactionExecutor(Executor):
 
         return await self._gathering.turns.run(joined), 0
 
-    async def serialized(self, place: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
-        """Let the work join the transaction, whose own turn it has."""
+    async def serialized(self, key: bytes, work: Callable[[Unit], Awaitable[T]]) -> tuple[T, int]:
+        """Run work as part of the transaction, which already runs one piece of work at a time."""
         return await self.run(work)
 
     async def run_exclusively(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return what work of several steps returned; nobody else who joins comes between them."""
+        """Run work of several steps, without other work of the transaction between them."""
         return await self._gathering.turns.run(work)
 
     async def commit(self) -> Applied | None:
-        """Apply the transaction, after the work that is still joining it."""
+        """Apply the transaction, after the work that is still running in it."""
         return await self._gathering.turns.run(lambda: self.apply(self.unit))
 
     async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[tuple[Unit, Entry]]:
-        """Yield the entries under a prefix in order, of one revision, own writes among them."""
+        """Yield the entries under a prefix in order, all of one revision, own writes included."""
         entries = self.unit.scan(prefix, after=after)
 
         async def following() -> Entry | None:
@@ -369,50 +370,52 @@ class TransactionExecutor(Executor):
             yield self.unit, entry
 
     def appended(self, prefix: bytes) -> list[bytes]:
-        """Return what the transaction has itself appended under exactly this prefix."""
+        """Return the values that the transaction has appended under exactly this prefix."""
         return self.unit.appended(prefix)
 
     def appended_under(self, prefix: bytes) -> list[bytes]:
-        """Return what the transaction has itself appended under any key that starts with the prefix."""
+        """Return the values that the transaction has appended under keys with this prefix."""
         return self.unit.appended_under(prefix)
 
     def on_rollback(self, undo: Callable[[], None]) -> None:
-        """Call this if the transaction does not apply."""
+        """Register a function to call if the transaction is not applied."""
         self._gathering.rollbacks.append(undo)
 
     def roll_back(self) -> None:
-        """Take back what is kept of the transaction's work, the last first: it has not applied."""
+        """Undo the in-memory effects of the transaction, the last first, because it was not applied."""
         for undo in reversed(self._gathering.rollbacks):
             undo()
 
     def require_outside_transaction(self, what: str) -> None:
-        """Raise: what acts at once has no place in a batch that may never apply."""
-        raise InvalidError(f"{what} acts at once and cannot be part of a transaction; do it outside")
+        """Raise `InvalidError`, because a transaction may never be applied."""
+        raise InvalidError(
+            f"{what} takes effect immediately and cannot be part of a transaction; do it outside"
+        )
 
     def _refuse_ended(self) -> None:
         generation, pid = self._gathering.process
-        if generation != present_process()[0]:  # what it has read would be answered without asking the store
+        if generation != present_process()[0]:  # its reads would be answered from memory, not by the store
             raise ClosedError(
-                f"the transaction on {self.name!r} was opened in process {pid}; open it in this process"
+                f"the transaction on {self.name!r} was begun in process {pid}; begin one in this process"
             )
         if self.ended:
-            raise ClosedError(f"the transaction on {self.name!r} has ended; begin another")
+            raise ClosedError(f"the transaction on {self.name!r} has ended; begin another one")
 
 
 def reject_coroutine_function(function: Callable[..., Any]) -> None:
-    """Raise `InvalidError` for what is no plain function."""
+    """Raise `InvalidError` unless this is a plain function."""
     if not callable(function):
         raise InvalidError(f"{function!r} cannot be called; give a function")
     if is_coroutine_function(function):
-        raise InvalidError(f"{function!r} is a coroutine function; in blocking use give a plain function")
+        raise InvalidError(f"{function!r} is a coroutine function; blocking mode needs a plain function")
 
 
 def is_coroutine_function(function: Callable[..., Any]) -> bool:
-    """Whether what is called must be awaited; also of an object that can be called."""
+    """Return whether a function, or a callable object, is a coroutine function."""
     return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(type(function).__call__)
 
 
 async def call_function(function: Callable[..., Any], *args: Any) -> Any:
-    """Return what the caller's function returns, awaited if it is a coroutine function."""
+    """Call the caller's function, await its result if necessary, and return the result."""
     answer = function(*args)
     return await answer if inspect.isawaitable(answer) else answer

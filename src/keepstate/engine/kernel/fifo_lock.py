@@ -1,10 +1,9 @@
-"""One at a time: how the calls on one transaction, made by many threads or tasks at once, come in turn.
+"""First-in, first-out lock for the concurrent calls on one transaction, by threads or tasks.
 
-A call may be made inside another, by a function that the caller gave: those have a queue of their own, so
-that a call never waits for the one that it is part of. Contexts carry where a call stands, so tasks started
-inside a call belong to it.
-
-A turn is taken inside what gives it back, and a call is over by an assignment, which no interrupt divides.
+Nested calls, made by a function of the caller, wait in a queue of their own. A call therefore never waits for
+the call that contains it. A context variable holds the enclosing call, so tasks started inside a call belong
+to it. A call is acquired inside the `try` that releases it. It ends with an assignment, which no interrupt
+can split.
 """
 
 from __future__ import annotations
@@ -20,85 +19,85 @@ T = TypeVar("T")
 
 
 class FifoLock:
-    """Lets calls in one by one, in the order in which they come."""
+    """Runs calls one at a time, in the order of their arrival."""
 
     def __init__(self, runner: Runner) -> None:
-        self._runner, self._line = runner, _Line()
+        self._runner, self._queue = runner, _Queue()
 
     async def run(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Return what the work returns, once nobody else is at work."""
-        line, call = self._nearest(), _Call(self, _calls.get())
+        """Run work once all earlier calls have ended, and return its result."""
+        queue, call = self._find_queue(), _Call(self, _calls.get())
         try:
-            await line.enter(call, self._runner)
+            await queue.enter(call, self._runner)
             _calls.set(call)
             return await work()
         finally:
             call.is_over = True
-            _calls.set(call.outer)  # a token could not be given back where garbage is collected
-            line.leave(call)
+            _calls.set(call.outer)  # not by a token, which the garbage collector's context could not reset
+            queue.leave(call)
 
-    def _nearest(self) -> _Line:
-        """Return the queue of the call that this one is part of, or that of all."""
+    def _find_queue(self) -> _Queue:
+        """Return the queue of the enclosing call, or the lock's own queue."""
         call = _calls.get()
         while call is not None:
-            if call.turns is self and not call.is_over:
+            if call.lock is self and not call.is_over:
                 return call.inside()
             call = call.outer
-        return self._line
+        return self._queue
 
 
 class _Call:
-    """A call that waits or is at work, until it is over."""
+    """A call that is waiting, running or over."""
 
-    __slots__ = ("_inside", "is_over", "outer", "turns")
+    __slots__ = ("_inside", "is_over", "outer", "lock")
 
-    def __init__(self, turns: FifoLock, outer: _Call | None) -> None:
-        self.turns, self.outer, self.is_over = turns, outer, False
-        self._inside: _Line | None = None
+    def __init__(self, lock: FifoLock, outer: _Call | None) -> None:
+        self.lock, self.outer, self.is_over = lock, outer, False
+        self._inside: _Queue | None = None
 
-    def inside(self) -> _Line:
-        """Return the queue of the calls inside this one."""
+    def inside(self) -> _Queue:
+        """Return the queue of the calls nested in this one."""
         if self._inside is None:
-            self._inside = _Line()
+            self._inside = _Queue()
         return self._inside
 
 
 _calls: ContextVar[_Call | None] = ContextVar("keepstate_calls", default=None)
 
 
-class _Line:
-    """Who is at work, and who waits. What is over and was interrupted before it said so holds nobody up."""
+class _Queue:
+    """The running call and the waiting ones. A call that ended without leaving blocks no other call."""
 
-    __slots__ = ("_lock", "_present", "_waiting")
+    __slots__ = ("_lock", "_current", "_waiting")
 
     def __init__(self) -> None:
         self._lock = Lock()
-        self._present: _Call | None = None
+        self._current: _Call | None = None
         self._waiting: deque[tuple[_Call, Promise[None]]] = deque()
 
     async def enter(self, call: _Call, runner: Runner) -> None:
         with self._lock:
-            present = self._present
-            if present is None or (present.is_over and not self._waiting):
-                self._present = call
+            current = self._current
+            if current is None or (current.is_over and not self._waiting):
+                self._current = call
                 return
             turn: Promise[None] = runner.promise()
             self._waiting.append((call, turn))
-        if present.is_over:
-            self.leave(present)
+        if current.is_over:
+            self.leave(current)
         await turn.wait()
 
     def leave(self, call: _Call) -> None:
-        """Let the next one in, unless the call was not at work."""
+        """Start the next call, if this call was the running one."""
         with self._lock:
-            if self._present is not call:
+            if self._current is not call:
                 return
-            self._present, turn = None, None
+            self._current, turn = None, None
             while self._waiting and turn is None:
                 following, turn = self._waiting.popleft()
                 if following.is_over:  # cancelled while it waited
                     turn = None
                 else:
-                    self._present = following
+                    self._current = following
         if turn is not None:
             turn.give(None)

@@ -1,4 +1,4 @@
-"""Keys and stored texts, for messages."""
+"""Formatting of keys and stored texts for messages."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ _SHOWN_END: Final = 80
 
 
 def shorten(text: str) -> str:
-    """Return a stored text as messages show it: a long one by its beginning and its end.
+    """Return a stored text for a message. A long text is cut to its beginning and its end.
 
-    Whoever may write to the store decides how long it is.
+    Stored text is not trusted: any writer of the store decides its length.
     """
     if len(text) <= _SHOWN_BEGIN + _SHOWN_END:
         return text
@@ -30,7 +30,7 @@ def shorten(text: str) -> str:
 
 
 def describe(key: bytes) -> str:
-    """Return `document 'plan'` for what has a name, and the path of any other key."""
+    """Return `document 'plan'` for a key with a name, and the path of any other key."""
     for part, word in _WORDS.items():
         if key.startswith(part):
             return f"{word} {key[len(part) :].decode('utf-8', 'replace')!r}"

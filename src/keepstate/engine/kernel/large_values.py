@@ -1,9 +1,9 @@
-"""Values too large for one entry: content-named parts, and a manifest in the entry that names them.
+"""Values too large for one entry: parts named by content, and a manifest in the entry that lists them.
 
-Parts that fit go with their manifest in one batch. Otherwise they go ahead, and the batch with the manifest
-checks that nobody collected garbage meanwhile (`gc/epoch`): a part without a manifest is garbage, and until
-the last batch has applied nothing of the value can be seen. A manifest never moves to another key, so that a
-collector which looks at every key once has seen all that there are.
+Parts that fit are written in one batch with their manifest. Otherwise the parts are written first, and the
+batch with the manifest checks `gc/epoch`, so that no collection ran in between: a part without a manifest is
+garbage. Readers see nothing of the value until the last batch is applied. Invariant: a manifest never moves
+to another key, so a collector that reads every key once has seen every manifest.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ from keepstate.values import limits
 from keepstate.values.digest import DIGEST_SIZE
 
 MANIFEST_BYTE: Final = b"\xd7"
-"""Begins a manifest where a value's format byte stands. It is no format of `values.codec`."""
+"""The first byte of a manifest, instead of a value's format byte. `values.codec` does not use it."""
 
 _PARTS_BY_BATCH = limits.BATCH_BYTES // limits.VALUE_BYTES - 1
 _EPOCH_ATTEMPTS = 16
 _LARGEST_BYTES: Final = limits.DECODED_BYTES + limits.VALUE_BYTES
-"""More than any encoded value has: a record may put a few bytes around one."""
+"""More than the size of any encoded value, because a record may add a few bytes to one."""
 
 
 class Manifest(msgspec.Struct, array_like=True, frozen=True):
-    """The parts of a value in order, and the digest of the whole."""
+    """The parts of a value in order, and the digest of the complete value."""
 
     size_bytes: int
     digest: bytes
@@ -50,7 +50,7 @@ class Manifest(msgspec.Struct, array_like=True, frozen=True):
 
 
 def split(store: Store, space: str, value: bytes) -> tuple[bytes, dict[bytes, bytes]]:
-    """Return the manifest to store in the value's place, and its parts by key."""
+    """Split a value. Return the manifest to store instead of it, and its parts by key."""
     parts: dict[bytes, bytes] = {}
     names: list[bytes] = []
     for start in range(0, len(value), limits.VALUE_BYTES):
@@ -61,55 +61,62 @@ def split(store: Store, space: str, value: bytes) -> tuple[bytes, dict[bytes, by
     return MANIFEST_BYTE + msgspec.msgpack.encode(manifest), parts
 
 
-def parse_manifest(value: bytes, place: str) -> Manifest | None:
-    """Return the manifest in a stored value, or None if the value stands there itself.
+def parse_manifest(value: bytes, location: str) -> Manifest | None:
+    """Return the manifest in a stored value, or None if the value itself is stored.
 
     Raises:
-        CorruptError: It begins like a manifest and is none.
+        CorruptError: It begins like a manifest, but is not a valid one.
     """
     if not value.startswith(MANIFEST_BYTE):
         return None
-    manifest = decode_stored(value[1:], Manifest, place)
+    manifest = decode_stored(value[1:], Manifest, location)
     count = -(-manifest.size_bytes // limits.VALUE_BYTES)
-    # Else a few bytes that name one part again and again would fill the memory.
+    # Without this check, a few bytes that repeat the name of one part could exhaust the memory.
     if count != len(manifest.parts) or not limits.VALUE_BYTES < manifest.size_bytes <= _LARGEST_BYTES:
-        raise corrupt_error(place, f"{len(manifest.parts)} parts do not hold {manifest.size_bytes} bytes")
+        raise corrupt_error(
+            location, f"its manifest lists {len(manifest.parts)} parts for {manifest.size_bytes} bytes"
+        )
     if any(len(name) != DIGEST_SIZE for name in manifest.parts):
-        raise corrupt_error(place, "it names what is no part")
+        raise corrupt_error(location, "its manifest has an invalid part name")
     return manifest
 
 
 async def read_whole(store: Store, space: str, entry: Entry) -> bytes:
-    """Return the value of an entry, put together from its parts if it has some.
+    """Return the complete value of an entry, joined from its parts if it has any.
 
     Raises:
-        ConflictError: The entry was replaced meanwhile, and its parts collected.
+        ConflictError: The entry was replaced during the read, and its parts were collected.
         CorruptError: A part is missing under an unchanged entry, or damaged.
     """
     if not entry.value.startswith(MANIFEST_BYTE):
         return entry.value
-    place = f"{describe(entry.key)} of {space!r}"
-    manifest = parse_manifest(entry.value, place)
+    location = f"{describe(entry.key)} of {space!r}"
+    manifest = parse_manifest(entry.value, location)
     assert manifest is not None
-    value = await fetch(store, space, manifest, place)
+    value = await fetch(store, space, manifest, location)
     if value is not None:
         return value
     now = (await store.read(space, [entry.key])).entries[0]
     actual = now.version if now else 0
     if actual != entry.version:
         raise ConflictError(
-            f"{place} was replaced while it was read; try again", space=space, key=entry.key, actual=actual
+            f"{location} was replaced while it was read; read it again",
+            space=space,
+            key=entry.key,
+            actual=actual,
         )
     raise CorruptError(
-        f"{place} names a part that is missing; restore it from a copy", space=space, place=place
+        f"{location} is damaged: a part of its value is missing; restore it from a backup",
+        space=space,
+        place=location,
     )
 
 
-async def fetch(store: Store, space: str, manifest: Manifest, place: str) -> bytes | None:
-    """Return the whole value, or None if a part is gone.
+async def fetch(store: Store, space: str, manifest: Manifest, location: str) -> bytes | None:
+    """Return the complete value of a manifest, or None if a part is missing.
 
     Raises:
-        CorruptError: The parts do not make up what the manifest says.
+        CorruptError: The joined parts do not match the size and digest in the manifest.
     """
     keys = [layout.PARTS + name for name in manifest.parts]
     pieces: list[bytes] = []
@@ -122,13 +129,14 @@ async def fetch(store: Store, space: str, manifest: Manifest, place: str) -> byt
     whole = b"".join(pieces)
     if len(whole) != manifest.size_bytes or sha256(whole).digest() != manifest.digest:
         raise CorruptError(
-            f"the parts of {place} are not what was written; restore it from a copy", place=place
+            f"{location} is damaged: its parts do not match their digest; restore it from a backup",
+            place=location,
         )
     return whole
 
 
 async def apply_with_parts(store: Store, batch: Batch, parts: dict[bytes, bytes]) -> Outcome:
-    """Apply a batch whose manifests name these parts."""
+    """Apply a batch whose manifests list these parts."""
     if not parts:
         return (await store.apply([batch]))[0]
     puts = [Put(key, part) for key, part in parts.items()]
@@ -137,10 +145,12 @@ async def apply_with_parts(store: Store, batch: Batch, parts: dict[bytes, bytes]
         own + sum(len(put.key) + len(put.value) for put in puts) <= limits.BATCH_BYTES
         and len(batch.writes) + len(puts) <= limits.BATCH_WRITES
     ):
-        # Stamps count a write's index in its batch: parts go behind, so that they shift none.
+        # A stamp contains the index of the write in its batch. Parts go last, so that they shift no index.
         return (await store.apply([msgspec.structs.replace(batch, writes=[*batch.writes, *puts])]))[0]
     if len(batch.writes) > limits.BATCH_WRITES or own > limits.BATCH_BYTES:
-        return (await store.apply([batch]))[0]  # over a limit by itself: refused before a part has gone ahead
+        return (await store.apply([batch]))[
+            0
+        ]  # over a limit without parts: rejected before any part is written
     if batch.at is not None:
         return await _apply_at(store, batch, puts)
     outcome: Outcome = Conflict(layout.EPOCH, 0)
@@ -156,7 +166,7 @@ async def apply_with_parts(store: Store, batch: Batch, parts: dict[bytes, bytes]
 
 
 async def _apply_at(store: Store, batch: Batch, puts: Sequence[Put]) -> Outcome:
-    """Apply a batch that needs the space to be as it was: each goes at the revision of the last."""
+    """Apply a batch that requires an unchanged space: each batch applies at the revision of the last one."""
     at = batch.at
     for ahead in _batches(puts):
         outcome = (await store.apply([Batch(batch.space, ahead, at=at)]))[0]
@@ -189,7 +199,7 @@ def _batches(puts: Sequence[Put]) -> Iterator[list[Put]]:
 
 
 def part_keys_in(values: Iterable[bytes | None]) -> set[bytes]:
-    """Return the keys of all parts that manifests among these stored values name."""
+    """Return the keys of all parts listed by the manifests among these stored values."""
     found: set[bytes] = set()
     for value in values:
         if value is not None and (manifest := parse_manifest(value, "a value")) is not None:

@@ -1,8 +1,8 @@
-"""What was read of a space holds only as long as the space has lost no history since.
+"""Detection of lost history: a server that lost acknowledged writes after data was read from it.
 
-A server that forgot acknowledged writes counts its revisions up again from lower ones. Versions and tokens
-from before then match what strangers wrote after. The store notices, once; whoever keeps something that was
-read (a unit, a lease, a claimed task, a watch) compares the number of losses.
+Such a server continues from a lower revision. Versions and tokens from before the loss may then match later
+writes of other clients. The store counts each loss that it notices. Every object that holds data of a space
+(a unit, a lease, a claimed task, a watch) compares that count.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from keepstate.stores.protocol import DetectsLosses, Store
 
 @cache
 def _notices(kind: type) -> bool:
-    # To ask it of each store anew takes as long as reading from it.
+    # Cached, because the check costs as much as a read from the store.
     return issubclass(kind, DetectsLosses)
 
 
 class LossDetector:
-    """How often a space was found to have lost history when something was read there.
+    """The number of losses of history known at the time of a read, to be compared later.
 
     Args:
-        store: Where the space is.
+        store: The store of the space.
         space: The name of the space in the store.
-        name: What messages call it.
+        name: The name of the space in messages.
     """
 
     __slots__ = ("_name", "_space", "_store", "known")
@@ -34,20 +34,20 @@ class LossDetector:
     def __init__(self, store: Store, space: str, name: str) -> None:
         self._store = cast("DetectsLosses", store) if _notices(type(store)) else None
         self._space, self._name = space, name
-        self.known = self._told()
+        self.known = self._count()
 
-    def _told(self) -> int | None:
+    def _count(self) -> int | None:
         return None if self._store is None else self._store.losses(self._space)
 
     @property
     def has_lost_history(self) -> bool:
-        """Whether the space was found to have lost history since."""
-        return self._told() != self.known
+        """Whether the store has noticed a loss of history since this detector was created."""
+        return self._count() != self.known
 
     def verify(self) -> None:
-        """Raise `HistoryLostError` if what was read is void."""
+        """Raise `HistoryLostError` if the data that was read is invalid because of a loss."""
         if self.has_lost_history:
             raise HistoryLostError(
-                f"space {self._name!r} lost acknowledged writes since this was read; begin again",
+                f"space {self._name!r} lost acknowledged writes since this was read. Read everything again",
                 space=self._name,
             )

@@ -1,4 +1,4 @@
-"""Hints of changes, from any store: exact where the store can hold a hint, by short waits where it cannot."""
+"""Change notifications from any store: pushed if it supports listeners, otherwise polled every 50 ms."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ from contextlib import asynccontextmanager
 
 from keepstate.stores.protocol import Listener, Listening, Store
 
-_UNHEARD_S = 0.05
-"""How long a hint may be missed on a store that keeps none for who is not waiting."""
+_POLL_S = 0.05
+"""Seconds between two polls of a store that does not queue hints for a listener that is not waiting."""
 
 
-class _Waits:
+class _PollingListener:
     def __init__(self, store: Store, space: str) -> None:
         self._store, self._space = store, space
 
     async def wait(self, timeout_s: float) -> None:
-        await self._store.wait([self._space], min(timeout_s, _UNHEARD_S))
+        await self._store.wait([self._space], min(timeout_s, _POLL_S))
 
     def close(self) -> None:
         return
@@ -24,8 +24,10 @@ class _Waits:
 
 @asynccontextmanager
 async def listen(store: Store, space: str) -> AsyncGenerator[Listener]:
-    """Yield a listener that misses no hint of the space from now on."""
-    listener: Listener = store.listen([space]) if isinstance(store, Listening) else _Waits(store, space)
+    """Yield a listener that receives every hint of the space from now on."""
+    listener: Listener = (
+        store.listen([space]) if isinstance(store, Listening) else _PollingListener(store, space)
+    )
     try:
         yield listener
     finally:

@@ -1,9 +1,9 @@
-"""Collects the parts of large values that nothing names any more, beside live writers.
+"""Garbage collection of unreferenced parts of large values, safe with concurrent writers.
 
-The collector writes `gc/epoch` at revision R, looks at every value that may be a manifest, and deletes the
-parts of a version below R that none of them names, each under its exact version. A value written meanwhile is
-safe: its parts either came after R, or came ahead of a batch that checks the epoch and is refused. A manifest
-never moves to another key, so the look needs no single revision.
+The collector writes `gc/epoch` at revision R, reads every value that may be a manifest, and deletes the parts
+with versions below R that no manifest lists, each under its exact version. Values written concurrently are
+safe: their parts were written after R, or before a batch that checks the epoch and is rejected. A manifest
+never moves to another key, so the reads may be of different revisions.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _BY_BATCH = limits.BATCH_CHECKS // 2
 
 
 async def collect_parts(store: Store, space: str) -> int:
-    """Delete the space's unnamed parts and return how many there were."""
+    """Delete the parts of a space that no manifest lists, and return their number."""
     if not (await store.scan(space, layout.PARTS, limit=1)).entries:
         return 0
     epoch = (await store.apply([Batch(space, [Put(layout.EPOCH, b"")])]))[0]
@@ -64,11 +64,11 @@ async def _delete(store: Store, space: str, garbage: list[Check]) -> int:
             return len(left)
         if not isinstance(outcome, Conflict) or outcome.key is None:
             raise _unexpected(outcome, space)
-        del left[outcome.key]  # put again meanwhile: in use
+        del left[outcome.key]  # written again concurrently, so it is in use
     return 0
 
 
 def _unexpected(outcome: object, space: str) -> KeepstateError:
     if isinstance(outcome, KeepstateError):
         return outcome
-    return KeepstateError(f"collecting parts of {space!r} met {outcome!r}; try again")
+    return KeepstateError(f"collecting the parts of space {space!r} failed with {outcome!r}; retry it")

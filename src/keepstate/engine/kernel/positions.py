@@ -1,13 +1,12 @@
-"""Positions: opaque texts that name a place in a space and outlive the process that read it.
+"""Positions: opaque texts that identify a point in a space and outlive the process that read it.
 
-A text carries what it is a position of, and a nonce or digest of what stood there. Both are compared when the
-text is used, in the read that goes on from it, so that a history that was lost in between, and written anew
-up to and beyond the same revision, is noticed and never followed in silence.
+A text contains a digest of its target, and a nonce or digest of the data at the position. Both are compared
+when the text is used, in the read that continues from it. A history that was lost and rewritten past the same
+revision is therefore detected, never followed silently.
 
-Layout, before base64url without padding: form, kind, 8 bytes that name the place (a digest of space and
-stream, document or listing), the body of the kind, and a CRC-32 of all that. An encrypted store keys the
-digests, so that a text tells nobody what it was made of; only a cursor contains a key, which is in the clear
-in the store too.
+Layout, before base64url without padding: form, kind, 8 bytes of target (a digest of the space and the stream,
+document or listing), the body of the kind, and a CRC-32 of all of these. An encrypted store keys the digests,
+so a text reveals none of its inputs. Only a cursor contains a key, which is plain text in the store too.
 """
 
 from __future__ import annotations
@@ -28,18 +27,18 @@ from keepstate.errors import CompactedError, HistoryLostError, InvalidError
 from keepstate.stores.protocol import NONCE_BYTES, Entry, Mark, Store
 
 DIGEST_BYTES: Final = 8
-PLACE_BYTES: Final = 8
+TARGET_BYTES: Final = 8
 
 _FORM: Final = 1
 _CRC_BYTES: Final = 4
-_HEAD = Struct(f">BB{PLACE_BYTES}s")
+_HEAD = Struct(f">BB{TARGET_BYTES}s")
 _MARK = Struct(f">Q{NONCE_BYTES}s")
 _EVENT = Struct(f">Q{DIGEST_BYTES}s")
 _VERSION = Struct(f">Q{DIGEST_BYTES}s")
 _TRUSTED_MARKS: Final = 256
-"""How many marks of cursors are remembered for each store."""
-_SHOWN: Final = 60
-"""How much of a wrong text an error repeats."""
+"""The largest number of cursor marks cached for each store."""
+_SHOWN_CHARS: Final = 60
+"""The number of characters of an invalid text that an error quotes."""
 
 
 class Kind(IntEnum):
@@ -58,14 +57,14 @@ _NAMES: Final = {
     Kind.PAGE: "a cursor of a listing",
 }
 _trusted: WeakKeyDictionary[Store, dict[tuple[str, Mark], int | None]] = WeakKeyDictionary()
-"""Marks that a store of this process has given or compared, with the number of losses known at that time."""
+"""Marks that a store of this process has issued or verified, with the number of losses known at that time."""
 _trusted_lock = reentrant_lock()
 
 _SIZES: Final = {Kind.CHANGES: _MARK.size, Kind.EVENT: _EVENT.size, Kind.VERSION: _VERSION.size}
 
 
 class Printable:
-    """The printed version of one entry, made when it is asked for; pickles as its text."""
+    """The printed version of one entry, computed on first use; pickled as its text."""
 
     __slots__ = ("_parts", "_text")
 
@@ -79,7 +78,7 @@ class Printable:
         return Printable, (self.text(),)
 
     def text(self) -> str | None:
-        """Return the text; None for what a transaction has written and not yet applied."""
+        """Return the text; None for an entry that a transaction has written but not yet applied."""
         if self._text is None and self._parts is not None:
             positions, entry = self._parts
             if entry.version > 0:
@@ -89,7 +88,7 @@ class Printable:
 
 
 class Positions:
-    """Writes and reads the positions of one space.
+    """Encodes and decodes the positions of one space.
 
     Args:
         store: The opened store of the space.
@@ -103,28 +102,28 @@ class Positions:
         self._store, self._space, self._name = store, space, name
 
     def digest(self, content: bytes) -> bytes:
-        """Return the digest of stored bytes that positions carry."""
+        """Return the digest of stored bytes that positions contain."""
         return content_name(self._store, self._space, content)[:DIGEST_BYTES]
 
-    def place(self, part: bytes = b"") -> bytes:
-        """Return the bytes that name the space, or a stream, document or listing in it."""
+    def target(self, part: bytes = b"") -> bytes:
+        """Return the bytes that identify the space, or a stream, document or listing in it."""
         return self.digest(b"position\0" + self._space.encode() + b"\0" + part)
 
     # ---- changes
 
     def of_mark(self, mark: Mark) -> str:
-        """Return the position behind a revision of the log."""
-        return encode_position(Kind.CHANGES, self.place(), _MARK.pack(*mark))
+        """Return the position after a revision of the log."""
+        return encode_position(Kind.CHANGES, self.target(), _MARK.pack(*mark))
 
     def mark_in(self, what: str, text: str) -> Mark:
-        """Return the revision, with its nonce, that a position of a watch stands behind."""
+        """Return the revision, with its nonce, that a position of a watch follows."""
         revision, nonce = _MARK.unpack(self._body(what, text, Kind.CHANGES, b""))
         return Mark(revision, nonce if revision else b"")
 
     # ---- events
 
     def event_in(self, what: str, text: str, stream: bytes) -> tuple[int, bytes]:
-        """Return the number of the event that a position stands behind, and the event's digest."""
+        """Return the number and the digest of the event that a position follows."""
         number, digest = _EVENT.unpack(self._body(what, text, Kind.EVENT, stream))
         return number, digest
 
@@ -132,40 +131,40 @@ class Positions:
 
     def of_version(self, key: bytes, version: int, stored: bytes) -> str:
         """Return the printed version of an entry."""
-        return encode_position(Kind.VERSION, self.place(key), _VERSION.pack(version, self.digest(stored)))
+        return encode_position(Kind.VERSION, self.target(key), _VERSION.pack(version, self.digest(stored)))
 
     def version_in(self, what: str, text: str, key: bytes) -> tuple[int, bytes]:
-        """Return the revision in a printed version, and the digest of what was stored then."""
+        """Return the revision in a printed version, and the digest of the bytes stored at that revision."""
         version, digest = _VERSION.unpack(self._body(what, text, Kind.VERSION, key))
         return version, digest
 
     # ---- pages
 
     def of_page(self, prefix: bytes, mark: Mark, keys: Iterable[bytes]) -> list[str]:
-        """Return cursors behind keys that were read under a prefix.
+        """Return a cursor after each of these keys of a listing.
 
         Args:
-            prefix: Names the listing.
+            prefix: The prefix of the listing.
             mark: The revision at which the keys were read, or a later one.
             keys: The keys.
         """
         self._trust(mark)
-        place, read_at = self.place(prefix), _MARK.pack(*mark)
-        return [encode_position(Kind.PAGE, place, read_at + key) for key in keys]
+        target, read_at = self.target(prefix), _MARK.pack(*mark)
+        return [encode_position(Kind.PAGE, target, read_at + key) for key in keys]
 
     async def page_in(self, what: str, text: str, prefix: bytes) -> bytes:
-        """Return the key of a cursor of a listing, once the space is known to have the cursor's revision.
+        """Return the key of a cursor of a listing, after verifying that the space has the cursor's revision.
 
-        A cursor that this process has given or compared costs no read: its handle notices losses itself.
+        A cursor that this process issued or verified before costs no read, because its handle detects losses.
 
         Raises:
             CompactedError: The log no longer reaches back to the revision.
-            HistoryLostError: The space no longer has the revision, or has another one in its place.
+            HistoryLostError: The revision is missing, or was replaced by a different one.
         """
         body = self._body(what, text, Kind.PAGE, prefix)
         mark, key = Mark(*_MARK.unpack_from(body)), body[_MARK.size :]
         if not key.startswith(prefix):
-            raise InvalidError(f"`{what}` is {text[:_SHOWN]!r}; give {_NAMES[Kind.PAGE]}")
+            raise InvalidError(f"`{what}` is {text[:_SHOWN_CHARS]!r}; give {_NAMES[Kind.PAGE]}")
         if not self._is_trusted(mark):
             await self._compare(mark)
             self._trust(mark)
@@ -176,8 +175,8 @@ class Positions:
             changes = await self._store.changes(self._space, mark.revision, limit=1)
         except CompactedError as error:
             raise CompactedError(
-                f"the log of space {self._name!r} no longer reaches back to revision {mark.revision}, at "
-                "which this cursor was read, so its history cannot be compared; list again from the start",
+                f"the log of space {self._name!r} no longer reaches back to revision {mark.revision} of this "
+                "cursor, so it cannot be verified. List again from the start",
                 space=self._name,
                 floor=error.floor,
             ) from error
@@ -201,38 +200,41 @@ class Positions:
         return LossDetector(self._store, self._space, self._name).known
 
     def _body(self, what: str, text: str, kind: Kind, part: bytes) -> bytes:
-        told, place, body = _opened(what, text, _NAMES[kind])
-        if told is not kind:
-            raise InvalidError(f"`{what}` is {_NAMES[told]}; give {_NAMES[kind]}")
-        if place != self.place(part):
-            raise InvalidError(f"`{what}` is {_NAMES[kind]}, but not of this place in space {self._name!r}")
+        actual, target, body = _decode(what, text, _NAMES[kind])
+        if actual is not kind:
+            raise InvalidError(f"`{what}` is {_NAMES[actual]}; give {_NAMES[kind]}")
+        if target != self.target(part):
+            raise InvalidError(
+                f"`{what}` is {_NAMES[kind]}, but of another space, stream, document or listing; give one of "
+                f"this call in space {self._name!r}"
+            )
         return body
 
     def lost(self, revision: int, what: str) -> HistoryLostError:
         """Return the error for a position whose history is gone."""
         return HistoryLostError(
-            f"space {self._name!r} no longer has {what} that this position stands behind: the store lost "
-            "acknowledged writes (a restored backup, or a failover), and others wrote after; read again what "
-            "was read there, and go on from a position of now",
+            f"space {self._name!r} no longer has {what}, which this position follows: the store lost "
+            "acknowledged writes (a restored backup, or a failover). Read the data again, and continue from "
+            "a current position",
             space=self._name,
             revision=revision,
         )
 
 
-def encode_event_position(place: bytes, number: int, digest: bytes) -> str:
-    """Return the position of an event."""
-    return encode_position(Kind.EVENT, place, _EVENT.pack(number, digest))
+def encode_event_position(target: bytes, number: int, digest: bytes) -> str:
+    """Encode the position of an event."""
+    return encode_position(Kind.EVENT, target, _EVENT.pack(number, digest))
 
 
-def encode_position(kind: Kind, place: bytes, body: bytes) -> str:
-    """Return a position as text."""
-    data = _HEAD.pack(_FORM, kind, place) + body
+def encode_position(kind: Kind, target: bytes, body: bytes) -> str:
+    """Encode a position as text."""
+    data = _HEAD.pack(_FORM, kind, target) + body
     return urlsafe_b64encode(data + crc32(data).to_bytes(_CRC_BYTES)).rstrip(b"=").decode()
 
 
-def _opened(what: str, text: str, wanted: str) -> tuple[Kind, bytes, bytes]:
-    """Return the kind, place and body of a position."""
-    wrong = InvalidError(f"`{what}` is {text[:_SHOWN]!r}, which is not a position; give {wanted}")
+def _decode(what: str, text: str, wanted: str) -> tuple[Kind, bytes, bytes]:
+    """Decode a position into its kind, target and body."""
+    wrong = InvalidError(f"`{what}` is {text[:_SHOWN_CHARS]!r}, which is not a position; give {wanted}")
     try:
         data = b64decode(text.encode("ascii") + b"=" * (-len(text) % 4), b"-_", validate=True)
     except (Base64Error, ValueError) as error:
@@ -240,7 +242,7 @@ def _opened(what: str, text: str, wanted: str) -> tuple[Kind, bytes, bytes]:
     body, crc = data[:-_CRC_BYTES], data[-_CRC_BYTES:]
     if len(body) < _HEAD.size or crc32(body).to_bytes(_CRC_BYTES) != crc:
         raise wrong
-    form, number, place = _HEAD.unpack_from(body)
+    form, number, target = _HEAD.unpack_from(body)
     if form != _FORM:
         raise InvalidError(f"`{what}` is a position of form {form}, which this release cannot read")
     try:
@@ -250,4 +252,4 @@ def _opened(what: str, text: str, wanted: str) -> tuple[Kind, bytes, bytes]:
     rest = body[_HEAD.size :]
     if len(rest) != _SIZES.get(kind, max(len(rest), _MARK.size + 1)):
         raise wrong
-    return kind, place, rest
+    return kind, target, rest

@@ -1,7 +1,7 @@
-"""What is done beside the caller, so that one who is cancelled midway leaves nothing held.
+"""Work in a task of its own, so that cancelling the caller never leaks a lease or a claim.
 
-A batch that is on its way applies whether or not somebody still waits for it. So what takes something runs as
-work of its own: if its caller has gone by the time it has it, it lets go of it again.
+A batch that was sent is applied even if no caller waits for it. Acquisitions therefore run detached from
+their caller: if the caller is cancelled before the acquisition completes, its result is released again.
 """
 
 from __future__ import annotations
@@ -17,52 +17,52 @@ from keepstate.errors import KeepstateError
 T = TypeVar("T")
 
 _LONGEST_WAIT_S = 1.0
-"""So long a cancelled caller waits until it holds nothing; then that goes on without it."""
+"""Longest time that a cancelled caller waits for the release, which then continues in the background."""
 
 
 async def acquire_shielded(
-    runner: Runner, take: Callable[[], Awaitable[T]], let_go: Callable[[T], Awaitable[None]]
+    runner: Runner, acquire: Callable[[], Awaitable[T]], release: Callable[[T], Awaitable[None]]
 ) -> T:
-    """Return what `take` returns; where the caller is cancelled, that is given to `let_go` instead."""
+    """Return the result of `acquire`. If the caller is cancelled, pass the result to `release` instead."""
     promise: Promise[T] = runner.promise()
-    taken, is_cancelled, is_free = list[T](), False, runner.signal()
+    acquired, is_cancelled, is_settled = list[T](), False, runner.signal()
 
     async def attempt() -> None:
         try:
-            answer = await take()
-        except BaseException as error:  # noqa: BLE001 - raised where it is waited for
+            answer = await acquire()
+        except BaseException as error:  # noqa: BLE001 - raised again by `promise.wait`
             promise.fail(error)
-            is_free.set()
+            is_settled.set()
             return
-        taken.append(answer)
+        acquired.append(answer)
         promise.give(answer)
         if is_cancelled:
             await undo()
 
     async def undo() -> None:
         try:
-            for answer in taken:
-                await let_go(answer)
+            for answer in acquired:
+                await release(answer)
         finally:
-            is_free.set()
+            is_settled.set()
 
     try:
         runner.detach(attempt)
         return await promise.wait()
     except BaseException:
         is_cancelled = True
-        if taken:
+        if acquired:
             runner.detach(undo)
-        await is_free.wait(_LONGEST_WAIT_S)
+        await is_settled.wait(_LONGEST_WAIT_S)
         raise
 
 
 async def finish_despite_cancel(runner: Runner, work: Callable[[], Awaitable[T]]) -> T:
-    """Return what `work` returns; if the caller is cancelled, does it again beside the caller.
+    """Return the result of `work`. If the caller is cancelled, run `work` again, detached from the caller.
 
-    A cancelled caller does not know whether its batch was sent. So `work` must be safe to repeat: a second
-    run after one that applied changes nothing. The caller's cancellation goes on when that run has ended, or
-    after a second.
+    A cancelled caller does not know whether its batch was sent. `work` must therefore be idempotent: a second
+    run after an applied one changes nothing. The cancellation continues when the second run has ended, or
+    after 1 second.
     """
     try:
         return await work()
@@ -72,12 +72,12 @@ async def finish_despite_cancel(runner: Runner, work: Callable[[], Awaitable[T]]
 
 
 async def _repeat(work: Callable[[], Awaitable[T]]) -> None:
-    with suppress(KeepstateError):  # the first run has applied, or the lease ends with its time
+    with suppress(KeepstateError):  # the first run was applied, or the lease expires
         await work()
 
 
 async def run_shielded(runner: Runner, work: Callable[[], Awaitable[None]]) -> None:
-    """Do what must be done although the caller is cancelled, and wait a moment for it."""
+    """Run work that must be done although the caller is cancelled, and wait at most 1 second for it."""
     is_done = runner.signal()
 
     async def whole() -> None:

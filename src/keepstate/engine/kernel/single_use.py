@@ -1,4 +1,4 @@
-"""Blocks for `async with` that are entered once; to enter one again is told in words, not by an accident."""
+"""Single-use async context managers. Entering one twice raises an error that says so."""
 
 from __future__ import annotations
 
@@ -17,45 +17,45 @@ T = TypeVar("T")
 def single_use(
     function: Callable[P, AsyncGenerator[T]],
 ) -> Callable[P, AbstractAsyncContextManager[T, bool | None]]:
-    """Make a function that yields once into one that returns a block."""
+    """Turn a function that yields once into one that returns a single-use async context manager."""
     block = asynccontextmanager(function)
 
     @wraps(function)
-    def made(*args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[T, bool | None]:
-        return _Block(function.__name__, block(*args, **kwargs))
+    def make_block(*args: P.args, **kwargs: P.kwargs) -> AbstractAsyncContextManager[T, bool | None]:
+        return _SingleUseBlock(function.__name__, block(*args, **kwargs))
 
-    return made
+    return make_block
 
 
 def reject_with(entered: object, *_: object) -> NoReturn:
-    """Raise `InvalidError`: what is entered by `async with` was entered by `with`."""
-    raise InvalidError(f"{entered!r} is entered by `async with`; what keepstate.sync makes, by `with`")
+    """Raise `InvalidError` for an async context manager entered by `with`."""
+    raise InvalidError(f"{entered!r} is async: use `async with`, or create it from keepstate.sync for `with`")
 
 
 def reject_async_with(entered: object, *_: object) -> NoReturn:
-    """Raise `InvalidError`: what is entered by `with` was entered by `async with`."""
-    raise InvalidError(f"{entered!r} is for blocking use, by `with`; for `async with` take it from keepstate")
+    """Raise `InvalidError` for a blocking context manager entered by `async with`."""
+    raise InvalidError(f"{entered!r} is blocking: use `with`, or create it from keepstate for `async with`")
 
 
 def second_entry_error(call: str) -> InvalidError:
-    """Return the error of who enters a block again."""
-    return InvalidError(f"what {call}() returned was entered before; call {call}() again for another")
+    """Return the error for entering a block twice."""
+    return InvalidError(f"the result of {call}() was entered twice; call {call}() again for a new one")
 
 
-class _Block(AbstractAsyncContextManager[T, bool | None], Generic[T]):
+class _SingleUseBlock(AbstractAsyncContextManager[T, bool | None], Generic[T]):
     def __init__(self, call: str, inner: AbstractAsyncContextManager[T, bool | None]) -> None:
-        self._call, self._inner, self._was_entered = call, inner, False
+        self._call, self._inner, self._is_used = call, inner, False
 
     def __repr__(self) -> str:
-        return f"what {self._call}() returned"
+        return f"the result of {self._call}()"
 
-    if not TYPE_CHECKING:  # who checks types is told without it
+    if not TYPE_CHECKING:  # a type checker reports the missing methods itself
         __enter__ = __exit__ = reject_with
 
     async def __aenter__(self) -> T:
-        if self._was_entered:
+        if self._is_used:
             raise second_entry_error(self._call)
-        self._was_entered = True
+        self._is_used = True
         return await self._inner.__aenter__()
 
     async def __aexit__(

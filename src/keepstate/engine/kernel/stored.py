@@ -1,4 +1,4 @@
-"""Stored structs and names, opened: what nobody wrote raises `CorruptError` that names its place, alone."""
+"""Decoding of stored structs and texts. Damaged bytes raise `CorruptError` with their location."""
 
 from __future__ import annotations
 
@@ -18,39 +18,39 @@ StoredMs: TypeAlias = Annotated[int, msgspec.Meta(ge=-62_135_596_800_000, lt=253
 StampIndex: TypeAlias = Annotated[int, msgspec.Meta(ge=0, lt=1 << 16)]
 
 
-def decode_stored(stored: bytes, type: type[T], place: str) -> T:
-    """Return the struct that is stored at this place."""
+def decode_stored(stored: bytes, type: type[T], location: str) -> T:
+    """Decode a stored struct. `location` names it in errors."""
     try:
         return msgspec.msgpack.decode(stored, type=type)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise corrupt_error(place, error) from error
+        raise corrupt_error(location, error) from error
 
 
 def add_checksum(encoded: bytes) -> bytes:
-    """Return bytes with their checksum behind them: where nothing else tells that a bit was flipped."""
+    """Append a checksum to bytes that nothing else protects against flipped bits."""
     return encoded + sha256(encoded).digest()[:_SUM_BYTES]
 
 
-def strip_checksum(stored: bytes, place: str) -> bytes:
-    """Return the bytes whose checksum stands behind them.
+def strip_checksum(stored: bytes, location: str) -> bytes:
+    """Return the bytes before their checksum.
 
     Raises:
-        CorruptError: It is another's.
+        CorruptError: The checksum does not match.
     """
     encoded = stored[:-_SUM_BYTES]
     if add_checksum(encoded) != stored:
-        raise corrupt_error(place, "its checksum is another's")
+        raise corrupt_error(location, "its checksum does not match")
     return encoded
 
 
-def decode_text(stored: bytes, place: str, *, errors: str = "strict") -> str:
-    """Return the text that is stored at this place."""
+def decode_text(stored: bytes, location: str, *, errors: str = "strict") -> str:
+    """Decode a stored text. `location` names it in errors."""
     try:
         return stored.decode("utf-8", errors)
     except UnicodeDecodeError as error:
-        raise corrupt_error(place, error) from error
+        raise corrupt_error(location, error) from error
 
 
-def corrupt_error(place: str, what: Any) -> CorruptError:
-    """Return the error that tells of it."""
-    return CorruptError(f"{place} is damaged: {what}", place=place)
+def corrupt_error(location: str, what: Any) -> CorruptError:
+    """Return the error for damaged bytes at a location."""
+    return CorruptError(f"{location} is damaged: {what}", place=location)

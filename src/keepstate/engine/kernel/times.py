@@ -1,6 +1,6 @@
-"""Time as callers give it, in seconds and datetimes, and as stores take it, in milliseconds.
+"""Conversion between seconds and datetimes, which callers use, and milliseconds, which stores use.
 
-Moments are counted in whole numbers: a float has no room for each millisecond there is.
+Datetimes are converted in whole numbers, because a float cannot represent every millisecond.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def check_duration_ms(name: str, seconds: float) -> int:
-    """Return a positive length of time, rounded up.
+    """Return a positive duration in milliseconds, rounded up.
 
     Raises:
-        InvalidError: It is not positive, or no number.
+        InvalidError: It is not a positive number, or it is too large.
     """
     if type(seconds) not in (int, float) or not 0 < seconds <= _LONGEST_S:
         raise InvalidError(
@@ -30,26 +30,26 @@ def check_duration_ms(name: str, seconds: float) -> int:
 
 
 def check_delay_ms(name: str, seconds: float) -> int:
-    """Return a length of time that may be 0.
+    """Return a duration of 0 or more in milliseconds, rounded up.
 
     Raises:
-        InvalidError: It is negative, or no number.
+        InvalidError: It is not a number of 0 or more, or it is too large.
     """
     check_wait(name, seconds)
     return ceil(seconds * 1000)
 
 
 def check_wait(name: str, seconds: float) -> None:
-    """Raise `InvalidError` unless it is a length of time that may be 0."""
+    """Raise `InvalidError` unless this is a duration of 0 seconds or more."""
     if type(seconds) not in (int, float) or not 0 <= seconds <= _LONGEST_S:
         raise InvalidError(f"`{name}` is {seconds!r}; it must be 0 seconds or more and at most {_LONGEST_S}")
 
 
 def to_milliseconds(moment: datetime) -> int:
-    """Return the last whole millisecond since 1970 that is not after an aware moment."""
+    """Convert an aware datetime to milliseconds since 1970, rounded down."""
     return (moment - _EPOCH) // timedelta(milliseconds=1)
 
 
 def to_datetime(at_ms: int) -> datetime:
-    """Return milliseconds since 1970 as an aware moment."""
+    """Convert milliseconds since 1970 to an aware datetime."""
     return _EPOCH + timedelta(milliseconds=at_ms)

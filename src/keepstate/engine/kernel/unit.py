@@ -1,13 +1,13 @@
-"""A unit of work on one space: what was read, what is to be written, and the one batch that both become.
+"""Unit of work on one space: a set of reads and writes that commit together as one batch.
 
-All reads of a unit see one revision. Where the space has moved on between two reads, the unit reads again
-what it had read before: if nothing of that has changed its view moves along, else it raises `ConflictError`
-at once. What it read by key becomes a check of that key; once it has scanned, the whole space must still be
-at its revision when it commits, so that neither a phantom nor a write skew gets through.
+All reads of a unit see one revision. If the space changed between two reads, the unit rereads its earlier
+entries. If they are unchanged, its view moves to the later revision; otherwise it raises `ConflictError`
+immediately. Every entry read by key becomes a check of that key. After a scan, the whole space must still be
+at the unit's revision on commit, which prevents phantoms and write skew.
 
-A unit has one time, that of its first reading: all expiry is judged then. Expiry takes no revision. So what
-the unit saw alive must still be alive when its view moves to a later revision, and when a batch applies that
-does not check it by key.
+A unit has one time, that of its first read, and evaluates all expiry at that time. Expiry creates no
+revision. Entries that the unit saw alive must therefore still be alive when its view moves to a later
+revision, and when a batch that does not check them by key is applied.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ from keepstate.stores.protocol import (
 from keepstate.values import limits
 
 UNWRITTEN: Final = 0
-"""The version of an entry that its unit has written and not yet committed."""
+"""The version of an entry that its unit has written but not yet committed."""
 
 
 class RecordedCommit(Protocol):
-    """The commit that a unit has become in a recorded space."""
+    """The history commit of a unit in a recorded space."""
 
     @property
     def id(self) -> bytes:
@@ -56,7 +56,7 @@ class RecordedCommit(Protocol):
 
     @property
     def number(self) -> int:
-        """The number of commits that lead to it by first parents."""
+        """The number of commits before it along first parents."""
         ...
 
 
@@ -64,9 +64,9 @@ class Unit:
     """Reads and writes of one space that commit together.
 
     Args:
-        store: Where the space is.
+        store: The store of the space.
         space: The name of the space in the store.
-        name: What messages call it: its name without its tenant.
+        name: The name of the space in messages, without its tenant.
     """
 
     def __init__(self, store: Store, space: str, name: str | None = None) -> None:
@@ -75,7 +75,7 @@ class Unit:
         self._losses = LossDetector(store, space, self.name)
         self.revision: int | None = None
         self.scanned_at = Mark(0, b"")
-        """The mark of the revision at which the unit has scanned."""
+        """The mark of the revision of the unit's last scan."""
         self._now_ms: int | None = None
         self._alive_until_ms: int | None = None
         self._moved_at_ms = 0
@@ -83,43 +83,46 @@ class Unit:
         self._writes: dict[bytes, Put | Delete] = {}
         self._stamped: list[Put] = []
         self._checks: list[Check] = []
-        self._asked: dict[bytes, str] = {}
-        self._guarded = False
+        self._arguments: dict[bytes, str] = {}
+        self._has_scanned = False
         self._parts: dict[bytes, bytes] = {}
         self._objects: dict[bytes, bytes] = {}
         self._whole: dict[bytes, bytes] = {}
         self.document_writes = 0
-        """How often it was told to write or remove a document."""
+        """The number of writes and deletions of documents, repeated ones included."""
         self.notes: list[tuple[str | None, str]] = []
-        """Who changed documents, and what for, where that was not all the same."""
+        """Author and message of each piece of work that changed documents, in a shared transaction."""
         self.recorded: RecordedCommit | None = None
-        """The commit that it has become in a recorded space."""
+        """The history commit of the unit in a recorded space."""
 
     # ---- reading
 
     def assume_cached(self, entries: Mapping[bytes, Entry | None], revision: int, now_ms: int) -> None:
-        """Take entries for what a first read would find; the batch checks them like those that are read."""
+        """Seed the read set from cached entries.
+
+        Their versions are checked on commit, so a stale cache causes a conflict, never a lost update.
+        """
         self._found.update(entries)
-        self._see(entries.values())
+        self._note_expiry(entries.values())
         self.revision, self._now_ms = revision, now_ms
 
     async def read(self, *keys: bytes) -> list[Entry | None]:
-        """Return entries as of the unit's revision, or as the unit itself has written them."""
-        await self._find([key for key in keys if key not in self._found and key not in self._writes])
-        return [self._own(key) if key in self._writes else self._found[key] for key in keys]
+        """Return entries at the unit's revision, or as the unit itself has written them."""
+        await self._fetch([key for key in keys if key not in self._found and key not in self._writes])
+        return [self._own_entry(key) if key in self._writes else self._found[key] for key in keys]
 
     async def get(self, key: bytes) -> Entry | None:
         """Return one entry."""
         return (await self.read(key))[0]
 
     async def now_ms(self) -> int:
-        """Return the space's time, asked of the store once a unit."""
+        """Return the space's time, read from the store at most once per unit."""
         if self._now_ms is None:
             self._now_ms = (await self.store.read(self.space, [])).now_ms
         return self._now_ms
 
     async def value(self, entry: Entry) -> bytes:
-        """Return the whole value of an entry that this unit has read or written.
+        """Return the complete value of an entry that this unit has read or written.
 
         Raises:
             ConflictError: The entry was replaced while its parts were read.
@@ -130,7 +133,7 @@ class Unit:
         return await large_values.read_whole(self.store, self.space, entry)
 
     async def objects(self, keys: Sequence[bytes]) -> list[Entry | None]:
-        """Return entries named by their content, which no check need guard: they are the same or absent."""
+        """Return entries named by their content. They need no checks, because they never change."""
         missing = [key for key in keys if key not in self._objects]
         found = dict.fromkeys(keys, cast("Entry | None", None))
         if missing:
@@ -143,41 +146,41 @@ class Unit:
         return [found[key] for key in keys]
 
     async def verify(self) -> None:
-        """Raise `ConflictError` if what the unit has read by key has changed since."""
+        """Raise `ConflictError` if entries that the unit read by key have changed since."""
         batch = msgspec.structs.replace(self.batch(), writes=(), losses=None)
         outcome = (await self.store.apply([batch]))[0]
         if isinstance(outcome, Conflict):
-            raise self._refused(outcome, batch.at)
+            raise self._conflict_error(outcome, batch.at)
 
-    async def _find(self, keys: Sequence[bytes]) -> None:
+    async def _fetch(self, keys: Sequence[bytes]) -> None:
         if not keys:
             return
         reading = await self.store.read(self.space, keys, at_ms=self._now_ms)
         self._losses.verify()
         if self.revision is not None and reading.revision != self.revision:
-            reading = await self._move_along(keys, reading)
+            reading = await self._read_at_later_revision(keys, reading)
             self._losses.verify()
-        self._stand_at(reading.revision, reading.now_ms)
-        for key, entry in zip(keys, reading.entries, strict=False):  # a reading that moved along has more
+        self._move_to(reading.revision, reading.now_ms)
+        for key, entry in zip(keys, reading.entries, strict=False):  # a reread contains the earlier keys too
             self._found[key] = entry
-        self._see(reading.entries)
+        self._note_expiry(reading.entries)
 
-    async def _move_along(self, keys: Sequence[bytes], reading: Reading) -> Reading:
-        """Return a reading of `keys` at a revision at which all that was read before is unchanged."""
+    async def _read_at_later_revision(self, keys: Sequence[bytes], reading: Reading) -> Reading:
+        """Read `keys` at a later revision at which all entries read before are unchanged."""
         before = list(self._found)
-        if self._guarded or len(before) + len(keys) > limits.READ_KEYS:
-            raise self._moved(None, reading.revision)
+        if self._has_scanned or len(before) + len(keys) > limits.READ_KEYS:
+            raise self._changed_error(None, reading.revision)
         try:
             reading = await self.store.read(self.space, [*keys, *before], at_ms=self._now_ms)
-        except InvalidError as error:  # together they pass the limit of one read
-            raise self._moved(None, reading.revision) from error
+        except InvalidError as error:  # too large for one read
+            raise self._changed_error(None, reading.revision) from error
         for key, entry in zip(before, reading.entries[len(keys) :], strict=True):
             known = self._found[key]
             if (entry and entry.version) != (known and known.version):
-                raise self._moved(key, entry.version if entry else 0)
+                raise self._changed_error(key, entry.version if entry else 0)
         return reading
 
-    def _stand_at(self, revision: int, now_ms: int) -> None:
+    def _move_to(self, revision: int, now_ms: int) -> None:
         """Move the view to a revision; `now_ms` is a time at which the space had it."""
         if self._now_ms is None:
             self._now_ms = now_ms
@@ -185,36 +188,36 @@ class Unit:
             self._moved_at_ms = now_ms
         self.revision = revision
 
-    def _see(self, entries: Iterable[Entry | None]) -> None:
-        """Note when the first of all seen entries expires.
+    def _note_expiry(self, entries: Iterable[Entry | None]) -> None:
+        """Track the earliest expiry of all entries seen.
 
         Raises:
-            ConflictError: One had expired before the space came to the revision of the view, so that the
-                two never were together.
+            ConflictError: An entry had expired before the space reached the view's revision. The entry and
+                that revision never existed at the same time.
         """
         for entry in entries:
             if entry is not None and entry.expires_at_ms is not None:
-                self._alive_until_ms = _least(self._alive_until_ms, entry.expires_at_ms)
+                self._alive_until_ms = _min_known(self._alive_until_ms, entry.expires_at_ms)
         if self._alive_until_ms is not None and self._alive_until_ms <= self._moved_at_ms:
-            raise self._expired()
+            raise self._expired_error()
 
-    def _expired(self) -> ConflictError:
+    def _expired_error(self) -> ConflictError:
         return ConflictError(
-            f"what a transaction had read of {self.name!r} has expired; read again and try again",
+            f"an entry of space {self.name!r} expired after the transaction read it. Read it again and retry",
             space=self.name,
             actual=self.revision or 0,
         )
 
-    def _moved(self, key: bytes | None, actual: int) -> ConflictError:
+    def _changed_error(self, key: bytes | None, actual: int) -> ConflictError:
         what = f"{describe(key)} of {self.name!r}" if key is not None else f"space {self.name!r}"
         return ConflictError(
-            f"{what} changed while a transaction was reading; try again",
+            f"{what} changed while a transaction read it. Run the transaction again, or use transact()",
             space=self.name,
             key=key,
             actual=actual,
         )
 
-    def _own(self, key: bytes) -> Entry | None:
+    def _own_entry(self, key: bytes) -> Entry | None:
         write = self._writes[key]
         if isinstance(write, Delete):
             return None
@@ -224,33 +227,33 @@ class Unit:
     # ---- scanning
 
     async def scan(self, prefix: bytes, *, after: bytes | None = None) -> AsyncIterator[Entry]:
-        """Yield all entries under a prefix, own writes included, and guards the unit against phantoms."""
-        self._guarded = True
+        """Yield all entries under a prefix, own writes included, and guard the unit against phantoms."""
+        self._has_scanned = True
         own = sorted(key for key in self._writes if key.startswith(prefix) and (after is None or key > after))
-        place = 0
-        async for entry in self._stored(prefix, after):
-            while place < len(own) and own[place] < entry.key:
-                if (mine := self._own(own[place])) is not None:
+        index = 0
+        async for entry in self._scan_store(prefix, after):
+            while index < len(own) and own[index] < entry.key:
+                if (mine := self._own_entry(own[index])) is not None:
                     yield mine
-                place += 1
-            if place < len(own) and own[place] == entry.key:
+                index += 1
+            if index < len(own) and own[index] == entry.key:
                 continue
             yield entry
-        for key in own[place:]:
-            if (mine := self._own(key)) is not None:
+        for key in own[index:]:
+            if (mine := self._own_entry(key)) is not None:
                 yield mine
 
-    async def _stored(self, prefix: bytes, after: bytes | None) -> AsyncIterator[Entry]:
+    async def _scan_store(self, prefix: bytes, after: bytes | None) -> AsyncIterator[Entry]:
         while True:
             page = await self.store.scan(
                 self.space, prefix, after=after, limit=limits.PAGE_ROWS, at_ms=self._now_ms
             )
             self._losses.verify()
             if self.revision is not None and page.revision != self.revision:
-                raise self._moved(None, page.revision)
-            self._stand_at(page.revision, page.now_ms)
+                raise self._changed_error(None, page.revision)
+            self._move_to(page.revision, page.now_ms)
             self.scanned_at = Mark(page.revision, page.nonce)
-            self._see(page.entries)
+            self._note_expiry(page.entries)
             for entry in page.entries:
                 yield entry
             if page.next is None:
@@ -258,11 +261,11 @@ class Unit:
             after = page.next
 
     def appended(self, prefix: bytes) -> list[bytes]:
-        """Return the values that the unit itself will append under exactly this prefix."""
+        """Return the values that the unit will append under exactly this prefix."""
         return [self._whole.get(put.value, put.value) for put in self._stamped if put.key == prefix]
 
     def appended_under(self, prefix: bytes) -> list[bytes]:
-        """Return the values that the unit itself will append under any key that starts with the prefix."""
+        """Return the values that the unit will append under keys that start with the prefix."""
         return [put.value for put in self._stamped if put.key.startswith(prefix)]
 
     # ---- writing
@@ -272,24 +275,24 @@ class Unit:
         self._whole.pop(key, None)
         if len(value) > limits.VALUE_BYTES:
             self._whole[key] = value
-        self._writes[key] = Put(key, self._parted(value), ttl_ms)
+        self._writes[key] = Put(key, self._split_large(value), ttl_ms)
         self.document_writes += key.startswith(layout.DOCUMENTS)
 
     def put_object(self, key: bytes, value: bytes) -> None:
-        """Write what is named by its content; it may go ahead of the batch, if that gets too large."""
+        """Write an object named by its content. If the batch is too large, objects are written before it."""
         if len(value) > limits.VALUE_BYTES:
             self._whole[key] = value
-        self._objects[key] = self._parted(value)
+        self._objects[key] = self._split_large(value)
 
     def append(self, prefix: bytes, value: bytes, *, ttl_ms: int | None = None) -> int:
-        """Write a value of any size under a key that gets a stamp, and return the stamp's index."""
-        small = self._parted(value)
+        """Write a value of any size under a prefix with a stamp, and return the index of the stamp."""
+        small = self._split_large(value)
         if small is not value:
             self._whole[small] = value
         self._stamped.append(Put(prefix, small, ttl_ms, stamp=True))
         return len(self._stamped) - 1
 
-    def _parted(self, value: bytes) -> bytes:
+    def _split_large(self, value: bytes) -> bytes:
         if len(value) <= limits.VALUE_BYTES:
             return value
         manifest, pieces = large_values.split(self.store, self.space, value)
@@ -297,38 +300,43 @@ class Unit:
         return manifest
 
     def delete(self, key: bytes) -> None:
-        """Remove an entry."""
+        """Delete an entry."""
         self._whole.pop(key, None)
         self._writes[key] = Delete(key)
         self.document_writes += key.startswith(layout.DOCUMENTS)
 
     def check(
-        self, key: bytes, *, version: int | None = None, created: int | None = None, asked: str | None = None
+        self,
+        key: bytes,
+        *,
+        version: int | None = None,
+        created: int | None = None,
+        argument: str | None = None,
     ) -> None:
-        """Let the unit commit only if the entry is still at this version, or still the one created then.
+        """Commit only if the entry still has this version, or is still the one created at a version.
 
         Args:
-            key: Of the entry.
-            version: The version; 0 for absent.
-            created: The version that it was created with.
-            asked: The argument by which the caller has asked for just this, to be named in a refusal.
+            key: The key of the entry.
+            version: The required version; 0 for an absent entry.
+            created: The version at which the entry was created.
+            argument: The caller's argument that required the check, for the error.
         """
-        if asked is not None:
-            self._asked[key] = asked
+        if argument is not None:
+            self._arguments[key] = argument
         known = self._found.get(key)
         if version is not None and key in self._found and version != (found := known.version if known else 0):
-            raise self._refused(Conflict(key, found))
+            raise self._conflict_error(Conflict(key, found))
         check = Check(key, version=version, created=created)
         if check not in self._checks:
             self._checks.append(check)
 
     def require_no_loss(self, losses: LossDetector) -> None:
-        """Let the unit commit only if no history was lost since that was read which it builds on."""
+        """Make the commit fail if the store has lost history since this unit's data was read."""
         losses.verify()
         self._losses = losses
 
     def written(self, prefix: bytes) -> dict[bytes, bytes | None]:
-        """Return the whole values that the unit will write under a prefix; None for what it removes."""
+        """Return the complete values that the unit will write under a prefix; None for a deletion."""
         return {
             key: self._whole.get(key, write.value) if isinstance(write, Put) else None
             for key, write in self._writes.items()
@@ -336,7 +344,7 @@ class Unit:
         }
 
     def expiring(self, prefix: bytes) -> dict[bytes, int]:
-        """Return how many milliseconds what the unit will write under a prefix has to live, if that ends."""
+        """Return the TTL in milliseconds of each write under a prefix that has one."""
         return {
             key: write.ttl_ms
             for key, write in self._writes.items()
@@ -344,12 +352,12 @@ class Unit:
         }
 
     def written_objects(self, prefix: bytes) -> list[bytes]:
-        """Return the keys under a prefix of objects that the unit will write."""
+        """Return the keys of objects under a prefix that the unit will write."""
         return [key for key in self._objects if key.startswith(prefix)]
 
     @property
     def losses(self) -> LossDetector:
-        """Return what tells whether that was lost which was read here."""
+        """The detector of losses since the unit's first read."""
         return self._losses
 
     def as_read(self, key: bytes) -> Entry | None:
@@ -357,42 +365,45 @@ class Unit:
         return self._found.get(key)
 
     def as_applied(self, key: bytes, revision: int) -> Entry | None:
-        """Return an entry as it stands after the unit has applied at a revision."""
+        """Return an entry as it is after the unit was applied at a revision."""
         write, known = self._writes.get(key), self._found.get(key)
         if isinstance(write, Put):
             return Entry(key, write.value, revision, known.created if known else revision)
         return known if write is None else None
 
     def own_ttl_ms(self, key: bytes) -> int | None:
-        """Return how long what the unit itself has written under a key will live; None for ever."""
+        """Return the TTL of the unit's own write under a key; None if it never expires."""
         write = self._writes.get(key)
         return write.ttl_ms if isinstance(write, Put) else None
 
     def knows(self, key: bytes) -> bool:
-        """Whether the unit has read or written this key."""
+        """Return whether the unit has read or written this key."""
         return key in self._found or key in self._writes
 
     # ---- committing
 
     @property
     def writes(self) -> bool:
-        """Whether there is something to commit."""
+        """Whether there are writes to commit."""
         return bool(self._writes or self._stamped)
 
-    def batch(self, beside: Unit | None = None) -> Batch:
-        """Return the batch that the unit is so far, and what goes with it, without parts of large values."""
+    def batch(self, companion: Unit | None = None) -> Batch:
+        """Return the current batch of the unit and its companion, without the parts of large values."""
         checks = self._all_checks()
-        others = [] if beside is None else [check for check in beside._all_checks() if check not in checks]
-        # Stamped writes stand first: a stamp holds the write's index, which tells events of one batch apart.
+        others = (
+            [] if companion is None else [check for check in companion._all_checks() if check not in checks]
+        )
+        # Stamped writes come first: a stamp contains the index of its write, which orders events of one
+        # batch.
         writes: list[Write] = [*self._stamped, *self._writes.values()]
         at = alive_until_ms = None
-        if self._guarded or len(checks) + len(others) > limits.BATCH_CHECKS:
+        if self._has_scanned or len(checks) + len(others) > limits.BATCH_CHECKS:
             at, checks, alive_until_ms = self.revision, self._checks, self._alive_until_ms
-        if beside is not None:
-            writes += beside._writes.values()
-            if beside._guarded:
-                at = _least(at, beside.revision)  # of two revisions the space can be at one only
-                alive_until_ms = _least(alive_until_ms, beside._alive_until_ms)
+        if companion is not None:
+            writes += companion._writes.values()
+            if companion._has_scanned:
+                at = _min_known(at, companion.revision)  # the space can be at only one of two revisions
+                alive_until_ms = _min_known(alive_until_ms, companion._alive_until_ms)
         losses = self._losses.known
         checks = [*checks, *others]
         return Batch(self.space, writes, checks, at, losses=losses, alive_until_ms=alive_until_ms)
@@ -400,56 +411,56 @@ class Unit:
     def _all_checks(self) -> list[Check]:
         if not self._found:
             return list(self._checks)
-        told = {check.key for check in self._checks}
+        checked = {check.key for check in self._checks}
         return [
             *self._checks,
             *(
                 Check(key, version=entry.version if entry else 0)
                 for key, entry in self._found.items()
-                if key not in told
+                if key not in checked
             ),
         ]
 
-    async def commit(self, beside: Unit | None = None) -> Applied | None:
-        """Apply the unit, or answer None where it has nothing to write and nothing to check.
+    async def commit(self, companion: Unit | None = None) -> Applied | None:
+        """Apply the unit. Return None if there is nothing to write and no explicit check.
 
         Args:
-            beside: What goes with it in one batch, and reads at revisions of its own.
+            companion: Another unit, with reads at its own revision, to commit in the same batch.
 
         Raises:
-            ConflictError: What it had read or was told to check has changed; nothing was applied.
-            InvalidError: It writes a document that the caller is just computing, inside `update`.
+            ConflictError: An entry that the unit read or checks has changed. Nothing was applied.
+            InvalidError: It writes a document inside the function that `update` called for this document.
         """
         if not self.writes and not self._checks:
             return None
         if (own := find_update_in_progress(self.store, self.space, self._writes)) is not None:
             raise InvalidError(
-                f"{describe(own)} of {self.name!r} is written inside the function that updates it; "
-                "let the function return the new value"
+                f"{describe(own)} of {self.name!r} is written inside the function passed to its update(). "
+                "Return the new value from the function instead"
             )
         parts = self._needed_parts()
-        if beside is not None:
-            parts |= beside._needed_parts()
-        batch = self.batch(beside)
+        if companion is not None:
+            parts |= companion._needed_parts()
+        batch = self.batch(companion)
         outcome = await large_values.apply_with_parts(self.store, batch, parts)
         if isinstance(outcome, Applied):
             return outcome
         if isinstance(outcome, KeepstateError):
             raise outcome
-        raise self._refused(outcome, batch.at)
+        raise self._conflict_error(outcome, batch.at)
 
     def is_checking(self, key: bytes | None) -> bool:
-        """Whether the unit itself has this key checked; None stands for the revision of the space."""
+        """Return whether the unit checks this key; None means the revision of the space."""
         if key is None:
-            return self._guarded or len(self._found) + len(self._checks) > limits.BATCH_CHECKS
+            return self._has_scanned or len(self._found) + len(self._checks) > limits.BATCH_CHECKS
         return key in self._found or any(check.key == key for check in self._checks)
 
     def add_check(self, check: Check) -> None:
-        """Let the unit commit only if a check of what it does not read holds."""
+        """Commit only if a check holds, also of an entry that the unit did not read."""
         self._checks.append(check)
 
     def drop_checks(self, key: bytes) -> None:
-        """Take back all checks of a key."""
+        """Drop all explicit checks of a key."""
         self._checks = [check for check in self._checks if check.key != key]
 
     def _needed_parts(self) -> dict[bytes, bytes]:
@@ -459,25 +470,28 @@ class Unit:
         named = large_values.part_keys_in([*values, *self._objects.values()])
         return {key: part for key, part in self._parts.items() if key in named} | self._objects
 
-    def _refused(self, conflict: Conflict, at: int | None = None) -> ConflictError:
-        """Return the exception that tells of a refused batch, given its `at`."""
+    def _conflict_error(self, conflict: Conflict, at: int | None = None) -> ConflictError:
+        """Return the error for a rejected batch, given its `at`."""
         key, actual = conflict.key, conflict.actual
         if key is None and actual == at:
-            return self._expired()
+            return self._expired_error()
         if key is None:
-            message = f"space {self.name!r} moved on to revision {actual}; read again and try again"
+            message = (
+                f"space {self.name!r} changed after the transaction listed it (now at revision {actual}). "
+                "Run the transaction again, or use transact()"
+            )
         else:
             what = f"{describe(key)} of {self.name!r}"
-            # Of a stream's head users know neither key nor version: they know streams and positions.
+            # The key and version of a stream's head are internal: callers know streams and positions.
             present = "has events" if key.startswith(layout.HEADS) else f"is at version {actual}"
-            found = present if actual else "is absent"
-            if key in self._asked:
-                message = f"{what} {found}, and {self._asked[key]} was asked; read it again"
+            found = present if actual else "does not exist"
+            if key in self._arguments:
+                message = f"{what} {found}, but {self._arguments[key]} was required. Read it again"
             else:
-                message = f"{what} was changed by somebody else and now {found}; try again"
+                message = f"{what} changed after it was read and now {found}. Read it again and retry"
         return ConflictError(message, space=self.name, key=key, actual=actual)
 
 
-def _least(one: int | None, other: int | None) -> int | None:
-    """Return the lesser of two numbers; None counts as none."""
+def _min_known(one: int | None, other: int | None) -> int | None:
+    """Return the smaller of two numbers, ignoring None."""
     return min((number for number in (one, other) if number is not None), default=None)

@@ -1,13 +1,13 @@
-"""Updates under way in this process: those of one document come in turn, and none writes its document twice.
+"""Serialization of updates of the same document within this process, and rejection of re-entrant updates.
 
-Updates that race make each other's work void, so that many of them cost their square. Turns are a courtesy:
-that no update is lost is the work of the batch's checks. So nobody waits for ever: who has been at work for
-long, in a slow function or waiting for another, no longer holds others up. An update that is made inside
-another's function waits for nobody, or two that update each other's documents would.
+Racing updates invalidate each other, so that n of them cost n² attempts. Serializing them is only an
+optimization: the checks of the batch prevent lost updates. Waiting is therefore bounded: after 0.25 s at
+work, an update no longer blocks the next one. An update made inside the function of another update does not
+wait at all, because two updates of each other's documents would deadlock.
 
-A function that is given to `update` and writes its own document would change what it was given, be called
-again, write again, and never end. Contexts carry which updates a call is made inside of, so such a write is
-refused; tasks started by the function belong to its update until the function has returned.
+A function passed to `update` that writes its own document would invalidate its input, be called again, write
+again, and never end. A context variable holds the enclosing updates, so that such a write is rejected. Tasks
+started by the function belong to its update until the function has returned.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from keepstate.stores.protocol import Store
 
 T = TypeVar("T")
 
-_PATIENCE_S = 0.25
+_LONGEST_TURN_S = 0.25
 
 
 class _Update:
-    """A caller's function at work on one document, until it has returned."""
+    """One run of a caller's function on one document."""
 
-    __slots__ = ("is_over", "outer", "place", "space", "store")
+    __slots__ = ("is_over", "outer", "key", "space", "store")
 
-    def __init__(self, store: Store, space: str, place: bytes, outer: _Update | None) -> None:
-        self.store, self.space, self.place, self.outer = store, space, place, outer
+    def __init__(self, store: Store, space: str, key: bytes, outer: _Update | None) -> None:
+        self.store, self.space, self.key, self.outer = store, space, key, outer
         self.is_over = False
 
 
@@ -41,11 +41,11 @@ _present: ContextVar[_Update | None] = ContextVar("keepstate_updates", default=N
 
 
 async def apply_update(
-    store: Store, space: str, place: bytes, change: Callable[[Any], Awaitable[Any] | Any], value: object
+    store: Store, space: str, key: bytes, change: Callable[[Any], Awaitable[Any] | Any], value: object
 ) -> Any:
-    """Return what the caller's function makes of the value of the document at this place."""
-    update = _Update(store, space, place, _present.get())
-    # A context of its own is left by the interpreter itself, wherever Ctrl-C comes.
+    """Apply the caller's function to the value of a document, and return the new value."""
+    update = _Update(store, space, key, _present.get())
+    # The interpreter itself leaves a separate context, even if Ctrl-C interrupts the function.
     context = copy_context()
     context.run(_present.set, update)
     try:
@@ -57,15 +57,15 @@ async def apply_update(
     finally:
         update.is_over = True
         if _present.get() is update:
-            _present.set(update.outer)  # a token could not be given back where a cancelled task is collected
+            _present.set(update.outer)  # not by a token: a cancelled task may be collected in another context
 
 
-def find_update_in_progress(store: Store, space: str, places: Container[bytes]) -> bytes | None:
-    """Return which of these places the caller is computing a new value for, if any."""
+def find_update_in_progress(store: Store, space: str, keys: Container[bytes]) -> bytes | None:
+    """Return the key among these for which the caller is inside an update, or None."""
     update = _present.get()
     while update is not None:
-        if not update.is_over and update.place in places and update.space == space and update.store is store:
-            return update.place
+        if not update.is_over and update.key in keys and update.space == space and update.store is store:
+            return update.key
         update = update.outer
     return None
 
@@ -77,13 +77,13 @@ def _is_inside() -> bool:
     return update is not None
 
 
-# ---- in turn
+# ---- serialization
 
-_Place = tuple[int, str, bytes]
+_DocumentKey = tuple[int, str, bytes]
 
 
-class _Turn:
-    """One who updates: with a signal, who has to wait for it."""
+class _Waiter:
+    """One update in a queue. It has a signal if it must wait."""
 
     __slots__ = ("signal",)
 
@@ -91,68 +91,73 @@ class _Turn:
         self.signal: Signal | None = None
 
 
-# Reentrant: a signal's handler or a finalizer may update too, wherever its thread is.
+# Reentrant, because a signal handler or finalizer may update at any point of its thread.
 _lock = reentrant_lock()
-_lines: dict[_Place, deque[_Turn]] = {}
-"""Who updates a document just now, and who waits behind; only of documents that are being updated."""
+_queues: dict[_DocumentKey, deque[_Waiter]] = {}
+"""For each document that is being updated: the running update, then the waiting ones."""
 
 
-def _forget_parent() -> None:
-    """Let a forked child begin with no line; who stands in its parent's does not run here."""
+def _reset_after_fork() -> None:
+    """Clear the queues in a forked child, because the parent's updates do not run there."""
     global _lock
-    _lines.clear()
+    _queues.clear()
     _lock = reentrant_lock()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_forget_parent)
+    os.register_at_fork(after_in_child=_reset_after_fork)
 
 
 async def serialized(
-    store: Store, space: str, place: bytes, runner: Runner, work: Callable[[], Awaitable[T]]
+    store: Store, space: str, key: bytes, runner: Runner, work: Callable[[], Awaitable[T]]
 ) -> T:
-    """Return what the work returns, done after that of those who came before to the same place."""
+    """Run work after earlier calls for the same key, and return its result."""
     if _is_inside():
         return await work()
-    at, turn = (id(store), space, place), _Turn()  # whoever stands in a line keeps its store alive
+    document, waiter = (
+        (id(store), space, key),
+        _Waiter(),
+    )  # a waiting call keeps its store alive, so the id is unique
     try:
-        ahead = _enter(at, turn, runner)
-        while ahead is not None and turn.signal is not None and not await turn.signal.wait(_PATIENCE_S):
-            ahead = _pass(at, turn, ahead)
+        ahead = _join(document, waiter, runner)
+        while (
+            ahead is not None and waiter.signal is not None and not await waiter.signal.wait(_LONGEST_TURN_S)
+        ):
+            ahead = _overtake(document, waiter, ahead)
         return await work()
     finally:
-        _leave(at, turn)
+        _leave(document, waiter)
 
 
-def _enter(at: _Place, turn: _Turn, runner: Runner) -> _Turn | None:
-    """Return who is at work, or None if it is this turn."""
+def _join(document: _DocumentKey, waiter: _Waiter, runner: Runner) -> _Waiter | None:
+    """Join the queue. Return the running update, or None if this update may run."""
     with _lock:
-        line = _lines.get(at)
-        if line is None:
-            _lines[at] = deque((turn,))
+        queue = _queues.get(document)
+        if queue is None:
+            _queues[document] = deque((waiter,))
             return None
-        turn.signal = runner.signal()
-        line.append(turn)
-        return line[0]
+        waiter.signal = runner.signal()
+        queue.append(waiter)
+        return queue[0]
 
 
-def _pass(at: _Place, turn: _Turn, ahead: _Turn) -> _Turn | None:
-    """Return who is at work now; the next in the line passes one who has been for too long."""
+def _overtake(document: _DocumentKey, waiter: _Waiter, ahead: _Waiter) -> _Waiter | None:
+    """Overtake the running update if this one is next, and return None; otherwise return the running one."""
     with _lock:
-        line = _lines[at]
-        if line[0] is ahead and line[1] is turn:
-            line.popleft()
-        return None if line[0] is turn else line[0]
+        queue = _queues[document]
+        if queue[0] is ahead and queue[1] is waiter:
+            queue.popleft()
+        return None if queue[0] is waiter else queue[0]
 
 
-def _leave(at: _Place, turn: _Turn) -> None:
+def _leave(document: _DocumentKey, waiter: _Waiter) -> None:
     with _lock:
-        line = _lines.get(at)
-        if line is None or turn not in line:
-            return  # others have passed it
-        was_at_work = line[0] is turn
-        line.remove(turn)
-        if not line:
-            del _lines[at]
-        elif was_at_work and (signal := line[0].signal) is not None:
+        queue = _queues.get(document)
+        if queue is None or waiter not in queue:
+            return  # overtaken
+        was_at_work = queue[0] is waiter
+        queue.remove(waiter)
+        if not queue:
+            del _queues[document]
+        elif was_at_work and (signal := queue[0].signal) is not None:
             signal.set()

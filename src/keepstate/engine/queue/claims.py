@@ -22,7 +22,7 @@ from typing import Any, TypeVar, cast
 
 import msgspec
 
-from keepstate.engine.documents.record import decoded, read_record
+from keepstate.engine.documents.record import decode_value, read_record
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor, call_function
 from keepstate.engine.kernel.key_text import shorten
@@ -256,7 +256,7 @@ class Claims:
             if about is None or self._record(unit.as_read(tasks.task_key(task_id)), index) is None:
                 continue  # it has moved on, as taking it will find
             try:
-                payload = decoded(self._executor, about.key, await unit.value(about))
+                payload = decode_value(self._executor, about.key, await unit.value(about))
             except ConflictError:
                 continue  # so it has, since it was seen
             except _UNREADABLE as error:
@@ -305,7 +305,7 @@ class Claims:
             if record is None or about is None:
                 return None
             try:
-                payload = decoded(self._executor, about.key, await unit.value(about))
+                payload = decode_value(self._executor, about.key, await unit.value(about))
             except _UNREADABLE as error:
                 return error
             unit.delete(index.key)
@@ -385,7 +385,7 @@ class Claims:
             if attempts_exhausted(record):
                 return self._over(put_ready_or_dead(unit, stored.key, record, now_ms))
             unit.delete(tasks.place_of(record, stored.version))
-            payload = decoded(self._executor, about.key, await unit.value(about))
+            payload = decode_value(self._executor, about.key, await unit.value(about))
             return await _held(unit, record, request), payload
 
         taken = await self._taken(lambda: self._executor.run(work), losses)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from heapq import nlargest
 from typing import Any
 
-from keepstate.engine.documents.record import decoded
+from keepstate.engine.documents.record import decode_value
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.arguments import check_flag, check_text
 from keepstate.engine.kernel.executor import Executor
@@ -115,7 +115,7 @@ async def _read_values(executor: Executor, unit: Unit, keys: Sequence[bytes]) ->
 
 
 async def _value(executor: Executor, unit: Unit, entry: Entry) -> Any:
-    return decoded(executor, entry.key, await unit.value(entry))
+    return decode_value(executor, entry.key, await unit.value(entry))
 
 
 def record_of(executor: Executor, entry: Entry) -> TaskRecord:

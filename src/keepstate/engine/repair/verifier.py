@@ -13,7 +13,7 @@ from zlib import crc32
 
 import msgspec
 
-from keepstate.engine.documents.record import name_and_value
+from keepstate.engine.documents.record import split_record
 from keepstate.engine.events.cursor import Cursor
 from keepstate.engine.events.folds import FoldRecord
 from keepstate.engine.events.record import EventRecord
@@ -133,7 +133,7 @@ class Verifier:
     async def _document(self, entry: Entry) -> list[Problem]:
         whole = await self._whole(entry)
         if whole is not None:
-            _, encoded = name_and_value(entry.key, whole)
+            _, encoded = split_record(entry.key, whole)
             codec.to_builtin(encoded)
         return []
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from keepstate.engine.documents.record import joined_record, name_and_value
+from keepstate.engine.documents.record import join_record, split_record
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.unit import Unit
@@ -103,10 +103,10 @@ async def _looked_at(executor: Executor, entry: Entry) -> tuple[str, int, set[st
 
     async def look(unit: Unit) -> tuple[str, bytes]:
         try:
-            return name_and_value(entry.key, await unit.value(entry))
+            return split_record(entry.key, await unit.value(entry))
         except ConflictError:  # a large value was replaced meanwhile
             now = await unit.get(entry.key)
-            return name_and_value(entry.key, await unit.value(now)) if now else ("", b"")
+            return split_record(entry.key, await unit.value(now)) if now else ("", b"")
 
     (name, encoded), _ = await executor.run(look)
     try:
@@ -157,11 +157,11 @@ async def _put(unit: Unit, place: bytes) -> set[str]:
     entry = await unit.get(place)
     if entry is None:
         return set()
-    name, encoded = name_and_value(place, await unit.value(entry))
+    name, encoded = split_record(place, await unit.value(entry))
     older = {each for each in _classes(encoded) if CLASSES.is_older(*_named(each))}
     if older:
         ttl_ms = None
         if entry.expires_at_ms is not None:
             ttl_ms = max(1, entry.expires_at_ms - await unit.now_ms())
-        unit.put(place, joined_record(place, name, codec.encode(codec.decode(encoded))), ttl_ms=ttl_ms)
+        unit.put(place, join_record(place, name, codec.encode(codec.decode(encoded))), ttl_ms=ttl_ms)
     return older

@@ -8,7 +8,7 @@ from typing import Final
 
 import msgspec
 
-from keepstate.engine.documents.record import name_and_value
+from keepstate.engine.documents.record import split_record
 from keepstate.engine.history.commit_request import CommitRequest, put_onto
 from keepstate.engine.history.heads import MAIN, Head
 from keepstate.engine.history.objects import Kept
@@ -214,7 +214,7 @@ async def _whole(
     documents, to_expire = await states.scanned(executor, beside)
     left_ms: dict[str, int] = {}
     for entry in to_expire:
-        name, _ = name_and_value(entry.key, await beside.value(entry))
+        name, _ = split_record(entry.key, await beside.value(entry))
         if name not in changes.puts and entry.expires_at_ms is not None:
             left_ms[name] = max(1, entry.expires_at_ms - now_ms)
     for name in changes.gone:

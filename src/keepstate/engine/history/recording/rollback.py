@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from keepstate.engine.documents.record import joined_record, write_record
+from keepstate.engine.documents.record import join_record, write_record
 from keepstate.engine.history.commit_request import CommitRequest, CommitResult
 from keepstate.engine.history.heads import Head
 from keepstate.engine.history.paths import CODEC
@@ -83,7 +83,7 @@ async def _stored(
     (encoding,) = await session.serve(whole([entry]))
     body = await session.serve(inlined(encoding))
     if not holds_pickle(body):
-        return joined_record(place, name, packed(body))
+        return join_record(place, name, packed(body))
     if executor.home.pickle is None:
         raise InvalidError(
             f"document {name!r} of {executor.name!r} held a pickle; go back by a handle with "

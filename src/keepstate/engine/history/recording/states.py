@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from keepstate.engine.documents.record import decoded, name_and_value
+from keepstate.engine.documents.record import decode_value, split_record
 from keepstate.engine.kernel import layout
 from keepstate.engine.kernel.executor import Executor
 from keepstate.engine.kernel.unit import Unit
@@ -24,7 +24,7 @@ def planted(executor: Executor, place: bytes, stored: bytes) -> tuple[str, Merkl
     Raises:
         InvalidError: It holds a pickle, and this handle cannot sign it anew.
     """
-    name, encoded = name_and_value(place, stored)
+    name, encoded = split_record(place, stored)
     if not encoded.startswith(SIGNED):
         return name, replanted(body_of(encoded))
     if executor.home.pickle is None:
@@ -33,7 +33,7 @@ def planted(executor: Executor, place: bytes, stored: bytes) -> tuple[str, Merkl
             "pickle=SignedPickle(…)"
         )
     # A pickle is signed for its place, and a history has another.
-    return name, executor.home.states.to_merkle(decoded(executor, place, encoded))
+    return name, executor.home.states.to_merkle(decode_value(executor, place, encoded))
 
 
 async def name_of_removed(unit: Unit, place: bytes) -> str:
@@ -42,7 +42,7 @@ async def name_of_removed(unit: Unit, place: bytes) -> str:
         return layout.name_of(layout.DOCUMENTS, place)
     entry = unit.as_read(place)
     assert entry is not None
-    return name_and_value(place, await unit.value(entry))[0]
+    return split_record(place, await unit.value(entry))[0]
 
 
 def changed(root: bytes, puts: Mapping[str, MerkleValue], gone: list[str]) -> Fetching[MerkleValue]:
