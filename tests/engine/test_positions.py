@@ -180,7 +180,7 @@ async def test_a_cursor_below_the_log_is_compacted_for_another_handle(shared_url
         assert await space.queue.list("ready", after=task.cursor) == []
 
     async with keepstate.open(shared_url) as ks:
-        with pytest.raises(CompactedError, match="list again from the start"):
+        with pytest.raises(CompactedError, match="List again from the start"):
             await ks.space("run").queue.list("ready", after=task.cursor)
 
 
@@ -356,7 +356,7 @@ async def test_texts_that_are_not_this_places_are_refused(ks: Keepstate) -> None
         await keys_after(space, event)
     with pytest.raises(InvalidError, match="is a position of a watch; give the position of an event"):
         await space.events.read(stream="s", after=watch)
-    with pytest.raises(InvalidError, match="of another space.* in space 'b'"):
+    with pytest.raises(InvalidError, match=r"of another space.* in space 'b'"):
         await keys_after(other, watch)
     for place, stream in ((other, "s"), (space, "t")):
         with pytest.raises(InvalidError, match="but of another space"):

@@ -100,7 +100,7 @@ async def test_a_read_after_a_change_of_what_was_read_raises_at_once(space: Spac
         await tx.documents.get("a")
         await space.documents.put("a", 1)
 
-        with pytest.raises(ConflictError, match="changed while a transaction was reading"):
+        with pytest.raises(ConflictError, match="changed while a transaction read it"):
             await tx.documents.get("b")
 
 
@@ -111,7 +111,7 @@ async def test_a_view_does_not_move_past_a_change_of_any_of_what_was_read(space:
             await tx.documents.get(key)
         await space.documents.put(changed, 1)
 
-        with pytest.raises(ConflictError, match=f"'{changed}'.*changed while a transaction was reading"):
+        with pytest.raises(ConflictError, match=f"'{changed}'.*changed while a transaction read it"):
             await tx.documents.get("d")
 
 

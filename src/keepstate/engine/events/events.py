@@ -179,11 +179,11 @@ class Events:
         was_known = unit.knows(head)
         last = await self._last(unit, stream)
         if not _is_as(expected, last):
-            found = "is absent" if last is None else f"ends at {last}"
-            asked = expected.name if isinstance(expected, Expected) else expected
+            found = "does not exist" if last is None else f"ends at {last}"
+            wanted = expected.name if isinstance(expected, Expected) else expected
             raise ConflictError(
-                f"stream {stream!r} of {self._executor.name!r} {found}, and expected={asked} was asked; "
-                "read it again",
+                f"stream {stream!r} of {self._executor.name!r} {found}, but expected={wanted} was required. "
+                "Read it again",
                 space=self._executor.name,
                 key=head,
                 actual=last or 0,

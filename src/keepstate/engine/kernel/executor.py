@@ -315,7 +315,7 @@ class TransactionExecutor(Executor):
 
     @property
     def ended(self) -> bool:
-        """Whether the transaction rejects further work."""
+        """True once the transaction rejects further work."""
         return self._gathering.ended
 
     def end(self) -> None:

@@ -41,7 +41,7 @@ class LossDetector:
 
     @property
     def has_lost_history(self) -> bool:
-        """Whether the store has noticed a loss of history since this detector was created."""
+        """True if the store has noticed a loss of history since this detector was created."""
         return self._count() != self.known
 
     def verify(self) -> None:

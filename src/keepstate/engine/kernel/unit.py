@@ -384,7 +384,7 @@ class Unit:
 
     @property
     def writes(self) -> bool:
-        """Whether there are writes to commit."""
+        """True if there are writes to commit."""
         return bool(self._writes or self._stamped)
 
     def batch(self, companion: Unit | None = None) -> Batch:
