@@ -237,7 +237,7 @@ def test_a_long_text_that_is_no_url_is_not_shown(text: str) -> None:
 
 @pytest.mark.parametrize("url", ["file://./state/", "sqlite://./app.db"])
 def test_a_path_after_two_slashes_is_told_as_it_was_given(url: str) -> None:
-    with pytest.raises(InvalidError, match=rf"^{re.escape(url)} names no file"):
+    with pytest.raises(InvalidError, match=rf"^{re.escape(url)} does not name a file"):
         sync.open(url)
 
 

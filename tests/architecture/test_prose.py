@@ -47,7 +47,6 @@ UNREVISED: tuple[str, ...] = (
     "src/keepstate/engine/space/",
     "src/keepstate/managers/",
     "src/keepstate/sessions/",
-    "src/keepstate/stores/file/",
     "src/keepstate/stores/postgres/",
     "src/keepstate/stores/recovery/",
     "src/keepstate/stores/redis/",

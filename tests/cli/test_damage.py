@@ -364,5 +364,5 @@ def test_a_file_that_is_no_store_is_damaged_or_refused(keepstate: Keepstate, tmp
     as_database = keepstate("doctor", "--verify", f"sqlite:///{tmp_path}/text")
 
     assert (as_journal.code, as_database.code) == (DAMAGED, DAMAGED)
-    assert "does not start as a journal" in as_journal.err
+    assert "does not start like a journal" in as_journal.err
     assert "0 records" in as_database.out

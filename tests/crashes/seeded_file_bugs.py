@@ -15,7 +15,7 @@ from tests.crashes.seeded_bugs import MerkleValue
 @contextmanager
 def journal_length_unread() -> MerkleValue:
     """Acknowledge what was written behind the end of a journal that was cut off."""
-    with patch.object(Journal, "_refuse_cut_off", lambda self, size_bytes: None):
+    with patch.object(Journal, "_require_length", lambda self, size_bytes: None):
         yield
 
 
@@ -38,7 +38,7 @@ def second_name_opened() -> MerkleValue:
     """Open a file under each of its names, with a lock each, and whatever its length has become."""
     with (
         patch.object(store, "require_single_name", lambda path: None),
-        patch.object(Journal, "_refuse_cut_off", lambda self, size_bytes: None),
+        patch.object(Journal, "_require_length", lambda self, size_bytes: None),
     ):
         yield
 

@@ -158,7 +158,7 @@ def test_a_full_disk_is_told_and_the_store_goes_on_when_there_is_room(kind: str,
         finish(store.close())
 
     assert [type(error) for error in told.errors] == [StoreFullError] * 3
-    assert all("free space" in str(error) for error in told.errors)
+    assert all("Free space" in str(error) for error in told.errors)
     assert told.applied == len(batches()) - 3
     again = workload.opened(kind, tmp_path, clock)
     assert workload.state_of(again) == told.possible[0]

@@ -17,7 +17,7 @@ import pytest
 
 from keepstate import CorruptError, InvalidError
 from keepstate.engine.history.bundle import read_bundle
-from keepstate.stores.file.json_form import Shown
+from keepstate.stores.file.json_form import ReadableBytes
 from keepstate.values import codec, encode, encode_ext, limits, types
 from keepstate.values.codec import PLAIN
 from keepstate.values.hash_flooding import is_crowded
@@ -130,7 +130,7 @@ def test_no_decoder_makes_a_large_plain_map_with_chosen_keys(around: bytes) -> N
     with pytest.raises(CorruptError, match="key that is not text"):
         holds_pickle(hostile)
     assert classes_in(hostile + b"\x24\x93") == set()
-    assert Shown.value(PLAIN + hostile).base64 == PLAIN + hostile
+    assert ReadableBytes.value(PLAIN + hostile).base64 == PLAIN + hostile
 
 
 def test_no_line_of_a_bundle_makes_a_large_plain_map_with_chosen_keys(tmp_path: Path) -> None:

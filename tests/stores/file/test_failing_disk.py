@@ -55,7 +55,7 @@ def test_a_full_disk_refuses_the_write_and_loses_nothing(path: Path, files: Fail
     files.end = None
 
     assert isinstance(refused, StoreFullError)
-    assert "free space" in str(refused)
+    assert "Free space" in str(refused)
     assert path.read_bytes() == before
     assert (revision(store), values(store)) == (1, [b"1", None])
     assert put(store, Put(A, b"3")) == 2
@@ -201,7 +201,7 @@ def test_a_rewrite_that_fails_leaves_the_journal_as_it_was(
     assert fails_from_now.happened
     assert path.read_bytes().startswith(before)
     assert not path.with_name("journal.new").exists()
-    assert "stays as long as it is" in caplog.text
+    assert "keeps its size" in caplog.text
     put(store, Put(A, b"goes on"))
     finish(store.close())
     again = opened(path)

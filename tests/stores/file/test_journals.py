@@ -13,7 +13,7 @@ from keepstate._runner import ThreadRunner
 from keepstate.errors import CompactedError, InvalidError, StoreUnavailableError
 from keepstate.opening import store_class
 from keepstate.stores.file import FileStore
-from keepstate.stores.file.json_form import Shown
+from keepstate.stores.file.json_form import ReadableBytes
 from keepstate.stores.protocol import Applied, Batch, Check, Conflict, Delete, Durability, Put
 from keepstate.stores.urls import StoreUrl
 from keepstate.testing.clocks import ManualClock
@@ -70,12 +70,12 @@ def test_a_folder_named_as_if_it_were_a_file_is_refused_and_stays_as_it_is(tmp_p
 
 
 def test_where_no_file_can_be_made_the_advice_is_another_place() -> None:
-    with pytest.raises(StoreUnavailableError, match=r"/proc/x\.lock.*name a file in a folder that you may"):
+    with pytest.raises(StoreUnavailableError, match=r"/proc/x\.lock.*path in a folder that you may"):
         finish(from_url("file:////proc/x").open())
 
 
 def test_a_missing_folder_is_named(tmp_path: Path) -> None:
-    with pytest.raises(StoreUnavailableError, match=r"missing.*make it"):
+    with pytest.raises(StoreUnavailableError, match=r"missing.*Create it"):
         opened(tmp_path / "missing" / "journal")
 
 
@@ -143,19 +143,19 @@ def test_a_json_journal_shows_plain_values_and_keys(tmp_path: Path) -> None:
 def test_what_json_shows_comes_back_as_the_same_bytes(value: object) -> None:
     data = codec.encode(value)
 
-    shown = msgspec.json.encode(Shown.value(data))
+    shown = msgspec.json.encode(ReadableBytes.value(data))
 
-    assert msgspec.json.decode(shown, type=Shown).data() == data
+    assert msgspec.json.decode(shown, type=ReadableBytes).data() == data
 
 
 @pytest.mark.parametrize(
     "data", [b"", b"\x01", b"\x01\xc1", b"\x01\xcd\x00\x01", b"\x01\x01\x01", b"text", b"\x11x"]
 )
 def test_what_json_cannot_show_is_base64(data: bytes) -> None:
-    shown = Shown.value(data)
+    shown = ReadableBytes.value(data)
 
     assert shown.base64 == data
-    assert msgspec.json.decode(msgspec.json.encode(shown), type=Shown).data() == data
+    assert msgspec.json.decode(msgspec.json.encode(shown), type=ReadableBytes).data() == data
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_what_json_cannot_show_is_base64(data: bytes) -> None:
      stored_key(1, -5, 2**80), b"\x01garbage", b"\x02\x02\xff\x00", stored_key(1, "\ud800")],
 )  # fmt: skip
 def test_every_key_comes_back_as_the_same_bytes(key: bytes) -> None:
-    assert msgspec.json.decode(msgspec.json.encode(Shown.key(key)), type=Shown).data() == key
+    assert msgspec.json.decode(msgspec.json.encode(ReadableBytes.key(key)), type=ReadableBytes).data() == key
 
 
 def test_a_journal_keeps_its_format_until_another_is_asked_for(tmp_path: Path) -> None:

@@ -315,7 +315,7 @@ def test_a_note_that_cannot_be_written_stays_an_older_one(
     put(store, Put(A, b"noted"))
 
     with monkeypatch.context() as patched:
-        patched.setattr(durable_mark.Note, "_write", failing)
+        patched.setattr(durable_mark.MarkFile, "_write", failing)
         assert put(store, Put(A, b"not noted")) == 2
     finish(store.close())
 
@@ -329,15 +329,15 @@ def test_a_journal_is_not_replaced_before_that_is_noted(
 ) -> None:
     path = tmp_path / "journal"
     journal = filled(path, format="json")
-    write = durable_mark.Note._write
+    write = durable_mark.MarkFile._write
 
-    def fail_to_announce(note: durable_mark.Note, end: durable_mark.End, following: durable_mark.End) -> None:
+    def fail_to_announce(note: durable_mark.MarkFile, end: durable_mark.End, following: durable_mark.End) -> None:
         if end != following:
             raise OSError(28, "No space left on device")
         write(note, end, following)
 
     with monkeypatch.context() as patched:
-        patched.setattr(durable_mark.Note, "_write", fail_to_announce)
+        patched.setattr(durable_mark.MarkFile, "_write", fail_to_announce)
         with pytest.raises(StoreFullError):
             opened(path, format="msgpack")
 

@@ -164,7 +164,7 @@ def test_bytes_that_were_removed_cost_the_frames_that_they_were_in(
 
 
 def test_what_never_was_a_journal_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(CorruptError, match="does not start as a journal"):
+    with pytest.raises(CorruptError, match="does not start like a journal"):
         remains(tmp_path, b"a letter to nobody\n" * 40)
 
 

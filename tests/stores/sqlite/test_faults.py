@@ -51,7 +51,7 @@ def test_a_full_disk_refuses_the_write_and_keeps_all_else(disk: FailingDisk, ope
     outcomes = put(store, A, B, value=bytes(100_000))
 
     assert [type(outcome) for outcome in outcomes] == [StoreFullError] * 2
-    assert "free space" in str(outcomes[0])
+    assert "Free space" in str(outcomes[0])
     assert value_of(store, A) == b"1"
     disk.room_bytes = None
     assert isinstance(put(store, A, value=b"2")[0], Applied)

@@ -1,9 +1,9 @@
 """WHERE is it kept? In memory, with a journal file that survives a power cut, for one process.
 
-Invariant: nobody reads what the journal does not hold for good, and a journal that is not understood is not
-touched.
+Invariant: readers see only changes that are durable in the journal, and a journal that cannot be parsed is
+not changed.
 
-To add what a journal holds: a shape in `items` and its JSON twin in `json_form`; `state` replays it.
+To add a kind of journal item: a struct in `items`, its JSON form in `json_form`, and its replay in `state`.
 """
 
 from keepstate.stores.file.store import FileStore as FileStore

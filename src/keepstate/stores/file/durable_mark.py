@@ -1,14 +1,15 @@
-"""How much of a journal is durable, noted beside it: one that was cut off must not pass for a short one.
+"""The durable length of a journal, noted next to it, so that a truncated journal is never taken for whole.
 
-Frames tell a torn end from a damaged one, but not that frames are missing: a journal cut between two of them
-is whole. So each flush, once it is durable, notes in the lock file where its frame ends, and who opens the
-journal looks for that frame. What follows it is the only thing that a crash may have torn. The first note
-is made when the journal's name is durable too: a journal that is noted and not there was removed.
+Frames tell a torn end from a damaged one, but they do not show that frames are missing: a journal cut between
+two frames is whole. So after each durable flush the lock file notes where its frame ends, and the next
+opening
+looks for that frame. Only bytes after it may have been torn by a crash. The first note is made once the
+journal's name is durable too, so a journal that is noted and absent was removed.
 
-Nobody waits until a note is on the disk: it is exact after a crash of processes. One from before the machine
-last started may be any older one. Of the same journal it is a lower bound, for a journal only grows; one that
-was written anew since then has another seed, and the note says nothing of it. While a journal is written anew
-the note names both, so that it is right whichever stands there after a crash.
+A note is not synced: it is exact after a crash of processes. A note from before the machine's last start may
+be any older one. For the same journal it is a lower bound, because a journal only grows. A journal that was
+rewritten since has another seed, and the note does not apply to it. During a rewrite the note names both
+journals, so it is right for either of them after a crash.
 """
 
 from __future__ import annotations
@@ -28,35 +29,35 @@ from keepstate.stores.machine import UNKNOWN_START, machine_start
 _END: Final = rb"([0-9a-f]{16}) ([0-9a-f]{16}) ([0-9a-f]{8})"
 _NOTED: Final = re.compile(rb"durable %s or %s since ([0-9a-f-]{36}) ([0-9a-f]{8})\n" % (_END, _END))
 _NOTE_BYTES: Final = 149
-assert HOLDER_BYTES + _NOTE_BYTES <= 512  # of one sector nothing is torn
+assert HOLDER_BYTES + _NOTE_BYTES <= 512  # one sector is never torn
 
 
 NO_FRAME: Final = b"0" * 8
 
 
 class End(msgspec.Struct, frozen=True):
-    """Where the last durable frame of a journal ends."""
+    """The end of the last durable frame of a journal."""
 
     seed: bytes
     size_bytes: int
     crc: bytes
-    """The frame's, as its head has it."""
+    """The checksum of the frame, as in its head."""
 
     def __bytes__(self) -> bytes:
         return b"%s %016x %s" % (self.seed.hex().encode(), self.size_bytes, self.crc)
 
 
 class DurableMark(msgspec.Struct, frozen=True):
-    """What a note says."""
+    """The content of a note."""
 
     ends: tuple[End, End]
-    """Of the journal, and of the one that takes its place; twice the same where there is but one."""
+    """The ends of the journal and of its replacement; twice the same if there is no replacement."""
     is_exact: bool
-    """Whether the machine has not started anew since then."""
+    """Whether the machine has not restarted since the note."""
 
     @classmethod
     def of(cls, line: bytes) -> DurableMark | None:
-        """Return what a line says, or None if it is no note."""
+        """Parse a line; return None if it is not a note."""
         found = _NOTED.match(line)
         if found is None or crc32(found[0][:-10]) != int(found[8], 16):
             return None
@@ -67,30 +68,30 @@ class DurableMark(msgspec.Struct, frozen=True):
         return cls((first, second), found[7] == machine_start() != UNKNOWN_START)
 
     def end_of(self, seed: bytes) -> End | None:
-        """Return what must be there of a journal; None if the note does not tell of this one."""
+        """Return the noted end of the journal with this seed, or None if the note is of another journal."""
         return next((end for end in self.ends if end.seed == seed), None)
 
 
-class Note:
-    """The note of one journal, in the lock file that the process holds."""
+class MarkFile:
+    """The note of one journal, stored in the lock file that this process holds."""
 
     def __init__(self, lock: ProcessLock, journal: str) -> None:
         self._lock, self._journal = lock, journal
         self._start = machine_start()
 
     def read(self) -> DurableMark | None:
-        """Return what is noted, if something is."""
+        """Return the note, or None if there is none."""
         if self._lock.descriptor is None:
             return None
         return DurableMark.of(os.pread(self._lock.descriptor, _NOTE_BYTES, HOLDER_BYTES))
 
     def raise_to(self, end: End) -> None:
-        """Note what is durable, or stays with an older note, which is true as well."""
+        """Note a durable end. If that fails, the older note stays, which is true as well."""
         with suppress(OSError):
             self._write(end, end)
 
     def announce(self, following: End, now: End | None) -> None:
-        """Note that the journal is about to be replaced, if a note stands there; raises `OSError`."""
+        """Note, if there is a note, that the journal is about to be replaced; raises `OSError`."""
         if self.read() is not None:
             self._write(now or following, following)
 
@@ -105,46 +106,45 @@ class Note:
             os.pwrite(self._lock.descriptor, b"%s %08x\n" % (line, crc32(line)), HOLDER_BYTES)
 
 
-def note_beside(journal: str) -> DurableMark | None:
-    """Return what is noted of a journal that somebody else may hold."""
+def read_mark_file(journal: str) -> DurableMark | None:
+    """Return the note of a journal that another process may hold, or None."""
     try:
-        # A pipe in its place would hold the reader for ever.
+        # Without O_NONBLOCK a pipe of this name would block the reader forever.
         descriptor = os.open(f"{journal}.lock", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         with open(descriptor, "rb") as file:
-            told = file.read(HOLDER_BYTES + _NOTE_BYTES) or b""
+            line = file.read(HOLDER_BYTES + _NOTE_BYTES) or b""
     except OSError:
         return None
-    return DurableMark.of(told[HOLDER_BYTES:])
+    return DurableMark.of(line[HOLDER_BYTES:])
 
 
-def cut_off(path: str, whole_bytes: int, end: End) -> CorruptError:
-    """Return the error for a journal that lacks what was acknowledged."""
-    what = (
-        f"was cut off at byte {whole_bytes}, and {path}.lock notes {end.size_bytes} bytes that were durable"
-    )
+def cut_off_error(path: str, whole_bytes: int, end: End) -> CorruptError:
+    """Return the error for a journal without frames that were acknowledged."""
+    what = f"was cut off at byte {whole_bytes}, but {path}.lock notes {end.size_bytes} bytes that were durable"
     if whole_bytes >= end.size_bytes:
-        what = f"was replaced: another frame ends at byte {end.size_bytes} than {path}.lock notes"
-    return _lost(path, what, min(whole_bytes, end.size_bytes))
+        what = f"was replaced: the frame that ends at byte {end.size_bytes} is not the noted one"
+    return _lost_error(path, what, min(whole_bytes, end.size_bytes))
 
 
-def replaced(path: str) -> CorruptError:
-    """Return the error for another journal in the place of the one that is noted."""
-    return _lost(path, f"was replaced: {path}.lock notes another journal", 0)
+def replaced_error(path: str) -> CorruptError:
+    """Return the error for a journal that is not the noted one."""
+    return _lost_error(path, f"was replaced: {path}.lock notes another journal", 0)
 
 
-def removed(path: str, end: End) -> CorruptError:
-    """Return the error for a journal that is not there, although a note tells of it."""
+def removed_error(path: str, end: End) -> CorruptError:
+    """Return the error for a journal that is absent although it is noted."""
     return CorruptError(
-        f"{path} was removed, and {path}.lock notes {end.size_bytes} bytes of it that were durable; nothing "
-        f"was made: put it or a backup back; to begin with an empty store, remove {path}.lock while nobody "
-        "has it open",
+        f"{path} was removed: {path}.lock notes {end.size_bytes} bytes of it that were durable. Nothing was created. "
+        f"Put "
+        f"the file or a backup back. To begin with an empty store, remove {path}.lock while no process has "
+        "the store open.",
         place=path,
     )
 
 
-def _lost(path: str, what: str, at: int) -> CorruptError:
+def _lost_error(path: str, what: str, at: int) -> CorruptError:
     return CorruptError(
-        f"{path} {what}; the file was not touched: salvage what is whole (`keepstate repair`) or restore a "
-        f"backup; where it is one already, remove {path}.lock while nobody has it open",
+        f"{path} {what}. The file was not changed. Salvage what is whole (`keepstate repair`) or restore a "
+        f"backup. If it is a backup already, remove {path}.lock while no process has the store open.",
         place=f"{path} at byte {at}",
     )

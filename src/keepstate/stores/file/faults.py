@@ -1,4 +1,4 @@
-"""Every error of the operating system as one of keepstate's: the only place that knows both."""
+"""Translation of the operating system's errors to keepstate's; no other module does it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ _FULL: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 def storage_error(error: OSError, path: str) -> StorageError:
-    """Return what an error means to the caller, for whom nothing was written."""
+    """Return the error for a failed write of which nothing is in the file."""
     reason = error.strerror or str(error)
     if error.errno in _FULL:
         return StoreFullError(
-            f"there is no room for {path} ({reason}); nothing was written: free space on its disk"
+            f"There is no room for {path} ({reason}). Nothing was written. Free space on its disk."
         )
     if is_forbidden(error):
         return StorageError(
-            f"{path} cannot be written to ({reason}); nothing was written: make it and its folder writable"
+            f"{path} cannot be written to ({reason}). Nothing was written. Make the file and its folder "
+            f"writable."
         )
-    return StoreUnavailableError(f"{path} failed ({reason}); nothing was written: try again")
+    return StoreUnavailableError(f"{path} failed ({reason}). Nothing was written. Try again.")

@@ -1,4 +1,4 @@
-r"""Frames: how a journal's bytes tell what was written from what was torn, and both from what was damaged.
+r"""Frames of a journal, which distinguish written bytes from torn ones, and both from damaged ones.
 
 ```
 head     keepstate journal 1 msgpack 0123456789abcdef 89abcdef\n
@@ -6,12 +6,12 @@ frame    frame LENGTH HEAD-CRC BODY-CRC\n, then the body, which ends with \n
 ```
 
 Numbers in frames are eight hexadecimal digits. Each CRC-32 starts from the journal's seed and the frame's
-place, so zeros are no frame, and neither is a frame of another journal or one inside somebody's value.
+offset, so zeros are not a frame, and neither is a frame of another journal or one inside a stored value.
 
-A write that a crash cut short leaves the end of the file missing, or sectors of it empty. So what follows the
-last good frame is *torn*, and may be cut off, if it shows one of the two and no good frame comes after it.
-Anything else was complete once and is *damaged*. One case cannot be told apart: damage to the very last frame
-where that frame also holds an empty sector.
+A write that a crash cut short leaves the end of the file missing, or sectors of it empty. The bytes after the
+last good frame are *torn*, and may be cut off, if they show one of the two and no good frame follows.
+Anything else was complete once and is *damaged*. One case is ambiguous: damage to the very last frame if that
+frame also holds an empty sector.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ from keepstate.errors import CorruptError, UnsupportedError
 VERSION: Final = 1
 FRAME_HEAD_BYTES: Final = 33
 Format = Literal["json", "json-zstd", "msgpack", "msgpack-zstd"]
-"""How frames hold items; with `zstd` a frame is compressed where that saves a tenth."""
+"""The encoding of items in frames; with `zstd` a frame is compressed if that saves a tenth."""
 
 _MARK: Final = b"frame "
 _HEAD = re.compile(
     rb"keepstate journal (\d{1,9}) ((?:json|msgpack)(?:-zstd)?) ([0-9a-f]{16}) ([0-9a-f]{8})\n"
 )
 _ANY_HEAD = re.compile(rb"keepstate journal (\d{1,9}) [^\n]*([0-9a-f]{8})\n")
-"""A head of any version ends with the checksum of its line."""
+"""The head of any version: it ends with the checksum of its line."""
 _FRAME_HEAD = re.compile(rb"frame ([0-9a-f]{8}) ([0-9a-f]{8}) ([0-9a-f]{8})\n")
 _SECTOR: Final = 512
 _EMPTY: Final = bytes(_SECTOR)
 _MOST_SUMMED: Final = 4
-"""How often all of a file is summed up to look for a whole frame behind a bad one, before it is damaged."""
+"""Multiple of the file's size that may be checksummed to find a whole frame after a bad one."""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -55,41 +55,42 @@ class Head(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, data: bytes, path: str) -> Head:
-        """Return the head of a journal.
+        """Parse the head of a journal.
 
         Raises:
             UnsupportedError: A later keepstate wrote it.
-            CorruptError: It is damaged, or no journal.
+            CorruptError: The head is damaged, or the file is not a journal.
         """
         known = _ANY_HEAD.match(data)
         if known is not None and int(known[1]) > VERSION and crc32(known[0][:-9]) == int(known[2], 16):
             raise UnsupportedError(
-                f"{path} is a journal of version {int(known[1])}, and this keepstate reads up to {VERSION}: "
-                "upgrade keepstate"
+                f"{path} is a journal of version {int(known[1])}, but this keepstate reads up to version "
+                f"{VERSION}. "
+                "Upgrade keepstate."
             )
         found = _HEAD.match(data)
         if found is None or crc32(found[0][:-9]) != int(found[4], 16):
             raise CorruptError(
-                f"{path} does not start as a journal of keepstate does; the file was not touched: "
-                "give another path, or restore a backup",
+                f"{path} does not start like a journal of keepstate. The file was not changed. "
+                "Use another path, or restore a backup.",
                 place=f"{path} at byte 0",
             )
         form = cast("Format", found[2].decode())
         return cls(form, bytes.fromhex(found[3].decode()))
 
     def frame(self, payload: bytes, at: int) -> bytes:
-        """Return the payload as a frame for one place in the journal."""
+        """Return the payload as a frame for an offset in the journal."""
         body = payload + b"\n"
         length = b"%08x" % len(body)
         head_crc = crc32(length, self._start(at))
         return b"frame %s %08x %08x\n" % (length, head_crc, crc32(body, head_crc)) + body
 
     def body(self, data: bytes, at: int) -> memoryview | None:
-        """Return the body of the frame at this place, or None if no good frame stands there."""
+        """Return the body of the frame at an offset, or None if there is no good frame."""
         return self.body_under(data[at : at + FRAME_HEAD_BYTES], data, at)
 
     def body_under(self, frame_head: bytes, data: bytes, at: int) -> memoryview | None:
-        """Return the body of the frame at this place as if it had this head."""
+        """Return the body of the frame at an offset as if it had the given head, or None."""
         length = self._length(frame_head, at)
         start = at + FRAME_HEAD_BYTES
         if length is None or start + length > len(data):
@@ -98,7 +99,7 @@ class Head(msgspec.Struct, frozen=True):
         return body if crc32(body, self._head_crc(frame_head, at)) == int(frame_head[-9:-1], 16) else None
 
     def length(self, data: bytes, at: int) -> int | None:
-        """Return how long the frame at this place says its body is, or None without a good frame head."""
+        """Return the length of the body in the frame head at an offset, or None if that head is not good."""
         return self._length(data[at : at + FRAME_HEAD_BYTES], at)
 
     def _length(self, frame_head: bytes, at: int) -> int | None:
@@ -115,15 +116,15 @@ class Head(msgspec.Struct, frozen=True):
 
 
 def crc_of(data: bytes, at: int = 0) -> bytes:
-    """Return the checksum that the frame at this place is known by."""
+    """Return the checksum of the frame at an offset."""
     return data[at + FRAME_HEAD_BYTES - 9 : at + FRAME_HEAD_BYTES - 1]
 
 
 def frames(head: Head, data: bytes, path: str) -> Iterator[tuple[int, memoryview]]:
-    """Yield the payload of each frame with the place where the frame ends, up to a torn one.
+    """Yield the end of each frame with its payload, up to a torn frame.
 
     Raises:
-        CorruptError: Something in between was damaged.
+        CorruptError: A frame was damaged.
     """
     at = len(bytes(head))
     while at < len(data):
@@ -131,8 +132,9 @@ def frames(head: Head, data: bytes, path: str) -> Iterator[tuple[int, memoryview
         if body is None:
             if _has_frame_after(head, data, at) or not is_torn(head, data, at):
                 raise CorruptError(
-                    f"{path} is damaged at byte {at}: the frame there was whole once; the file was not "
-                    "touched: restore a backup",
+                    f"{path} is damaged at byte {at}: the frame there was whole once. The file was not "
+                    f"changed. "
+                    "Restore a backup, or salvage what is whole with `keepstate repair`.",
                     place=f"{path} at byte {at}",
                 )
             return
@@ -145,7 +147,7 @@ def _has_frame_after(head: Head, data: bytes, at: int) -> bool:
     while (at := data.find(_MARK, at + 1)) >= 0:
         if head.body(data, at) is not None:
             return True
-        # A good frame head without its body stands in no journal by chance; many were put there to take time.
+        # No journal has a good frame head without its body by chance. Many of them are an attack on time.
         add_checksum += head.length(data, at) or 0
         if add_checksum > _MOST_SUMMED * len(data):
             return True
@@ -159,7 +161,7 @@ def is_torn(head: Head, data: bytes, at: int) -> bool:
 
 
 def _has_empty_sector(data: bytes, start: int, end: int) -> bool:
-    """Return whether the frame's part of any sector is all zeros."""
+    """Return whether some sector's part of the frame is all zeros."""
     first = start - start % _SECTOR
     for sector in range(first, end, _SECTOR):
         low, high = max(sector, start), min(sector + _SECTOR, end)

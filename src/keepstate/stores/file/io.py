@@ -1,4 +1,4 @@
-"""All that a journal asks of the operating system, in one place, so that a test can make it fail."""
+"""The journal's calls to the operating system, in one class, so that tests can make them fail."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ _FULL_SYNC: int | None = getattr(fcntl, "F_FULLFSYNC", None)
 
 
 class Files:
-    """File calls, by descriptor and absolute path; each raises `OSError`."""
+    """File operations by descriptor and absolute path; each raises `OSError`."""
 
     def open(self, path: str, flags: int, mode: int = FILE_MODE) -> int:
-        """Open a file that is not a link, and that no child process inherits."""
+        """Open a file that is not a link; child processes do not inherit it."""
         return os.open(path, flags | os.O_CLOEXEC | os.O_NOFOLLOW, mode)
 
     def read(self, descriptor: int) -> bytes:
@@ -29,30 +29,30 @@ class Files:
         return b"".join(parts)
 
     def read_at(self, descriptor: int, at: int, size_bytes: int) -> bytes:
-        """Return some bytes at a place, fewer at the end of the file."""
+        """Return bytes at an offset, fewer at the end of the file."""
         return os.pread(descriptor, size_bytes, at)
 
     def size_bytes(self, descriptor: int) -> int:
-        """Return how long the file is."""
+        """Return the size of the file."""
         return os.fstat(descriptor).st_size
 
     def write(self, descriptor: int, data: memoryview, at: int) -> int:
-        """Write at a place, and return how much was taken."""
+        """Write at an offset, and return the number of bytes written."""
         return os.pwrite(descriptor, data, at)
 
     def sync(self, descriptor: int) -> None:
-        """Return when what was written survives a power cut."""
-        if _FULL_SYNC is not None:  # macOS, whose fsync leaves it in the disk's cache
+        """Wait until the written data survives a power cut."""
+        if _FULL_SYNC is not None:  # macOS, whose fsync leaves data in the disk's cache
             fcntl.fcntl(descriptor, _FULL_SYNC)
         else:
             os.fdatasync(descriptor)
 
     def truncate(self, descriptor: int, size_bytes: int) -> None:
-        """Cut the file off."""
+        """Truncate the file."""
         os.ftruncate(descriptor, size_bytes)
 
     def replace(self, path: str, by: str) -> None:
-        """Give a file the place and the permissions of another, which may be missing."""
+        """Move `by` to `path` with the permissions of the file there, which may be missing."""
         with suppress(FileNotFoundError):
             os.chmod(by, os.stat(path).st_mode & 0o7777)
         os.replace(by, path)
@@ -62,7 +62,7 @@ class Files:
         os.unlink(path)
 
     def sync_folder(self, path: str) -> None:
-        """Return when the names in a folder survive a power cut."""
+        """Wait until the names in a folder survive a power cut."""
         descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             os.fsync(descriptor)
@@ -70,7 +70,7 @@ class Files:
             os.close(descriptor)
 
     def is_at(self, descriptor: int, path: str) -> bool:
-        """Return whether the opened file is the one that stands there."""
+        """Return whether the open file is the one at `path`."""
         try:
             return os.path.samestat(os.fstat(descriptor), os.stat(path))
         except FileNotFoundError:

@@ -1,7 +1,7 @@
-"""What a journal's frames hold: revisions as they were applied, and snapshots of spaces.
+"""Items in a journal's frames: applied revisions, and snapshots of spaces.
 
-The first frames of a journal are a snapshot, up to `SnapshotEnd`; each later frame is one flush. The shapes
-are frozen per journal version: a field may be added at the end, with a default.
+The first frames of a journal are a snapshot, up to `SnapshotEnd`. Each later frame is one flush. The structs
+are frozen per journal version: a field may only be added at the end, with a default.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Revision(msgspec.Struct, array_like=True, frozen=True, tag="revision"):
 
     @classmethod
     def of(cls, space: str, record: Record) -> Revision:
-        """Return a record as it stands in the journal."""
+        """Encode a record of a space."""
         return cls(
             space,
             record.revision,
@@ -52,7 +52,7 @@ class Revision(msgspec.Struct, array_like=True, frozen=True, tag="revision"):
         )
 
     def record(self) -> Record:
-        """Return the record that it was made of."""
+        """Decode the record."""
         entries = [
             Entry(put.key, put.value, self.revision, put.created, put.expires_at_ms) for put in self.written
         ]
@@ -60,8 +60,8 @@ class Revision(msgspec.Struct, array_like=True, frozen=True, tag="revision"):
         return Record(self.revision, self.now_ms, entries, deleted, self.token, self.dropped, self.nonce)
 
 
-class Kept(msgspec.Struct, array_like=True, frozen=True, tag="kept"):
-    """The outcome of a retry, kept for its late original; exactly one of the last four is given."""
+class RetryOutcome(msgspec.Struct, array_like=True, frozen=True, tag="kept"):
+    """The outcome of a retry, stored in case its original arrives late; one of the last four is set."""
 
     space: str
     token: bytes
@@ -72,8 +72,8 @@ class Kept(msgspec.Struct, array_like=True, frozen=True, tag="kept"):
     invalid: str | None = None
 
     @classmethod
-    def of(cls, space: str, token: bytes, outcome: Outcome, until_ms: int) -> Kept:
-        """Return an outcome as it stands in the journal."""
+    def of(cls, space: str, token: bytes, outcome: Outcome, until_ms: int) -> RetryOutcome:
+        """Encode an outcome."""
         if type(outcome) is Applied:
             return cls(space, token, until_ms, applied=(outcome.revision, outcome.now_ms))
         if type(outcome) is Conflict:
@@ -83,7 +83,7 @@ class Kept(msgspec.Struct, array_like=True, frozen=True, tag="kept"):
         return cls(space, token, until_ms, invalid=str(outcome))
 
     def outcome(self) -> Outcome:
-        """Return the outcome that was kept."""
+        """Decode the outcome."""
         if self.applied is not None:
             return Applied(*self.applied)
         if self.conflict is not None:
@@ -94,7 +94,7 @@ class Kept(msgspec.Struct, array_like=True, frozen=True, tag="kept"):
 
 
 class SpaceHead(msgspec.Struct, array_like=True, frozen=True, tag="space"):
-    """Where a space stood when the snapshot was taken; its entries and log follow.
+    """The state of a space at the snapshot; its entries and log follow.
 
     `now_ms` is the time of its last revision.
     """
@@ -108,14 +108,14 @@ class SpaceHead(msgspec.Struct, array_like=True, frozen=True, tag="space"):
 
 
 class Entries(msgspec.Struct, array_like=True, frozen=True, tag="entries"):
-    """Some of a space's entries, in key order: key, value, version, created, expiry."""
+    """A chunk of a space's entries, in key order: key, value, version, created, expiry."""
 
     space: str
     entries: Sequence[tuple[bytes, bytes, int, int, int | None]]
 
 
 class Logged(msgspec.Struct, array_like=True, frozen=True, tag="logged"):
-    """One revision in a space's log: what it wrote and what was there before, in section `02`."""
+    """One revision in a space's log: its writes, and the values before them in section `02`."""
 
     space: str
     revision: int
@@ -126,25 +126,25 @@ class Logged(msgspec.Struct, array_like=True, frozen=True, tag="logged"):
     size_bytes: int
     token: bytes | None = None
     expired: Sequence[int] = ()
-    """The places in `written` of what was written over an expired entry."""
+    """Indexes in `written` of the writes over an expired entry."""
     nonce: bytes = b""
 
 
 class SnapshotEnd(msgspec.Struct, array_like=True, frozen=True, tag="end"):
-    """What comes after it was applied after the snapshot."""
+    """The end of the snapshot; later items were applied after it."""
 
 
-Item: TypeAlias = Revision | Kept | SpaceHead | Entries | Logged | SnapshotEnd
+Item: TypeAlias = Revision | RetryOutcome | SpaceHead | Entries | Logged | SnapshotEnd
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(list[Item])
 
 
 def encode(items: Sequence[Item]) -> bytes:
-    """Return a frame's payload."""
+    """Encode items as a frame's payload."""
     return _encoder.encode(items)
 
 
 def decode(payload: memoryview) -> list[Item]:
-    """Return what a frame's payload holds, or raise `msgspec.MsgspecError`."""
+    """Decode a frame's payload, or raise `msgspec.MsgspecError`."""
     return _decoder.decode(payload)

@@ -1,8 +1,9 @@
-"""Journals as JSON, one line a flush, for people who read and search them.
+"""The JSON form of journals, one line per flush, for people who read and search them.
 
-Bytes are shown as what they mean where that leads back to the same bytes, else as base64: a value as `json`
-if it is plain data in the codec's uncompressed form, a key as its `path` of section and segments, a stamp in
-it as a list of revision and index.
+Bytes are shown in a readable form if that decodes to the same bytes, otherwise as base64: a value as `json`
+if
+it is plain data in the codec's uncompressed form, a key as its `path` of section and segments. A stamp in a
+key is a list of revision and index.
 """
 
 from __future__ import annotations
@@ -22,30 +23,30 @@ from keepstate.values.key import Segment, Stamp, stored_key, unpack
 _LARGEST_INT: Final = 2**63 - 1
 
 
-class Shown(msgspec.Struct, omit_defaults=True, frozen=True):
-    """Some bytes, in exactly one of three ways."""
+class ReadableBytes(msgspec.Struct, omit_defaults=True, frozen=True):
+    """Bytes in exactly one of three forms."""
 
     json: Any = msgspec.UNSET
     path: list[str | int | tuple[int, int]] | None = None
     base64: bytes | None = None
 
     @classmethod
-    def value(cls, data: bytes) -> Shown:
-        """Show a value."""
+    def value(cls, data: bytes) -> ReadableBytes:
+        """Encode a value."""
         if data.startswith(PLAIN):
             try:
                 refuse_chosen_keys(data[len(PLAIN) :])
                 plain: Any = msgspec.msgpack.decode(data[len(PLAIN) :])
-                shown = cls(json=msgspec.json.decode(msgspec.json.encode(plain)))
-                if shown.data() == data:
-                    return shown
+                readable = cls(json=msgspec.json.decode(msgspec.json.encode(plain)))
+                if readable.data() == data:
+                    return readable
             except (CorruptError, msgspec.MsgspecError, ValueError, TypeError, RecursionError):
-                pass  # no plain data: tagged, or not the codec's
+                pass  # not plain data: tagged, or not written by the codec
         return cls(base64=data)
 
     @classmethod
-    def key(cls, data: bytes) -> Shown:
-        """Show a key."""
+    def key(cls, data: bytes) -> ReadableBytes:
+        """Encode a key."""
         try:
             segments = unpack(data[1:])
         except (KeepstateError, ValueError):
@@ -58,14 +59,14 @@ class Shown(msgspec.Struct, omit_defaults=True, frozen=True):
                 path.append(segment)
             else:
                 return cls(base64=data)
-        shown = cls(path=path)
+        readable = cls(path=path)
         try:
-            return shown if shown.data() == data and msgspec.json.encode(shown) else cls(base64=data)
+            return readable if readable.data() == data and msgspec.json.encode(readable) else cls(base64=data)
         except (KeepstateError, ValueError):
             return cls(base64=data)
 
     def data(self) -> bytes:
-        """Return the bytes."""
+        """Decode the bytes."""
         if self.json is not msgspec.UNSET:
             return PLAIN + msgspec.msgpack.encode(self.json)
         if self.path is not None:
@@ -79,10 +80,10 @@ class Shown(msgspec.Struct, omit_defaults=True, frozen=True):
 
 
 class _Written(msgspec.Struct, omit_defaults=True, frozen=True):
-    key: Shown
-    value: Shown
+    key: ReadableBytes
+    value: ReadableBytes
     created: int = 0
-    """0 for the revision that it stands in."""
+    """0 means the revision of the item itself."""
     expires_at_ms: int | None = None
 
 
@@ -91,13 +92,13 @@ class _Revision(msgspec.Struct, omit_defaults=True, frozen=True, tag_field="is",
     revision: int
     now_ms: int
     put: Sequence[_Written] = ()
-    delete: Sequence[Shown] = ()
+    delete: Sequence[ReadableBytes] = ()
     token: bytes | None = None
     dropped: bool = False
     nonce: bytes = b""
 
 
-class _Kept(msgspec.Struct, omit_defaults=True, frozen=True, tag_field="is", tag="kept"):
+class _RetryOutcome(msgspec.Struct, omit_defaults=True, frozen=True, tag_field="is", tag="kept"):
     space: str
     token: bytes
     until_ms: int
@@ -118,7 +119,7 @@ class _SpaceHead(msgspec.Struct, frozen=True, tag_field="is", tag="space"):
 
 class _Entries(msgspec.Struct, frozen=True, tag_field="is", tag="entries"):
     space: str
-    entries: Sequence[tuple[Shown, Shown, int, int, int | None]]
+    entries: Sequence[tuple[ReadableBytes, ReadableBytes, int, int, int | None]]
 
 
 class _Logged(msgspec.Struct, omit_defaults=True, frozen=True, tag_field="is", tag="logged"):
@@ -126,9 +127,9 @@ class _Logged(msgspec.Struct, omit_defaults=True, frozen=True, tag_field="is", t
     revision: int
     now_ms: int
     size_bytes: int
-    put: Sequence[tuple[Shown, Shown]] = ()
-    delete: Sequence[Shown] = ()
-    before: Sequence[Shown | None] = ()
+    put: Sequence[tuple[ReadableBytes, ReadableBytes]] = ()
+    delete: Sequence[ReadableBytes] = ()
+    before: Sequence[ReadableBytes | None] = ()
     token: bytes | None = None
     expired: Sequence[int] = ()
     nonce: bytes = b""
@@ -138,43 +139,47 @@ class _SnapshotEnd(msgspec.Struct, frozen=True, tag_field="is", tag="end"):
     pass
 
 
-_Item: TypeAlias = _Revision | _Kept | _SpaceHead | _Entries | _Logged | _SnapshotEnd
+_Item: TypeAlias = _Revision | _RetryOutcome | _SpaceHead | _Entries | _Logged | _SnapshotEnd
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(list[_Item])
 
 
 def encode(given: Sequence[items.Item]) -> bytes:
-    """Return a frame's payload."""
-    return _encoder.encode([_shown(item) for item in given])
+    """Encode items as a frame's payload."""
+    return _encoder.encode([_to_json(item) for item in given])
 
 
 def decode(payload: memoryview) -> list[items.Item]:
-    """Return what a frame's payload holds, or raise `msgspec.MsgspecError`."""
-    return [_hidden(item) for item in _decoder.decode(payload)]
+    """Decode a frame's payload, or raise `msgspec.MsgspecError`."""
+    return [_from_json(item) for item in _decoder.decode(payload)]
 
 
-def _shown(item: items.Item) -> _Item:
+def _to_json(item: items.Item) -> _Item:
     match item:
         case items.Revision(space, revision, now_ms, written, deleted, token, dropped, nonce):
             put = [
                 _Written(
-                    Shown.key(one.key),
-                    Shown.value(one.value),
-                    0 if one.created == revision else one.created,
-                    one.expires_at_ms,
+                    ReadableBytes.key(put.key),
+                    ReadableBytes.value(put.value),
+                    0 if put.created == revision else put.created,
+                    put.expires_at_ms,
                 )
-                for one in written
+                for put in written
             ]
-            removed = [Shown.key(key) for key in deleted]
+            removed = [ReadableBytes.key(key) for key in deleted]
             return _Revision(space, revision, now_ms, put, removed, token, dropped, nonce)
-        case items.Kept():
-            return _Kept(*msgspec.structs.astuple(item))
+        case items.RetryOutcome():
+            return _RetryOutcome(*msgspec.structs.astuple(item))
         case items.SpaceHead():
             return _SpaceHead(*msgspec.structs.astuple(item))
         case items.Entries(space, entries):
             return _Entries(
-                space, [(Shown.key(entry[0]), Shown.value(entry[1]), *entry[2:]) for entry in entries]
+                space,
+                [
+                    (ReadableBytes.key(entry[0]), ReadableBytes.value(entry[1]), *entry[2:])
+                    for entry in entries
+                ],
             )
         case items.Logged(
             space, revision, now_ms, written, deleted, before, size_bytes, token, expired, nonce
@@ -184,9 +189,9 @@ def _shown(item: items.Item) -> _Item:
                 revision,
                 now_ms,
                 size_bytes,
-                [(Shown.key(key), Shown.value(value)) for key, value in written],
-                [Shown.key(key) for key in deleted],
-                [None if old is None else Shown.value(old) for old in before],
+                [(ReadableBytes.key(key), ReadableBytes.value(value)) for key, value in written],
+                [ReadableBytes.key(key) for key in deleted],
+                [None if old is None else ReadableBytes.value(old) for old in before],
                 token,
                 expired,
                 nonce,
@@ -195,17 +200,17 @@ def _shown(item: items.Item) -> _Item:
             return _SnapshotEnd()
 
 
-def _hidden(item: _Item) -> items.Item:
+def _from_json(item: _Item) -> items.Item:
     match item:
         case _Revision(space, revision, now_ms, put, delete, token, dropped, nonce):
             written = [
-                items.Written(one.key.data(), one.value.data(), one.created or revision, one.expires_at_ms)
-                for one in put
+                items.Written(put.key.data(), put.value.data(), put.created or revision, put.expires_at_ms)
+                for put in put
             ]
             removed = [key.data() for key in delete]
             return items.Revision(space, revision, now_ms, written, removed, token, dropped, nonce)
-        case _Kept():
-            return items.Kept(*msgspec.structs.astuple(item))
+        case _RetryOutcome():
+            return items.RetryOutcome(*msgspec.structs.astuple(item))
         case _SpaceHead():
             return items.SpaceHead(*msgspec.structs.astuple(item))
         case _Entries(space, entries):

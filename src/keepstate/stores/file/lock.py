@@ -1,7 +1,7 @@
-"""Who may write a journal: one process, which holds the lock file beside it for as long as it is open.
+"""The lock of a journal: one process holds the lock file next to it while the journal is open.
 
-The lock is `flock`'s, which belongs to the opened file: it ends with its holder however that ends, and to
-close a forked child's copy of it does not release it.
+It is a `flock`, which belongs to the open file. The lock ends with its holder, however that ends. Closing a
+forked child's copy of the descriptor does not release it.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ from keepstate._files import open_beside
 from keepstate.errors import StoreUnavailableError
 
 HOLDER_BYTES: Final = 32
-"""The holder's process id; what is behind it stays from one holder to the next."""
+"""Bytes for the holder's process id; the bytes after them persist from one holder to the next."""
 
 
 class ProcessLock:
-    """The lock of one journal, taken when made.
+    """The lock of one journal, acquired by the constructor.
 
     Raises:
-        StoreUnavailableError: Another process holds it; the message says which.
-        InvalidError: A link stands where the lock file belongs.
+        StoreUnavailableError: Another process holds the lock; the message has its process id.
+        InvalidError: The lock file's path is a link.
     """
 
     def __init__(self, journal: str) -> None:
@@ -32,11 +32,12 @@ class ProcessLock:
             fcntl.flock(self.descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             said = os.pread(self.descriptor, HOLDER_BYTES, 0).decode(errors="replace")
-            holder = said.strip("\0 \n") or "that does not say who"
+            holder = said.strip("\0 \n") or "(unknown id)"
             self.leave()
             raise StoreUnavailableError(
-                f"{journal} is open in process {holder}, and a journal has one process at a time: "
-                "close it there, or keep what processes share in sqlite://"
+                f"{journal} is open in process {holder}. Only one process at a time can open a journal. Close it "
+                f"there, "
+                "or use sqlite:// to share a store between processes."
             ) from None
         except BaseException:
             self.leave()
@@ -44,13 +45,13 @@ class ProcessLock:
         os.pwrite(self.descriptor, (b"%d" % os.getpid()).ljust(HOLDER_BYTES - 1) + b"\n", 0)
 
     def release(self) -> None:
-        """Let another process in, also where a forked child still has a copy of the descriptor."""
+        """Release the lock, even if a forked child still has a copy of the descriptor."""
         if self.descriptor is not None:
             fcntl.flock(self.descriptor, fcntl.LOCK_UN)
             self.leave()
 
     def leave(self) -> None:
-        """Close this process's descriptor and nothing else: what a forked child may do."""
+        """Close this process's descriptor without releasing the lock, as a forked child must."""
         descriptor, self.descriptor = self.descriptor, None
         if descriptor is not None:
             os.close(descriptor)

@@ -1,8 +1,9 @@
-"""What all handles of a process share of one journal: the spaces, the writer, and who hears of changes.
+"""The shared part of all handles of a process on one journal: the spaces, the writer, and the listeners.
 
-Reads take `lock` for the length of one read and see what is published. Whoever writes takes `_writing`,
-drafts, makes the draft durable, and publishes it under `lock`; only that last step is seen by readers.
-A write that was interrupted by Ctrl-C leaves memory *unsettled*: who comes next reads the journal again.
+A read takes `lock` and sees the published state. A write takes `_writing`, drafts its changes, makes the
+draft
+durable, and publishes it under `lock`, so readers see only the last step. A write that was interrupted by
+Ctrl-C leaves memory *unsettled*: the next call reads the journal again.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from keepstate._clock import Clock
 from keepstate.errors import ClockError, InvalidError, StorageError, StoreUnavailableError
 from keepstate.stores.base import SWEPT_BY_FLUSH
 from keepstate.stores.clock_leaps import SecondClock
-from keepstate.stores.file.durable_mark import Note
+from keepstate.stores.file.durable_mark import MarkFile
 from keepstate.stores.file.frames import Format
 from keepstate.stores.file.io import Files
 from keepstate.stores.file.items import Item, SnapshotEnd
@@ -35,16 +36,16 @@ _log = logging.getLogger("keepstate.stores")
 
 
 class SharedJournal:
-    """The spaces of one journal, opened and replayed when made.
+    """The spaces of one journal, which the constructor opens and replays.
 
     Args:
         path: The journal, absolute and without links.
-        form: How frames are written; another journal is written anew. None takes it as it is.
+        form: The format of frames; a journal in another format is rewritten. None leaves it as it is.
         files: The operating system.
-        clock: Where randomness comes from.
+        clock: The source of randomness.
 
     Raises:
-        StoreUnavailableError: Another process has it open.
+        StoreUnavailableError: Another process has the journal open.
         CorruptError: The journal is damaged.
     """
 
@@ -54,20 +55,21 @@ class SharedJournal:
         self.spaces = SpaceTable[JournaledState]()
         self._is_unsettled = False
         self._judged_ms: int | None = None
-        self._hearers: tuple[Callable[[str], None], ...] = ()
+        self._listeners: tuple[Callable[[str], None], ...] = ()
         try:
             self._process_lock = ProcessLock(path)
         except OSError as error:
             kind = StorageError if is_forbidden(error) else StoreUnavailableError
             raise kind(
-                f"{path}.lock cannot be opened ({error.strerror}), and a journal needs one beside it: name a "
-                "file in a folder that you may write to"
+                f"{path}.lock cannot be opened ({error.strerror}). A journal needs this file next to it. "
+                f"Use a "
+                "path in a folder that you may write to."
             ) from error
         try:
             descriptor = self._process_lock.descriptor
-            assert descriptor is not None, "it was just taken"
+            assert descriptor is not None, "it was just acquired"
             self._second_clock = SecondClock(descriptor, f"{path}.lock")
-            self._journal = Journal(path, files, clock, Note(self._process_lock, path))
+            self._journal = Journal(path, files, clock, MarkFile(self._process_lock, path))
             self._journal.open(partial(_replay, self.spaces), form or "msgpack")
             if form is not None and form != self._journal.format:
                 self._journal.rewrite(self._snapshot(), form)
@@ -76,11 +78,11 @@ class SharedJournal:
             raise
 
     def check_form(self, form: Format | None) -> None:
-        """Raise `InvalidError` if another handle wants another format."""
+        """Raise `InvalidError` if a handle asks for another format than the journal's."""
         if form is not None and form != self._journal.format:
             raise InvalidError(
-                f"{self.path} is open in this process with format={self._journal.format}, and a journal has "
-                "one writer: give all handles the same format, or none"
+                f"{self.path} is open in this process with format={self._journal.format}. A journal has one "
+                "writer. Pass the same format= to all handles, or none."
             )
 
     def _snapshot(self) -> Iterator[Item]:
@@ -88,7 +90,7 @@ class SharedJournal:
             yield from state.snapshot(name)
 
     def close(self) -> None:
-        """Let another process in."""
+        """Close the journal and release its lock."""
         with self._writing:
             self._journal.close()
             self._process_lock.release()
@@ -100,20 +102,20 @@ class SharedJournal:
 
     # ---- hints
 
-    def join(self, hear: Callable[[str], None]) -> None:
-        """Let a handle hear of changes."""
+    def join(self, listener: Callable[[str], None]) -> None:
+        """Notify a handle of changes."""
         with self.lock:
-            self._hearers = (*self._hearers, hear)
+            self._listeners = (*self._listeners, listener)
 
-    def leave(self, hear: Callable[[str], None]) -> None:
-        """Let it hear no more."""
+    def leave(self, listener: Callable[[str], None]) -> None:
+        """Stop notifying a handle."""
         with self.lock:
-            self._hearers = tuple(hearer for hearer in self._hearers if hearer != hear)
+            self._listeners = tuple(other for other in self._listeners if other != listener)
 
     # ---- after an interrupt
 
     def settle(self) -> None:
-        """Make memory what the journal is, if a write was interrupted; before `lock` is taken to read."""
+        """Reload the journal if a write was interrupted; call it before taking `lock` to read."""
         if self._is_unsettled:
             with self._writing:
                 self._reread()
@@ -131,21 +133,21 @@ class SharedJournal:
     # ---- reading
 
     def state_of(self, space: str) -> JournaledState:
-        """Return the published space; asking for one does not make it. The caller holds `lock`."""
+        """Return the published space without creating it. The caller holds `lock`."""
         return self.spaces.get(space) or JournaledState()
 
     def reading_ms(self, space: str, clock: Clock) -> int:
-        """Return the time to read a space at. The caller holds `lock`.
+        """Return the time for reading a space. The caller holds `lock`.
 
-        While a write is made durable it is the time at which that write was judged: otherwise a reader would
-        see an entry expired, without the write that was still allowed to rely on it.
+        While a write is made durable, it is the time of that write's checks. Otherwise a reader could see an
+        entry expired without the write that was still allowed to rely on it.
 
         Raises:
-            ClockError: The clock is a leap ahead of the space's time, and wrong.
+            ClockError: The clock is a leap ahead of the space's time, and the second clock disagrees.
         """
         now_ms, judged_ms = clock.now_ms(), self._judged_ms
         self._confirm(space, clock, now_ms)
-        # After an interrupt the time of a past write may be left; no writer is at work then.
+        # An interrupt may leave the time of a past write, but then no writer holds the lock.
         return now_ms if judged_ms is None or not self._writing.locked() else min(now_ms, judged_ms)
 
     def second_ms(self, clock: Clock) -> int:
@@ -158,7 +160,7 @@ class SharedJournal:
     # ---- writing
 
     def flush(self, batches: Sequence[Batch], clock: Clock) -> list[Outcome]:
-        """Apply batches as one frame, and return when they are durable and published."""
+        """Apply batches as one frame, and return once they are durable and published."""
 
         def apply_all(drafts: dict[str, Draft], clock_ms: int) -> list[Outcome]:
             outcomes: list[Outcome] = []
@@ -174,10 +176,10 @@ class SharedJournal:
                     draft.sweep(clock_ms, SWEPT_BY_FLUSH)
             return outcomes
 
-        return self._written(apply_all, clock)
+        return self._write_drafts(apply_all, clock)
 
     def sweep(self, prefix: str, limit: int, clock: Clock) -> int:
-        """Remove up to `limit` expired entries of spaces whose names start so, a revision a space."""
+        """Remove up to `limit` expired entries of spaces with this prefix; return the count."""
 
         def sweep_due(drafts: dict[str, Draft], clock_ms: int) -> int:
             removed = 0
@@ -189,20 +191,20 @@ class SharedJournal:
                     removed += len(record.deleted)
             return removed
 
-        return self._written(sweep_due, clock)
+        return self._write_drafts(sweep_due, clock)
 
     def drop(self, space: str, clock: Clock) -> None:
-        """Empty a space, if there is one."""
+        """Empty a space, if it exists."""
 
         def drop_it(drafts: dict[str, Draft], clock_ms: int) -> None:
             if self.state_of(space).exists:
                 self._confirm(space, clock, clock_ms)
                 self._draft(space, drafts).drop(clock_ms)
 
-        self._written(drop_it, clock)
+        self._write_drafts(drop_it, clock)
 
-    def _written(self, work: Callable[[dict[str, Draft], int], T], clock: Clock) -> T:
-        """Return what `work` returns, when what it drafted is durable and published."""
+    def _write_drafts(self, work: Callable[[dict[str, Draft], int], T], clock: Clock) -> T:
+        """Run `work`, and return its result once its drafts are durable and published."""
         drafts: dict[str, Draft] = {}
         with self._writing:
             self._reread()
@@ -210,12 +212,13 @@ class SharedJournal:
                 with self.lock:
                     clock_ms = self._judged_ms = clock.now_ms()
                 answer = work(drafts, clock_ms)
-                self._write(drafts)
+                self._append_drafts(drafts)
             except StorageError:
                 raise
             except BaseException:
-                # An interrupt, anywhere, and a second one may follow at once: this alone is done here. What
-                # came of the write, the journal tells to whoever comes next.
+                # A second interrupt may follow at once, so only this assignment is made. The next call reads
+                # the
+                # outcome of the write from the journal.
                 self._is_unsettled = True
                 raise
             finally:
@@ -231,7 +234,7 @@ class SharedJournal:
             draft = drafts[space] = Draft(self.state_of(space), self._clock)
         return draft
 
-    def _write(self, drafts: dict[str, Draft]) -> None:
+    def _append_drafts(self, drafts: dict[str, Draft]) -> None:
         items = [item for name, draft in drafts.items() for item in draft.items(name)]
         if not items:
             return
@@ -239,7 +242,7 @@ class SharedJournal:
             self._journal.append(items)
         except StorageError:
             for draft in drafts.values():
-                draft.take_back()
+                draft.restore_expiry()
             raise
         with self.lock:
             for name, draft in drafts.items():
@@ -250,16 +253,16 @@ class SharedJournal:
             self._compact()
 
     def _compact(self) -> None:
-        """Write the present state anew; writers wait meanwhile, readers do not."""
+        """Rewrite the journal with the present state; writers wait for it, readers do not."""
         try:
             self._journal.rewrite(self._snapshot(), self._journal.format)
         except StorageError as error:
-            _log.warning("%s stays as long as it is for now: %s", self.path, error)
-            self._journal.put_off()
+            _log.warning("%s could not be compacted and keeps its size for now: %s", self.path, error)
+            self._journal.postpone()
 
     def _hint(self, space: str) -> None:
-        for hear in self._hearers:
-            hear(space)
+        for listener in self._listeners:
+            listener(space)
 
 
 def _replay(spaces: dict[str, JournaledState], item: Item) -> None:
@@ -271,15 +274,15 @@ def _replay(spaces: dict[str, JournaledState], item: Item) -> None:
 
 
 class _Registry:
-    """The journals that this process has open: one a file, however many handles."""
+    """The open journals of this process: one per file, however many handles use it."""
 
     def __init__(self) -> None:
-        # Entered again when the collector lets go of a forgotten handle in the middle of a call.
+        # Re-entrant, because the garbage collector may release a leaked handle in the middle of a call.
         self._lock = threading.RLock()
         self._open: dict[str, SharedJournal] = {}
 
     def acquire(self, path: str, form: Format | None, files: Files, clock: Clock) -> SharedJournal:
-        """Return the journal at a path, opened if nobody has it open; to be released."""
+        """Return the journal at a path, opening it if necessary; the caller releases it."""
         path = os.path.realpath(path)
         with self._lock:
             shared = self._open.get(path)
@@ -292,7 +295,7 @@ class _Registry:
             return shared
 
     def release(self, shared: SharedJournal) -> None:
-        """Give a journal back; the last one closes it."""
+        """Release a journal; the last release closes it."""
         with self._lock:
             shared.users -= 1
             if shared.users == 0 and self._open.get(shared.path) is shared:
@@ -300,7 +303,7 @@ class _Registry:
                 shared.close()
 
     def leave_to_parent(self) -> None:
-        """Begin anew in a forked child, where nobody else runs."""
+        """Start empty in a forked child, which has only one thread."""
         for shared in self._open.values():
             shared.leave_to_parent()
         self._lock, self._open = threading.RLock(), {}

@@ -1,7 +1,7 @@
-"""A space that has a journal: what is published, and what is drafted upon it.
+"""A space with a journal: its published state, and drafts on top of it.
 
-A flush is judged on a `Draft`, an overlay that readers do not see. Only when the journal holds the draft's
-records is it published: so nobody reads what a power cut could still take back.
+A flush is checked on a `Draft`, an overlay that readers do not see. The draft is published only once the
+journal holds its records, so nothing can be read that a power cut could still undo.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 from keepstate._clock import SYSTEM_CLOCK, Clock
 from keepstate.errors import CorruptError
-from keepstate.stores.file.items import Entries, Item, Kept, Logged, Revision, SnapshotEnd, SpaceHead
+from keepstate.stores.file.items import Entries, Item, Logged, RetryOutcome, Revision, SnapshotEnd, SpaceHead
 from keepstate.stores.protocol import NONCE_BYTES, Applied, Entry, Mark, Outcome
 from keepstate.stores.records import Record
 from keepstate.stores.space_state import SpaceState
@@ -29,16 +29,16 @@ class JournaledState(SpaceState):
     # ---- from the journal
 
     def replay(self, item: Item) -> None:
-        """Apply what the journal holds of this space, in its order.
+        """Apply an item of the journal; items come in the journal's order.
 
         Raises:
-            CorruptError: It does not follow from what came before.
+            CorruptError: The item does not follow the one before it.
         """
         match item:
             case Revision():
-                self._follows(item.revision)
+                self._require_next(item.revision)
                 self.install(item.record())
-            case Kept():
+            case RetryOutcome():
                 self._retries[item.token] = item.outcome(), item.until_ms
             case SpaceHead():
                 self.revision, self.floor, self.leap = item.revision, item.floor, item.leap
@@ -52,9 +52,9 @@ class JournaledState(SpaceState):
             case SnapshotEnd():
                 pass
 
-    def _follows(self, revision: int) -> None:
+    def _require_next(self, revision: int) -> None:
         if revision != self.revision + 1:
-            raise CorruptError(f"revision {revision} stands after revision {self.revision}")
+            raise CorruptError(f"revision {revision} follows revision {self.revision}")
 
     def _restore_entry(self, entry: Entry) -> None:
         self._index.add(entry.key)
@@ -63,10 +63,10 @@ class JournaledState(SpaceState):
             self._expire_later(entry.expires_at_ms, entry.key)
 
     def _restore_log(self, item: Logged) -> None:
-        # Who replaced a live entry did not create one: that alone tells it from a write over an expired one.
+        # A write over a live entry does not create it, which distinguishes it from one over an expired entry.
         entries = [
-            Entry(key, value, item.revision, item.revision if place in item.expired else 0)
-            for place, (key, value) in enumerate(item.written)
+            Entry(key, value, item.revision, item.revision if index in item.expired else 0)
+            for index, (key, value) in enumerate(item.written)
         ]
         record = Record(item.revision, item.now_ms, entries, list(item.deleted), item.token, nonce=item.nonce)
         self._log.append((record, item.before, item.size_bytes))
@@ -77,7 +77,7 @@ class JournaledState(SpaceState):
     # ---- into the journal
 
     def snapshot(self, space: str) -> Iterator[Item]:
-        """Yield all that makes this state again."""
+        """Yield the items from which a replay restores this state."""
         floor_nonce = self._floor_mark.nonce
         yield SpaceHead(space, self.revision, self.floor, self.written_ms, floor_nonce, self.leap)
         chunk: list[tuple[bytes, bytes, int, int, int | None]] = []
@@ -103,19 +103,19 @@ class JournaledState(SpaceState):
                 size_bytes,
                 record.token,
                 [
-                    place
-                    for place, (entry, old) in enumerate(zip(record.entries, before, strict=False))
+                    index
+                    for index, (entry, old) in enumerate(zip(record.entries, before, strict=False))
                     if old is not None and entry.created == record.revision
                 ],
                 record.nonce,
             )
         for token, (outcome, until_ms) in self._retries.items():
             if until_ms > self.clock_ms:
-                yield Kept.of(space, token, outcome, until_ms)
+                yield RetryOutcome.of(space, token, outcome, until_ms)
 
 
 class Draft(SpaceState):
-    """A space as it will be once the records made here are published."""
+    """A space as it will be once the drafted records are published."""
 
     __slots__ = ("_base", "_clock", "records")
 
@@ -124,7 +124,7 @@ class Draft(SpaceState):
         self._base, self._clock = base, clock
         self.revision, self.floor, self.clock_ms = base.revision, base.floor, base.clock_ms
         self.entries = _Overlay(base.entries)
-        self._expiry = base._expiry  # a sweep takes from it; `take_back` restores what was not published
+        self._expiry = base._expiry  # shared, because a sweep removes from it; see `restore_expiry`
         self.records: list[Record] = []
 
     @property
@@ -133,22 +133,22 @@ class Draft(SpaceState):
         return not self.records and not self._retries
 
     def items(self, space: str) -> Iterable[Item]:
-        """Return what the journal must hold before this is published."""
+        """Yield the items that the journal must hold before the draft is published."""
         for record in self.records:
             yield Revision.of(space, record)
         for token, (outcome, until_ms) in self._retries.items():
-            yield Kept.of(space, token, outcome, until_ms)
+            yield RetryOutcome.of(space, token, outcome, until_ms)
 
     def publish(self) -> JournaledState:
-        """Make the records the present, and return it."""
+        """Publish the records, and return the published state."""
         for record in self.records:
             self._base.install(record)
         self._base._retries.update(self._retries)
         self._base._forget_retries(self.clock_ms)
         return self._base
 
-    def take_back(self) -> None:
-        """Give back what this took from the published state: the order in which entries expire."""
+    def restore_expiry(self) -> None:
+        """Restore the published state's order of expiry, from which a draft removes entries."""
         self._base._expiry = self._base._build_expiry()
 
     def _next_nonce(self) -> bytes:
@@ -171,24 +171,24 @@ class Draft(SpaceState):
 
 
 class _Overlay(dict[bytes, Entry]):
-    """Entries written over others that stay as they are."""
+    """Entries on top of others, which stay unchanged."""
 
     def __init__(self, base: dict[bytes, Entry]) -> None:
         super().__init__()
         self._base = base
-        self._gone: set[bytes] = set()
+        self._replaced_error: set[bytes] = set()
 
     def get(self, key: bytes, default: Any = None, /) -> Any:
         entry = super().get(key)
-        return entry if entry is not None or key in self._gone else self._base.get(key)
+        return entry if entry is not None or key in self._replaced_error else self._base.get(key)
 
     def __contains__(self, key: object) -> bool:
-        return super().__contains__(key) or (key not in self._gone and key in self._base)
+        return super().__contains__(key) or (key not in self._replaced_error and key in self._base)
 
     def __delitem__(self, key: bytes) -> None:
         self.pop(key, None)
-        self._gone.add(key)
+        self._replaced_error.add(key)
 
     def __setitem__(self, key: bytes, entry: Entry) -> None:
         super().__setitem__(key, entry)
-        self._gone.discard(key)
+        self._replaced_error.discard(key)

@@ -1,4 +1,4 @@
-"""The file store: a handle of one colour on a journal that the process opens once."""
+"""The file store: a handle of one mode on a journal that the process opens once."""
 
 from __future__ import annotations
 
@@ -32,16 +32,16 @@ from keepstate.stores.protocol import Batch, Capabilities, Changes, Durability, 
 from keepstate.stores.urls import StoreUrl
 
 JOURNAL = "keepstate.journal"
-"""The name of the journal in a folder that was given instead of a file."""
+"""The name of the journal in a folder that was passed instead of a file."""
 
 
 class Options(msgspec.Struct, frozen=True):
-    """What a `file:` URL may say after its question mark.
+    """Options of a `file:` URL.
 
-    `format` is how the journal is written: `msgpack` (a new one is), or `json`, for people who read it; and
-    `msgpack-zstd` or `json-zstd`, where each frame is compressed if that saves a tenth. A journal of another
-    format is rewritten when it is opened. Left out, a journal stays as it is. With
-    `unsafe_fs=1` a journal with a second name is taken.
+    `format` is the format of the journal: `msgpack` (the default of a new journal), or `json` for people who
+    read it; `msgpack-zstd` and `json-zstd` compress each frame if that saves a tenth. A journal of another
+    format is rewritten when it is opened. Without `format` a journal stays as it is. With `unsafe_fs=1` a
+    journal with a second name is accepted.
     """
 
     format: Format | None = None
@@ -49,18 +49,19 @@ class Options(msgspec.Struct, frozen=True):
 
 
 class FileStore(StoreBase):
-    """Keeps spaces in memory and every change of them in one journal file: for one process, and power-safe.
+    """A store in memory with every change in one journal file: for one process, and safe in a power cut.
 
-    The process holds `PATH.lock` while the store is open; all its handles share one writer. A flush is one
-    frame and one sync; what is not yet on the disk is not read. When the journal has grown to three times
-    what the present state takes, it is written anew; writers wait meanwhile.
+    The process holds `PATH.lock` while the store is open, and all its handles share one writer. A flush is
+    one
+    frame and one sync. Readers do not see changes that are not on the disk. When the journal has grown to
+    three times the size of the present state, it is rewritten, and writers wait for that.
 
     Args:
-        path: The journal, whose folder must be there; or, with a slash at its end, a folder that is to hold
-            `keepstate.journal`, and is made.
-        format: How the journal is written; see `Options`.
-        unsafe_fs: Take a journal that has a hard link or is itself a mount point, whose other path has a lock
-            of its own.
+        path: The journal, whose folder must exist. With a slash at its end, a folder for
+            `keepstate.journal`, which is created.
+        format: The format of the journal; see `Options`.
+        unsafe_fs: Accept a journal that has a hard link or is itself a mount point, although its other path
+            has a lock of its own.
         files: The operating system, for tests of its failures.
     """
 
@@ -81,7 +82,7 @@ class FileStore(StoreBase):
         self._path, self._files = os.fspath(path), files
         self._format: Format | None = format
         self._unsafe_fs = unsafe_fs
-        self._claim: _Claim | None = None
+        self._use: _JournalUse | None = None
 
     @classmethod
     def from_url(cls, url: StoreUrl, *, runner: Runner) -> FileStore:
@@ -89,13 +90,13 @@ class FileStore(StoreBase):
         options = url.parse_options(Options)
         if url.host or url.user is not None or not url.path:
             raise InvalidError(
-                f"{url} names no file; file:///agents.journal is one in the working folder, "
-                "file:////var/agents.journal an absolute one"
+                f"{url} does not name a file. Use file:///agents.journal for a file in the working folder, "
+                "or file:////var/agents.journal for an absolute path."
             )
         return cls(url.path, format=options.format, unsafe_fs=options.unsafe_fs, runner=runner)
 
     def twin(self, runner: Runner) -> FileStore:
-        """Return a store on the same journal for another colour, not yet opened."""
+        """Return an unopened store on the same journal for another mode."""
         return FileStore(
             self._path,
             format=self._format,
@@ -109,18 +110,18 @@ class FileStore(StoreBase):
 
     async def _open(self) -> Capabilities:
         self._path = os.path.abspath(self._path) + (os.sep if self._path.endswith("/") else "")
-        claim = self._claim = _Claim()
-        finalize(self, claim.release)  # a handle that is dropped while open holds the lock no longer
+        use = self._use = _JournalUse()
+        finalize(self, use.release)  # a handle that is dropped while open releases the lock
         try:
-            await self._runner.call(self._take, claim)
+            await self._runner.call(self._take, use)
         except BaseException:
-            claim.release()
+            use.release()
             raise
-        claim.shared.join(self._board.hint)
+        use.shared.join(self._board.hint)
         return Capabilities(durability=Durability.POWER, shared=False)
 
-    def _take(self, claim: _Claim) -> None:
-        claim.take(registry.acquire(self._find_journal(), self._format, self._files, self._clock))
+    def _take(self, use: _JournalUse) -> None:
+        use.start(registry.acquire(self._find_journal(), self._format, self._files, self._clock))
 
     def _find_journal(self) -> str:
         path = self._path
@@ -130,17 +131,17 @@ class FileStore(StoreBase):
                 path = os.path.join(path, JOURNAL)
         except OSError as error:
             raise StorageError(
-                f"the folder {path} cannot be made ({error.strerror})", url=self.url
+                f"The folder {path} cannot be created ({error.strerror}).", url=self.url
             ) from error
         if os.path.isdir(path):
             raise InvalidError(
-                f"{path} is a folder, and {self.url} names one file: write "
+                f"{path} is a folder, but {self.url} must name a file. Write "
                 f"file:///{quote(os.path.join(path, JOURNAL))}"
             )
         folder = os.path.dirname(os.path.realpath(path))
         if not os.path.isdir(folder):
             raise StoreUnavailableError(
-                f"the folder {folder} of {self.url} is not there; make it", url=self.url
+                f"The folder {folder} of {self.url} does not exist. Create it.", url=self.url
             )
         require_regular_file(path)
         if not self._unsafe_fs:
@@ -148,16 +149,16 @@ class FileStore(StoreBase):
         return path
 
     async def _close(self) -> None:
-        claim = self._claim
-        assert claim is not None
-        claim.shared.leave(self._board.hint)
-        await self._runner.call(claim.release)
+        use = self._use
+        assert use is not None
+        use.shared.leave(self._board.hint)
+        await self._runner.call(use.release)
 
     @property
     def _shared(self) -> SharedJournal:
-        if self._claim is None:
-            raise ClosedError(f"{self!r} is not open; open it first")
-        return self._claim.shared
+        if self._use is None:
+            raise ClosedError(f"{self!r} is not open. Call open() first.")
+        return self._use.shared
 
     # ---- writing
 
@@ -172,7 +173,7 @@ class FileStore(StoreBase):
         except StoreFullError:
             if len(batches) == 1:
                 raise
-            return [self._apply_alone(batch) for batch in batches]  # the smaller ones may find room
+            return [self._apply_alone(batch) for batch in batches]  # the smaller batches may fit
 
     def _apply_alone(self, batch: Batch) -> Outcome:
         try:
@@ -221,8 +222,8 @@ class FileStore(StoreBase):
             return self._shared.spaces.page(prefix, after, limit)
 
 
-class _Claim:
-    """A handle's part in a shared journal, given back once, also if the handle did not wait for it."""
+class _JournalUse:
+    """A handle's use of a shared journal, released once, even if the handle stopped waiting for it."""
 
     shared: SharedJournal
 
@@ -230,15 +231,15 @@ class _Claim:
         self._lock = threading.RLock()
         self._taken = self._released = False
 
-    def take(self, shared: SharedJournal) -> None:
-        """Take part, unless that was given up meanwhile."""
+    def start(self, shared: SharedJournal) -> None:
+        """Start using a journal; release it at once if `release` was called before."""
         with self._lock:
             self.shared, self._taken = shared, True
             if self._released:
                 registry.release(shared)
 
     def release(self) -> None:
-        """Give the part back; twice is once."""
+        """Release the journal; a second call does nothing."""
         with self._lock:
             if self._released:
                 return

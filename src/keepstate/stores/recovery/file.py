@@ -17,7 +17,7 @@ import msgspec
 from keepstate.errors import CorruptError, UnsupportedError
 from keepstate.stores.clock_leaps import detect_leap
 from keepstate.stores.file import items
-from keepstate.stores.file.durable_mark import DurableMark, End, note_beside
+from keepstate.stores.file.durable_mark import DurableMark, End, read_mark_file
 from keepstate.stores.file.frames import FRAME_HEAD_BYTES, Head, crc_of, is_torn
 from keepstate.stores.file.journal import decode_items
 from keepstate.stores.protocol import Entry, Leap
@@ -54,7 +54,7 @@ class JournalRemains:
         self._spaces: dict[str, _Space] = {}
         self._ends: dict[int, bytes] = {}
         self._torn_at = sys.maxsize
-        noted = note_beside(path)  # before the journal, which may grow meanwhile
+        noted = read_mark_file(path)  # before the journal, which may grow meanwhile
         with open(path, "rb") as file:
             data = file.read()
         if data:
@@ -143,7 +143,7 @@ class JournalRemains:
         """Name what is missing at the end, or that another journal was put in place."""
         end = None if noted is None else noted.end_of(head.seed)
         if noted is not None and end is None:
-            if noted.is_exact and note_beside(self.path) == noted:
+            if noted.is_exact and read_mark_file(self.path) == noted:
                 self.damages.append(Damage("another journal stood here and was replaced", self._at(0)))
         elif end is not None and end.size_bytes > (whole := min(self._torn_at, len(data))):
             self._lack(end, whole)
