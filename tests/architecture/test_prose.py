@@ -35,8 +35,6 @@ UNREVISED: tuple[str, ...] = (
     "CONTRIBUTING.md",
     "SECURITY.md",
     "docs/decisions/",
-    "docs/explanation/",
-    "docs/how-to/",
     "docs/reference/",
     "src/keepstate/adapters/",
     "src/keepstate/cli/",
