@@ -32,7 +32,7 @@ WORK = {
     "steps": "steps simulated",
     "histories": "edit histories",
     "commits": "commits",
-    "collections": "collections beside writers",
+    "collections": "collections while writers run",
     "collected": "objects collected",
     "inputs": "hostile inputs",
     "bugs_seeded": "bugs seeded",

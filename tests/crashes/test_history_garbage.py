@@ -51,7 +51,7 @@ def test_collectors_beside_four_writing_processes_lose_nothing(
     wanted = ("edit", "large", "branch", "tag", "drop_name", "squash", "rollback", "count", "move", "fork")
     assert [way for way in wanted[: 2 if seconds < LONG_S else None] if not done.get(way)] == []
     tally(
-        f"{SHOWN[kind]}: collectors beside writers",
+        f"{SHOWN[kind]}: collectors while writers run",
         commits=sum(len(one.states) for one in told),
         collections=collected.rounds,
         collected=collected.removed,
