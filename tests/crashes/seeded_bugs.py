@@ -31,24 +31,24 @@ from keepstate.stores.sqlite import connection, pages, writer
 from keepstate.stores.sqlite.revision import Revision
 from keepstate.stores.wrappers.encrypted.sealing import Opened, Sealer
 
-MerkleValue = Generator[None]
+Planted = Generator[None]
 Bug = Callable[[], AbstractContextManager[None]]
 
 
 @contextmanager
-def check_dropped() -> MerkleValue:
+def check_dropped() -> Planted:
     """Apply a batch whatever stands at the keys that it checks."""
     with patch.object(SpaceState, "_conflict", lambda self, check, now_ms: None):
         yield
 
 
 @contextmanager
-def check_after_write() -> MerkleValue:
+def check_after_write() -> Planted:
     """Write first and judges then: what is refused has been applied."""
     right = SpaceState.apply
 
     def apply(self: SpaceState, batch: Batch, clock_ms: int) -> tuple[Outcome, Record | None]:
-        refusal = self._refuse(batch, self.now_ms(clock_ms))
+        refusal = self._judge(batch, self.now_ms(clock_ms))
         outcome, record = right(self, msgspec.structs.replace(batch, checks=(), at=None), clock_ms)
         return refusal or outcome, record
 
@@ -57,7 +57,7 @@ def check_after_write() -> MerkleValue:
 
 
 @contextmanager
-def scan_unguarded() -> MerkleValue:
+def scan_unguarded() -> Planted:
     """Let a transaction that has scanned apply although the range has changed."""
     right = Unit.batch
 
@@ -70,7 +70,7 @@ def scan_unguarded() -> MerkleValue:
 
 
 @contextmanager
-def expiry_unguarded() -> MerkleValue:
+def expiry_unguarded() -> Planted:
     """Guard a scan by the revision alone, which expiry does not change."""
     right = Unit.batch
 
@@ -82,7 +82,7 @@ def expiry_unguarded() -> MerkleValue:
 
 
 @contextmanager
-def expiry_judged_at_each_reading() -> MerkleValue:
+def expiry_judged_at_each_reading() -> Planted:
     """Judge expiry at the time of each reading, so that one transaction sees several times."""
     right = SpaceState.read
 
@@ -96,28 +96,28 @@ def expiry_judged_at_each_reading() -> MerkleValue:
 
 
 @contextmanager
-def end_of_life_not_judged() -> MerkleValue:
+def end_of_life_not_judged() -> Planted:
     """Judge the revision of a batch, and not the time until which its entries live."""
-    right = SpaceState._refuse
+    right = SpaceState._judge
 
     def refuse(self: SpaceState, batch: Batch, now_ms: int) -> Outcome | None:
         return right(self, msgspec.structs.replace(batch, alive_until_ms=None), now_ms)
 
-    with patch.object(SpaceState, "_refuse", refuse):
+    with patch.object(SpaceState, "_judge", refuse):
         yield
 
 
 @contextmanager
-def token_ignored() -> MerkleValue:
+def token_ignored() -> Planted:
     """Apply a retry again."""
-    with patch.object(SpaceState, "_answered", lambda self, token, now_ms: None):
+    with patch.object(SpaceState, "_known_outcome", lambda self, token, now_ms: None):
         yield
 
 
 @contextmanager
-def token_too_late() -> MerkleValue:
+def token_too_late() -> Planted:
     """Keep a batch's token only once the next one has come, after its answer."""
-    right, pending = SpaceState._keep_in_log, dict[int, tuple[bytes, Applied]]()
+    right, pending = SpaceState._append_to_log, dict[int, tuple[bytes, Applied]]()
 
     def keep_in_log(self: SpaceState, record: Record, olds: Sequence[bytes | None]) -> None:
         right(self, record, olds)
@@ -127,46 +127,46 @@ def token_too_late() -> MerkleValue:
         if record.token is not None:
             pending[id(self)] = record.token, self._tokens.pop(record.token)
 
-    with patch.object(SpaceState, "_keep_in_log", keep_in_log):
+    with patch.object(SpaceState, "_append_to_log", keep_in_log):
         yield
 
 
 @contextmanager
-def refusal_forgotten() -> MerkleValue:
+def refusal_forgotten() -> Planted:
     """Keep no outcome of a retry, so that a late original applies after it was refused."""
-    with patch.object(SpaceState, "_keep", lambda self, batch, outcome, now_ms: None):
+    with patch.object(SpaceState, "_keep_outcome", lambda self, batch, outcome, now_ms: None):
         yield
 
 
 @contextmanager
-def revision_skipped() -> MerkleValue:
+def revision_skipped() -> Planted:
     """Leave out a revision now and then, as a counter does that is taken before the batch is judged."""
-    right = SpaceState._record
+    right = SpaceState._make_record
 
     def record(self: SpaceState, batch: Batch, now_ms: int) -> Record:
         if self.revision % 20 == 10:
             self.revision += 1
         return right(self, batch, now_ms)
 
-    with patch.object(SpaceState, "_record", record):
+    with patch.object(SpaceState, "_make_record", record):
         yield
 
 
 @contextmanager
-def change_not_logged() -> MerkleValue:
+def change_not_logged() -> Planted:
     """Tell only of the first write of a batch, as triggers do that fire once a statement."""
-    right = SpaceState._keep_in_log
+    right = SpaceState._append_to_log
 
     def keep_in_log(self: SpaceState, record: Record, olds: Sequence[bytes | None]) -> None:
         told = msgspec.structs.replace(record, entries=record.entries[:1])
         right(self, told, [*olds[: len(told.entries)], *olds[len(record.entries) :]])
 
-    with patch.object(SpaceState, "_keep_in_log", keep_in_log):
+    with patch.object(SpaceState, "_append_to_log", keep_in_log):
         yield
 
 
 @contextmanager
-def lost_wake_up() -> MerkleValue:
+def lost_wake_up() -> Planted:
     """Begin to listen only when it waits: a hint that comes before is lost."""
     right = HintListener.wait
 
@@ -179,7 +179,7 @@ def lost_wake_up() -> MerkleValue:
 
 
 @contextmanager
-def flush_dies_with_its_caller() -> MerkleValue:
+def flush_dies_with_its_caller() -> Planted:
     """Never ends a flush whose caller was cancelled, so that all that come later wait for it."""
 
     async def apply_alone(self: Combiner, batches: Sequence[Batch]) -> list[Outcome]:
@@ -196,7 +196,7 @@ def flush_dies_with_its_caller() -> MerkleValue:
 
 
 @contextmanager
-def read_from_a_cache() -> MerkleValue:
+def read_from_a_cache() -> Planted:
     """Answer every fourth read with what it read before under the same keys."""
     right, known, count = StoreBase.read, dict[tuple[object, ...], Reading](), [0]
 
@@ -214,7 +214,7 @@ def read_from_a_cache() -> MerkleValue:
 
 
 @contextmanager
-def old_values_under_a_new_revision() -> MerkleValue:
+def old_values_under_a_new_revision() -> Planted:
     """Answer every third read with old entries, and say that they are of the present revision."""
     right, known, count = StoreBase.read, dict[tuple[object, ...], Reading](), [0]
 
@@ -233,7 +233,7 @@ def old_values_under_a_new_revision() -> MerkleValue:
 
 
 @contextmanager
-def expiry_by_the_clients_clock() -> MerkleValue:
+def expiry_by_the_clients_clock() -> Planted:
     """Tell a client's own time where the space's was asked for."""
     right = StoreBase.read
 
@@ -249,7 +249,7 @@ def expiry_by_the_clients_clock() -> MerkleValue:
 
 
 @contextmanager
-def time_that_goes_back() -> MerkleValue:
+def time_that_goes_back() -> Planted:
     """Take the store's clock as it is, so that what had expired comes back when the clock is set back."""
 
     def now_ms(self: SpaceState, clock_ms: int) -> int:
@@ -261,7 +261,7 @@ def time_that_goes_back() -> MerkleValue:
 
 
 @contextmanager
-def sweep_without_check() -> MerkleValue:
+def sweep_without_check() -> Planted:
     """Remove what was to expire by now, and do not look whether it was renewed."""
 
     def sweep(self: SpaceState, clock_ms: int, limit: int) -> Record | None:
@@ -279,7 +279,7 @@ def sweep_without_check() -> MerkleValue:
 
 
 @contextmanager
-def lease_not_fenced() -> MerkleValue:
+def lease_not_fenced() -> Planted:
     """Forget that a holder's write must find its own lease."""
     right = Unit.check
 
@@ -292,7 +292,7 @@ def lease_not_fenced() -> MerkleValue:
 
 
 @contextmanager
-def drop_restarts_revisions() -> MerkleValue:
+def drop_restarts_revisions() -> Planted:
     """Begin a space that was dropped at revision 0 again."""
 
     async def drop(self: MemoryStore, space: str) -> None:
@@ -303,7 +303,7 @@ def drop_restarts_revisions() -> MerkleValue:
 
 
 @contextmanager
-def collection_ignores_the_epoch() -> MerkleValue:
+def collection_ignores_the_epoch() -> Planted:
     """Let a large value be written although its parts were collected before it named them."""
 
     def check(key: bytes, version: int) -> Check:
@@ -314,18 +314,18 @@ def collection_ignores_the_epoch() -> MerkleValue:
 
 
 @contextmanager
-def revision_complete_after_its_first_change() -> MerkleValue:
+def revision_complete_after_its_first_change() -> Planted:
     """Let a watch count a revision as told when the first of its changes is."""
 
     def take(self: Watch) -> None:
-        self._reached(self._ready.popleft().revision)
+        self._advance(self._ready.popleft().revision)
 
-    with patch.object(Watch, "_take", take):
+    with patch.object(Watch, "_pop", take):
         yield
 
 
 @contextmanager
-def position_of_any_history() -> MerkleValue:
+def position_of_any_history() -> Planted:
     """Go on behind a revision or an event whatever stood there once."""
     right = Positions.mark_in
 
@@ -337,7 +337,7 @@ def position_of_any_history() -> MerkleValue:
 
 
 @contextmanager
-def event_of_any_history() -> MerkleValue:
+def event_of_any_history() -> Planted:
     """Go on behind an event whatever it held."""
     with patch.object(Positions, "digest", lambda self, content: bytes(8)):
         yield
@@ -347,21 +347,21 @@ def event_of_any_history() -> MerkleValue:
 
 
 @contextmanager
-def file_not_synced() -> MerkleValue:
+def file_not_synced() -> Planted:
     """Acknowledge what the system has only in its cache."""
     with patch.object(Journal, "_sync", lambda self: None):
         yield
 
 
 @contextmanager
-def folder_not_synced() -> MerkleValue:
+def folder_not_synced() -> Planted:
     """Make a new journal durable, and not its name."""
     with patch.object(Journal, "_sync_folder", lambda self: None):
         yield
 
 
 @contextmanager
-def database_not_synced() -> MerkleValue:
+def database_not_synced() -> Planted:
     """Open a database of durability `full` as `normal`."""
     right = connection.connect
 
@@ -373,7 +373,7 @@ def database_not_synced() -> MerkleValue:
 
 
 @contextmanager
-def half_a_batch_committed() -> MerkleValue:
+def half_a_batch_committed() -> Planted:
     """Commit a batch's entries before its log and removals."""
     right = Revision.remove
 
@@ -387,7 +387,7 @@ def half_a_batch_committed() -> MerkleValue:
 
 
 @contextmanager
-def read_before_durable() -> MerkleValue:
+def read_before_durable() -> Planted:
     """Show readers what is not on the disk yet."""
 
     def write(self: SharedJournal, drafts: dict[str, Any]) -> None:
@@ -404,7 +404,7 @@ def read_before_durable() -> MerkleValue:
 
 
 @contextmanager
-def pages_not_checked() -> MerkleValue:
+def pages_not_checked() -> Planted:
     """Make a database without checksums, as SQLite does."""
     plain = apsw.vfs_names()[0]
     with (
@@ -416,21 +416,21 @@ def pages_not_checked() -> MerkleValue:
 
 
 @contextmanager
-def sealed_for_any_place() -> MerkleValue:
+def sealed_for_any_place() -> Planted:
     """Seal a value so that it opens wherever it is moved to."""
     with patch.object(Sealer, "_bound", lambda self, head, space, key, index: head):
         yield
 
 
 @contextmanager
-def altered_rows_believed() -> MerkleValue:
+def altered_rows_believed() -> Planted:
     """Believe expiry and creation as they stand in the row of a sealed value."""
     with patch.object(Opened, "refuse_altered", lambda self, space, entry, now_ms: None):
         yield
 
 
 @contextmanager
-def content_named_by_digests() -> MerkleValue:
+def content_named_by_digests() -> Planted:
     """Name content by its digest in an encrypted store too."""
     with patch.object(content_names, "keyed_name", lambda store, space, content: None):
         yield
@@ -440,7 +440,7 @@ def content_named_by_digests() -> MerkleValue:
 
 
 @contextmanager
-def mark_not_verified() -> MerkleValue:
+def mark_not_verified() -> Planted:
     """Show a server no mark, so that a history which it lost looks like the one that it has."""
     with patch.object(HighWaterMarks, "of", lambda self, space: None):
         yield

@@ -18,11 +18,11 @@ from keepstate.engine.history.session import HistorySession, Records
 from keepstate.engine.kernel import large_values, layout
 from keepstate.engine.kernel.unit import Unit
 from keepstate.stores.protocol import Applied, Batch, Check, Delete, Entry, Outcome, Store
-from tests.crashes.seeded_bugs import MerkleValue
+from tests.crashes.seeded_bugs import Planted
 
 
 @contextmanager
-def new_objects_collected() -> MerkleValue:
+def new_objects_collected() -> Planted:
     """Delete all that is not marked, also what was written after the collection began."""
     right, right_delete = collecting._entries, collecting._delete
 
@@ -43,7 +43,7 @@ def new_objects_collected() -> MerkleValue:
 
 
 @contextmanager
-def garbage_deleted_unseen() -> MerkleValue:
+def garbage_deleted_unseen() -> Planted:
     """Delete what was garbage, without looking whether somebody has put it again."""
 
     async def delete(store: Store, space: str, garbage: list[Check]) -> int:
@@ -56,7 +56,7 @@ def garbage_deleted_unseen() -> MerkleValue:
 
 
 @contextmanager
-def moved_names_overlooked() -> MerkleValue:
+def moved_names_overlooked() -> Planted:
     """Read branches and tags page by page, and not where they have gone meanwhile."""
 
     async def marked(store: Store, space: str, since: int) -> set[bytes]:
@@ -71,7 +71,7 @@ def moved_names_overlooked() -> MerkleValue:
 
 
 @contextmanager
-def grafts_read_late() -> MerkleValue:
+def grafts_read_late() -> Planted:
     """Read the grafts when all heads are known: what was let go of meanwhile may have a new name."""
     right = collecting._reached
 
@@ -83,7 +83,7 @@ def grafts_read_late() -> MerkleValue:
 
 
 @contextmanager
-def grafts_dropped_early() -> MerkleValue:
+def grafts_dropped_early() -> Planted:
     """Forget what was before a commit as soon as that is let go of, though it may have a new name."""
 
     async def none(session: HistorySession, grafts: Grafts) -> Grafts:
@@ -94,7 +94,7 @@ def grafts_dropped_early() -> MerkleValue:
 
 
 @contextmanager
-def present_objects_not_put() -> MerkleValue:
+def present_objects_not_put() -> Planted:
     """Leave out the objects that are in the store already, as one does who knows of no collector."""
     right = large_values.apply_with_parts
 
@@ -109,7 +109,7 @@ def present_objects_not_put() -> MerkleValue:
 
 
 @contextmanager
-def objects_ahead_ignore_the_epoch() -> MerkleValue:
+def objects_ahead_ignore_the_epoch() -> Planted:
     """Let a commit stand on objects that went ahead of it, whoever has collected since."""
 
     def check(key: bytes, version: int) -> Check:
@@ -120,7 +120,7 @@ def objects_ahead_ignore_the_epoch() -> MerkleValue:
 
 
 @contextmanager
-def built_on_what_nothing_holds() -> MerkleValue:
+def built_on_what_nothing_holds() -> Planted:
     """Take any commit that is there to branch off, merge or roll back to."""
 
     async def held(session: HistorySession, found: Found) -> Found:
@@ -135,7 +135,7 @@ def built_on_what_nothing_holds() -> MerkleValue:
 
 
 @contextmanager
-def names_not_checked() -> MerkleValue:
+def names_not_checked() -> Planted:
     """Move and make branches without a check of those that it read, and whose objects it takes over."""
     right = HistorySession.branch
 
@@ -149,7 +149,7 @@ def names_not_checked() -> MerkleValue:
 
 
 @contextmanager
-def carried_roots_forgotten() -> MerkleValue:
+def carried_roots_forgotten() -> Planted:
     """Write what is new, and not what only stood in the record of the commit before."""
     right = HistorySession._put
 

@@ -17,11 +17,11 @@ from keepstate.stores.sqlite import flush, retries
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.head import Head
 from keepstate.stores.sqlite.statements import Execute
-from tests.crashes.seeded_bugs import MerkleValue
+from tests.crashes.seeded_bugs import Planted
 
 
 @contextmanager
-def answers_by_request() -> MerkleValue:
+def answers_by_request() -> Planted:
     """Give each request of a flush the answers from its own place on, and count requests, not batches."""
 
     async def flush_together(self: Combiner, requests: Sequence[Any]) -> None:
@@ -34,7 +34,7 @@ def answers_by_request() -> MerkleValue:
 
 
 @contextmanager
-def stored_time_ignored() -> MerkleValue:
+def stored_time_ignored() -> Planted:
     """Judge a write by the process's clock alone, and not by the later time that is stored."""
 
     def head(self: Flush, space: str) -> Head:
@@ -49,7 +49,7 @@ def stored_time_ignored() -> MerkleValue:
 
 
 @contextmanager
-def answers_dropped() -> MerkleValue:
+def answers_dropped() -> Planted:
     """Forget with a dropped space what its retries were answered."""
 
     def move(execute: Execute, space: int, to: int, now_ms: int) -> None:
@@ -60,7 +60,7 @@ def answers_dropped() -> MerkleValue:
 
 
 @contextmanager
-def row_subtracted_twice() -> MerkleValue:
+def row_subtracted_twice() -> Planted:
     """Take the weight of each row that is cut from the log off its size twice."""
     right = Head._trim
 
@@ -74,7 +74,7 @@ def row_subtracted_twice() -> MerkleValue:
 
 
 @contextmanager
-def floor_taken_one_low() -> MerkleValue:
+def floor_taken_one_low() -> Planted:
     """Apply a retry whose first attempt may stand in the one revision that the log has just lost."""
     right = Flush._refuse
 
@@ -88,14 +88,14 @@ def floor_taken_one_low() -> MerkleValue:
 
 
 @contextmanager
-def leap_unconfirmed() -> MerkleValue:
+def leap_unconfirmed() -> Planted:
     """Take the clock of the process as it is, however far ahead of the stored time it stands."""
     with patch.object(SecondClock, "confirm", lambda self, clock, space, clock_ms, stored_ms: None):
         yield
 
 
 @contextmanager
-def leap_dropped() -> MerkleValue:
+def leap_dropped() -> Planted:
     """Give a dropped space a new row that knows of no leap."""
     new_number = flush._new_number
     with patch.object(flush, "_new_number", lambda execute, name, old=None: new_number(execute, name)):
@@ -103,7 +103,7 @@ def leap_dropped() -> MerkleValue:
 
 
 @contextmanager
-def leap_by_remembered_time() -> MerkleValue:
+def leap_by_remembered_time() -> Planted:
     """Compare a write's time with the one that reads have moved on, and not with the stored one."""
 
     def read(cls: type[Head], execute: Execute, name: bytes) -> Head:

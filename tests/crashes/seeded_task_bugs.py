@@ -15,11 +15,11 @@ from keepstate.engine.queue.due_tasks import DueTasks, put_ready_or_dead
 from keepstate.engine.queue.queue import Queue
 from keepstate.errors import ConflictError
 from keepstate.stores.protocol import Entry
-from tests.crashes.seeded_bugs import MerkleValue
+from tests.crashes.seeded_bugs import Planted
 
 
 @contextmanager
-def stale_index_entry_wakes() -> MerkleValue:
+def stale_index_entry_wakes() -> Planted:
     """Make a task ready though it has left the index entry that was found to be due."""
 
     async def make_ready(self: DueTasks, due: list[Entry]) -> bool:
@@ -41,7 +41,7 @@ def stale_index_entry_wakes() -> MerkleValue:
 
 
 @contextmanager
-def task_completed_by_a_former_holder() -> MerkleValue:
+def task_completed_by_a_former_holder() -> Planted:
     """Count no claims, so that every holder's claim looks like the present one."""
     right = Claims._take
 
@@ -63,7 +63,7 @@ def task_completed_by_a_former_holder() -> MerkleValue:
 
 
 @contextmanager
-def completed_task_done_again() -> MerkleValue:
+def completed_task_done_again() -> Planted:
     """Let a transaction go on that completes what has been completed."""
     with patch.object(Queue, "_executor", _Ungathering(), create=True):
         yield

@@ -13,8 +13,7 @@ import pytest
 
 from keepstate import EventStream, Fold
 from keepstate.engine.events import folds
-from keepstate.engine.events.events import event_key
-from keepstate.engine.events.record import Event
+from keepstate.engine.events.record import Event, event_key
 from keepstate.engine.kernel import layout
 from keepstate.engine.repair.verifier import Verifier
 from keepstate.engine.space.space import Space

@@ -45,7 +45,7 @@ def said(text: str) -> dict[str, Any]:
 @pytest.fixture
 def endless_patience(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let who waits in a line wait for so long that the test is over before."""
-    monkeypatch.setattr(update_lock, "_PATIENCE_S", 3600)
+    monkeypatch.setattr(update_lock, "_LONGEST_TURN_S", 3600)
 
 
 async def test_first_requests_of_one_chat_at_once_lose_no_answer(ks: Keepstate) -> None:

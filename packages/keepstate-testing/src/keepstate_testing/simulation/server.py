@@ -108,7 +108,7 @@ class Server(MemoryStore):
         """Let it hear no more."""
         self._listening.pop(listener, None)
 
-    def hear(self, space: str) -> None:
+    def notify(self, space: str) -> None:
         """Tell all lines."""
         for listener in list(self._listening):
             listener(space)
