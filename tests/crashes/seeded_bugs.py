@@ -399,7 +399,7 @@ def read_before_durable() -> Planted:
         if items:
             self._journal.append(items)
 
-    with patch.object(SharedJournal, "_write", write):
+    with patch.object(SharedJournal, "_append_drafts", write):
         yield
 
 

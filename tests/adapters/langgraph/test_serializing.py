@@ -326,7 +326,7 @@ def test_what_a_serializer_stored_is_not_read_without_it(sealed: KeepstateSaver,
         plain.get_tuple(at)
 
 
-class MerkleValue:
+class Planted:
     """A class that stored bytes name and no list allows."""
 
     made: list[str] = []  # noqa: RUF012 - what the bytes of a tampering store have made
@@ -335,7 +335,7 @@ class MerkleValue:
         self.made.append(text)
 
     def __reduce__(self) -> tuple[type, tuple[str]]:
-        return MerkleValue, ("pickled",)
+        return Planted, ("pickled",)
 
 
 def inside(serde: JsonPlusSerializer) -> EncryptedSerializer:
@@ -378,17 +378,17 @@ def test_a_serializer_that_names_its_classes_is_taken(serde: Any) -> None:
 
 
 def test_what_a_serializer_would_call_for_planted_bytes_is_not_called_by_a_strict_one() -> None:
-    named = ormsgpack.packb(ormsgpack.Ext(0, ormsgpack.packb([__name__, "MerkleValue", "called"])))
-    pickled = pickle.dumps(MerkleValue.__new__(MerkleValue))
+    named = ormsgpack.packb(ormsgpack.Ext(0, ormsgpack.packb([__name__, "Planted", "called"])))
+    pickled = pickle.dumps(Planted.__new__(Planted))
 
     JsonPlusSerializer().loads_typed(("msgpack", named))
     PERMISSIVE["pickle_fallback"].loads_typed(("pickle", pickled))
-    assert MerkleValue.made == ["called", "pickled"]
+    assert Planted.made == ["called", "pickled"]
     assert strict().loads_typed(("msgpack", named)) == "called"
     with pytest.raises(NotImplementedError):
         strict().loads_typed(("pickle", pickled))
 
-    assert MerkleValue.made == ["called", "pickled"]
+    assert Planted.made == ["called", "pickled"]
 
 
 def test_the_store_itself_may_be_encrypted(tmp_path: Path) -> None:
