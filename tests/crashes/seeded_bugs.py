@@ -410,7 +410,7 @@ def pages_not_checked() -> Planted:
     with (
         patch.object(pages, "file_system", lambda: plain),
         patch.object(pages, "reserve", lambda connection: None),
-        patch.object(pages, "refuse_unchecked", lambda execute, path: None),
+        patch.object(pages, "require_checksums", lambda execute, path: None),
     ):
         yield
 

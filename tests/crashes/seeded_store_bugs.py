@@ -55,7 +55,7 @@ def answers_dropped() -> Planted:
     def move(execute: Execute, space: int, to: int, now_ms: int) -> None:
         execute("DELETE FROM retries WHERE space = ?", (space,))
 
-    with patch.object(retries, "move", move):
+    with patch.object(retries, "reassign", move):
         yield
 
 
@@ -76,14 +76,14 @@ def row_subtracted_twice() -> Planted:
 @contextmanager
 def floor_taken_one_low() -> Planted:
     """Apply a retry whose first attempt may stand in the one revision that the log has just lost."""
-    right = Flush._refuse
+    right = Flush._judge
 
     def refuse(self: Flush, head: Head, batch: Batch) -> Outcome | None:
         if batch.retry_of is not None:
             batch = msgspec.structs.replace(batch, retry_of=batch.retry_of + 1)
         return right(self, head, batch)
 
-    with patch.object(Flush, "_refuse", refuse):
+    with patch.object(Flush, "_judge", refuse):
         yield
 
 

@@ -239,8 +239,7 @@ def require_logged(space: str, after: int, *, floor: int, revision: int, url: st
     if after < floor:
         raise CompactedError(
             f"The changes of space {space!r} after revision {after} are no longer in the log, which starts "
-            f"after "
-            f"revision {floor}. Read the present state and follow from its revision.",
+            f"after revision {floor}. Read the present state and follow from its revision.",
             url=url,
             space=space,
             floor=floor,
@@ -248,8 +247,7 @@ def require_logged(space: str, after: int, *, floor: int, revision: int, url: st
     if after > revision:
         raise HistoryLostError(
             f"Space {space!r} is at revision {revision}, below {after}. Either revision {after} belongs to "
-            f"another "
-            "space, or the store lost it. Read the space again.",
+            "another space, or the store lost it. Read the space again.",
             url=url,
             space=space,
             revision=after,

@@ -103,9 +103,9 @@ class AheadReport:
             return
         if now_ms - latest_ms > LEAP_MS:
             _log.warning(
-                "The time of space %r in %s is %s, and both clocks say %s. Leases, delays and times to live "
-                "there do "
-                "not end. `keepstate doctor` lists such spaces, and `keepstate repair` sets them back.",
+                "The time of space %r in %s is %s, and both clocks say %s. Leases, delays and times to "
+                "live there do not end. `keepstate doctor` lists such spaces, and `keepstate repair` sets "
+                "them back.",
                 space, self._url, format_time(now_ms), format_time(latest_ms),
             )  # fmt: skip
 

@@ -61,8 +61,8 @@ def require_single_name(path: str) -> None:
     if (names := _names(path)) > 1:
         raise UnsupportedError(
             f"{path} has {names} names (hard links), and each would have a log and a lock of its own. "
-            f"Remove the "
-            "other names, copy the file, or pass unsafe_fs=1 if it is only ever opened by this name."
+            "Remove the other names, copy the file, or pass unsafe_fs=1 if it is only ever opened by this "
+            "name."
         )
     if path in (place for place, _ in _mounts()):
         raise UnsupportedError(
@@ -90,9 +90,9 @@ def require_regular_companions(path: str) -> None:
             continue  # absent so far, or opening it reports the reason
         if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
             raise InvalidError(
-                f"{companion} is a link, has a second name (a hard link) or is not a file, so writing to it "
-                f"would "
-                "change something else. Find out which is the database's own log, and remove the other."
+                f"{companion} is a link, has a second name (a hard link) or is not a file, so writing to "
+                "it would change something else. Find out which is the database's own log, and remove the "
+                "other."
             )
 
 

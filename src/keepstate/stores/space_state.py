@@ -155,8 +155,8 @@ class SpaceState:
         if batch.retry_of is not None and batch.retry_of < self.floor:
             return OutcomeUnknownError(
                 f"The log of space {batch.space!r} no longer reaches back to revision {batch.retry_of}, so "
-                f"it is "
-                "unknown whether the first attempt applied. This retry was not applied. Read the space.",
+                "it is unknown whether the first attempt applied. This retry was not applied. Read the "
+                "space.",
                 space=batch.space,
                 token=batch.token,
             )

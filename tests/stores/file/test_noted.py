@@ -7,6 +7,7 @@ import re
 import shutil
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -331,7 +332,7 @@ def test_a_journal_is_not_replaced_before_that_is_noted(
     journal = filled(path, format="json")
     write = durable_mark.MarkFile._write
 
-    def fail_to_announce(note: durable_mark.MarkFile, end: durable_mark.End, following: durable_mark.End) -> None:
+    def fail_to_announce(note: Any, end: durable_mark.End, following: durable_mark.End) -> None:
         if end != following:
             raise OSError(28, "No space left on device")
         write(note, end, following)

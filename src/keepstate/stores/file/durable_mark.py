@@ -120,7 +120,8 @@ def read_mark_file(journal: str) -> DurableMark | None:
 
 def cut_off_error(path: str, whole_bytes: int, end: End) -> CorruptError:
     """Return the error for a journal without frames that were acknowledged."""
-    what = f"was cut off at byte {whole_bytes}, but {path}.lock notes {end.size_bytes} bytes that were durable"
+    noted = f"{path}.lock notes {end.size_bytes} bytes that were durable"
+    what = f"was cut off at byte {whole_bytes}, and {noted}"
     if whole_bytes >= end.size_bytes:
         what = f"was replaced: the frame that ends at byte {end.size_bytes} is not the noted one"
     return _lost_error(path, what, min(whole_bytes, end.size_bytes))
@@ -134,10 +135,9 @@ def replaced_error(path: str) -> CorruptError:
 def removed_error(path: str, end: End) -> CorruptError:
     """Return the error for a journal that is absent although it is noted."""
     return CorruptError(
-        f"{path} was removed: {path}.lock notes {end.size_bytes} bytes of it that were durable. Nothing was created. "
-        f"Put "
-        f"the file or a backup back. To begin with an empty store, remove {path}.lock while no process has "
-        "the store open.",
+        f"{path} was removed: {path}.lock notes {end.size_bytes} bytes of it that were durable. Nothing "
+        f"was created. Put the file or a backup back. To begin with an empty store, remove {path}.lock "
+        "while no process has the store open.",
         place=path,
     )
 

@@ -65,8 +65,7 @@ class Head(msgspec.Struct, frozen=True):
         if known is not None and int(known[1]) > VERSION and crc32(known[0][:-9]) == int(known[2], 16):
             raise UnsupportedError(
                 f"{path} is a journal of version {int(known[1])}, but this keepstate reads up to version "
-                f"{VERSION}. "
-                "Upgrade keepstate."
+                f"{VERSION}. Upgrade keepstate."
             )
         found = _HEAD.match(data)
         if found is None or crc32(found[0][:-9]) != int(found[4], 16):
@@ -133,8 +132,7 @@ def frames(head: Head, data: bytes, path: str) -> Iterator[tuple[int, memoryview
             if _has_frame_after(head, data, at) or not is_torn(head, data, at):
                 raise CorruptError(
                     f"{path} is damaged at byte {at}: the frame there was whole once. The file was not "
-                    f"changed. "
-                    "Restore a backup, or salvage what is whole with `keepstate repair`.",
+                    "changed. Restore a backup, or salvage what is whole with `keepstate repair`.",
                     place=f"{path} at byte {at}",
                 )
             return

@@ -237,8 +237,7 @@ class Journal:
             self._broken = f"the disk failed ({error.strerror})"
             raise OutcomeUnknownError(
                 f"The disk failed while {self.path} was made durable ({error.strerror}). It may or may not "
-                f"hold "
-                "the last batches. The journal takes no more writes. Open it again to find out."
+                "hold the last batches. The journal takes no more writes. Open it again to find out."
             ) from error
         if not self._files.is_at(self._descriptor, self.path):
             raise self._replaced_error()
@@ -265,8 +264,7 @@ class Journal:
         self._broken = "it was removed or replaced while open"
         return CorruptError(
             f"{self.path} was removed or replaced while open. Writes since then are lost. Find the program "
-            f"that did "
-            "this, and open the store again.",
+            "that did this, and open the store again.",
             place=self.path,
         )
 

@@ -35,9 +35,8 @@ class ProcessLock:
             holder = said.strip("\0 \n") or "(unknown id)"
             self.leave()
             raise StoreUnavailableError(
-                f"{journal} is open in process {holder}. Only one process at a time can open a journal. Close it "
-                f"there, "
-                "or use sqlite:// to share a store between processes."
+                f"{journal} is open in process {holder}. Only one process at a time can open a journal. "
+                "Close it there, or use sqlite:// to share a store between processes."
             ) from None
         except BaseException:
             self.leave()

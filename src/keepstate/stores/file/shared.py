@@ -62,8 +62,7 @@ class SharedJournal:
             kind = StorageError if is_forbidden(error) else StoreUnavailableError
             raise kind(
                 f"{path}.lock cannot be opened ({error.strerror}). A journal needs this file next to it. "
-                f"Use a "
-                "path in a folder that you may write to."
+                "Use a path in a folder that you may write to."
             ) from error
         try:
             descriptor = self._process_lock.descriptor

@@ -25,7 +25,7 @@ from keepstate.stores.recovery.pagefile import MAGIC, PageFile
 from keepstate.stores.recovery.remains import Damage, SpaceRemains
 from keepstate.stores.recovery.trees import Leaf, Trees
 from keepstate.stores.sqlite import changes, schema
-from keepstate.stores.sqlite.durable_mark import is_bare, least_row
+from keepstate.stores.sqlite.durable_mark import is_bare, certain_row
 from keepstate.stores.sqlite.lock import FileLock
 from keepstate.stores.sqlite.statements import execute_on
 
@@ -197,7 +197,7 @@ class DatabaseRemains:
             for found in leaf.records:
                 match found:
                     case Record(row, (None, bytes() | None as name, bytes() | None as leap)) if leaf.is_sound:
-                        self._names[row], self._leaps[row] = name, schema.leap_in(leap)
+                        self._names[row], self._leaps[row] = name, schema.decode_leap(leap)
                     case _:
                         pass
 
@@ -323,7 +323,7 @@ class DatabaseRemains:
 
     def _refuse_lost_end(self) -> None:
         """Name the end of the log that is gone, if the note of the newest revision tells of it."""
-        row = least_row(self._lock_path)
+        row = certain_row(self._lock_path)
         number, revision = row >> schema.REVISION_BITS, row & schema.LAST_REVISION
         if row and not self._names:
             what = (

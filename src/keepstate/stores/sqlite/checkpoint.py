@@ -19,7 +19,7 @@ CHECKPOINT_BYTES: Final = 4 << 20
 """How large the log may grow before a writer moves it."""
 
 
-def move(checkpointer: apsw.Connection, path: str) -> bool:
+def move_log(checkpointer: apsw.Connection, path: str) -> bool:
     """Move what no reader still needs, and return whether that was all of it."""
     open_log(checkpointer)
     in_log, moved = checkpointer.wal_checkpoint(mode=apsw.SQLITE_CHECKPOINT_PASSIVE)
@@ -28,7 +28,7 @@ def move(checkpointer: apsw.Connection, path: str) -> bool:
     return in_log == moved
 
 
-def move_all(checkpointer: apsw.Connection) -> None:
+def empty_log(checkpointer: apsw.Connection) -> None:
     """Move all of the log and empty its file, or as much as other processes' readers allow."""
     open_log(checkpointer)
     checkpointer.set_busy_timeout(0)

@@ -56,13 +56,13 @@ class Poller:
 
     # ---- forking
 
-    def hold(self, timeout_s: float) -> bool:
-        """Keep lookers waiting until `let_go`, and return whether none is at it."""
+    def pause(self, timeout_s: float) -> bool:
+        """Keep lookers waiting until `resume`, and return whether none is at it."""
         self._is_held = self._lock.acquire(timeout=timeout_s)
         return self._is_held
 
-    def let_go(self) -> None:
-        """End `hold`."""
+    def resume(self) -> None:
+        """End `pause`."""
         if self._is_held:
             self._lock.release()
 

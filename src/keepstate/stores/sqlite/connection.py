@@ -42,7 +42,7 @@ def connect(
         ):
             execute(f"PRAGMA {setting}").fetchall()
         if not creates:
-            pages.refuse_unchecked(execute, path)
+            pages.require_checksums(execute, path)
     except BaseException:
         connection.close()
         raise
@@ -63,10 +63,10 @@ def prepare(connection: apsw.Connection, path: str) -> None:
     execute = execute_on(connection)
     is_made = schema.is_made(execute, path)
     if is_made:
-        pages.refuse_unchecked(execute, path)
+        pages.require_checksums(execute, path)
     else:
         pages.reserve(connection)
-    _use_write_ahead_log(execute, path)
+    _enable_write_ahead_log(execute, path)
     if is_made:
         return
     execute("BEGIN IMMEDIATE")
@@ -78,7 +78,7 @@ def prepare(connection: apsw.Connection, path: str) -> None:
     execute("COMMIT")
 
 
-def _use_write_ahead_log(execute: Execute, path: str) -> None:
+def _enable_write_ahead_log(execute: Execute, path: str) -> None:
     # Setting what is set already would take an exclusive lock that others may hold.
     if execute("PRAGMA journal_mode").get == "wal":
         return

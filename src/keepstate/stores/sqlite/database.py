@@ -90,7 +90,7 @@ class Database:
         if self._is_closed:
             raise ClosedError(f"{self.path} is closed; open it again")
         if self._files.moved is not None:
-            self._files.refuse_moved()
+            self._files.require_unchanged()
         try:
             return self._readers.read(work)
         except apsw.Error as error:
@@ -106,7 +106,7 @@ class Database:
             self._pollers.append(poller)
             return poller
 
-    def give_back(self, poller: Poller) -> None:
+    def close_poller(self, poller: Poller) -> None:
         """Close a poller."""
         with self._joining:
             self._pollers.remove(poller)
@@ -120,16 +120,16 @@ class Database:
 
     # ---- forking
 
-    def hold(self, timeout_s: float) -> bool:
-        """Hold everything back until `let_go`, and return whether nothing is under way."""
+    def pause(self, timeout_s: float) -> bool:
+        """Hold everything back until `resume`, and return whether nothing is under way."""
         self._joining.acquire()
-        held = [part.hold(timeout_s) for part in self._parts()]
+        held = [part.pause(timeout_s) for part in self._parts()]
         return all(held)
 
-    def let_go(self) -> None:
-        """End `hold`."""
+    def resume(self) -> None:
+        """End `pause`."""
         for part in self._parts():
-            part.let_go()
+            part.resume()
         self._joining.release()
 
     def leave_to_parent(self) -> list[apsw.Connection]:

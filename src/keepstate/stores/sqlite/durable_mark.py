@@ -62,7 +62,7 @@ class Newest:
         Raises:
             CorruptError: The row is not there, so the log was not read to its end.
         """
-        if not self._is_kept(execute):
+        if not self._has_noted_row(execute):
             log = f"{self._path}-wal"
             raise CorruptError(
                 f"{log} is damaged or was removed: what was acknowledged last is not in it; nothing was "
@@ -76,14 +76,14 @@ class Newest:
         if not _size(f"{self._path}-wal"):
             self.note(0)
 
-    def has_lost_its_log(self) -> bool:
+    def has_lost_log(self) -> bool:
         """Return whether something is noted, and somebody else removed the log."""
         return self._noted() is not None and not _size(f"{self._path}-wal")
 
     def _noted(self) -> re.Match[bytes] | None:
         return _read_note(os.pread(self._descriptor, len(_NONE), 0))
 
-    def _is_kept(self, execute: Execute) -> bool:
+    def _has_noted_row(self, execute: Execute) -> bool:
         found = self._noted()
         if found is None:
             return True
@@ -91,12 +91,12 @@ class Newest:
         try:
             if found[3] == self._start != UNKNOWN_START:
                 return bool(execute("SELECT count(*) FROM log WHERE id = ?", (row,)).get)
-            return found[2].strip() != Durability.POWER.encode() or _has_come_to(execute, row)
+            return found[2].strip() != Durability.POWER.encode() or _has_reached(execute, row)
         except apsw.SQLError:  # not even the table is there
             return False
 
 
-def least_row(lock_path: str) -> int:
+def certain_row(lock_path: str) -> int:
     """Return a row of the log that must be there, by the note in a lock file; 0 if none is told."""
     try:
         found = _read_note(Path(lock_path).read_bytes())
@@ -113,7 +113,7 @@ def _read_note(line: bytes) -> re.Match[bytes] | None:
     return found if found is not None and crc32(found[0][:-10]) == int(found[4], 16) else None
 
 
-def refuse_cut_off(path: str) -> bool:
+def require_whole_file(path: str) -> bool:
     """Return whether there is no database yet.
 
     Raises:
@@ -129,7 +129,7 @@ def refuse_cut_off(path: str) -> bool:
     return size == 0
 
 
-def refuse_without_log(path: str) -> None:
+def require_log(path: str) -> None:
     """Refuse a database whose tables were still in its log, and that was copied without it.
 
     A process that was killed while it made the database leaves the same bytes, and a lock file beside them.
@@ -172,7 +172,7 @@ def _size(path: str) -> int:
         return 0
 
 
-def _has_come_to(execute: Execute, row: int) -> bool:
+def _has_reached(execute: Execute, row: int) -> bool:
     number = row >> schema.REVISION_BITS
     is_there: Any = execute("SELECT name IS NOT NULL FROM spaces WHERE id = ?", (number,)).get
     newest: Any = execute("SELECT max(id) FROM log WHERE id BETWEEN ? AND ?", schema.log_range(number)).get

@@ -20,7 +20,7 @@ def storage_error(error: apsw.Error, path: str) -> StorageError:
             f"another program has kept {path} locked ({error}); nothing was written: try again"
         )
     if isinstance(error, apsw.FullError) or is_full(error):
-        return no_room(error, path)
+        return full_error(error, path)
     if isinstance(error, apsw.NotADBError):
         return CorruptError(
             f"{path} is no database ({error}): give another file, or restore a backup", place=path
@@ -46,7 +46,7 @@ def storage_error(error: apsw.Error, path: str) -> StorageError:
     return StorageError(f"{path} failed ({type(error).__name__}: {error}); nothing was written")
 
 
-def no_room(error: apsw.Error, path: str) -> StoreFullError:
+def full_error(error: apsw.Error, path: str) -> StoreFullError:
     """Return the error of a write for which there was no room."""
     return StoreFullError(
         f"there is no room for {path} ({error}); nothing was written: free space on its disk"

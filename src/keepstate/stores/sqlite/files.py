@@ -110,7 +110,7 @@ class Files:
         index = self._index()
         self._before = None if index is None else (index, self._last_frame(index))
         self._check_lengths(index)
-        self.refuse_moved()
+        self.require_unchanged()
 
     def check(self) -> None:
         """Raise `CorruptError` if what was written may have gone nowhere."""
@@ -130,7 +130,7 @@ class Files:
                         file,
                         "was opened and closed by other means, and its locks dropped",
                     )
-        self.refuse_moved()
+        self.require_unchanged()
 
     def _index(self) -> _Index | None:
         """Return the header, or None while another program than keepstate is changing it."""
@@ -159,7 +159,7 @@ class Files:
         elif index.pages:
             self._size_bytes = size_bytes  # another program has given free pages back
 
-    def refuse_moved(self) -> None:
+    def require_unchanged(self) -> None:
         """Raise `CorruptError` if `check` ever found something."""
         if self.moved is not None:
             raise CorruptError(

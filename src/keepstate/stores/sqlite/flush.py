@@ -69,11 +69,11 @@ class Flush:
     def apply(self, batch: Batch) -> Outcome:
         """Judge the batch and apply it."""
         head = self.head(batch.space)
-        if batch.token is not None and (known := self._answered(head, batch.token)) is not None:
+        if batch.token is not None and (known := self._known_outcome(head, batch.token)) is not None:
             return known
-        refusal = self._refuse(head, batch)
+        refusal = self._judge(head, batch)
         if refusal is not None:
-            self._keep(head, batch, refusal)
+            self._keep_outcome(head, batch, refusal)
             return refusal
         if not batch.writes:
             return Applied(head.revision, head.now_ms)
@@ -82,22 +82,22 @@ class Flush:
             revision.look_up(write, index)
             if revision.replaced_bytes > limits.LOG_BYTES and len(batch.writes) > REPLACING_WRITES:
                 refusal = log_size_error(batch.space)
-                self._keep(head, batch, refusal)
+                self._keep_outcome(head, batch, refusal)
                 return refusal
-        self._settle_number(head)
+        self._assign_number(head)
         revision.write()
-        self._changed(batch.space)
+        self._mark_changed(batch.space)
         outcome = Applied(head.revision, head.now_ms)
-        self._keep(head, batch, outcome)
+        self._keep_outcome(head, batch, outcome)
         return outcome
 
-    def _keep(self, head: Head, batch: Batch, outcome: Outcome) -> None:
+    def _keep_outcome(self, head: Head, batch: Batch, outcome: Outcome) -> None:
         if batch.retry_of is not None and batch.token is not None:
-            self._settle_number(head)
+            self._assign_number(head)
             retries.keep(self._execute, head.id, batch.token, outcome, head.now_ms)
             self.wrote = True
 
-    def _answered(self, head: Head, token: bytes) -> Outcome | None:
+    def _known_outcome(self, head: Head, token: bytes) -> Outcome | None:
         first, last = schema.log_range(head.id)
         rows = self._execute(
             "SELECT id, now_ms FROM log WHERE token = ? AND id > ? AND id <= ?",
@@ -111,7 +111,7 @@ class Flush:
             return Applied(row_id - first, now_ms)
         return retries.find(self._execute, head.id, head.name.decode(), token, head.now_ms)
 
-    def _refuse(self, head: Head, batch: Batch) -> Outcome | None:
+    def _judge(self, head: Head, batch: Batch) -> Outcome | None:
         if batch.retry_of is not None and batch.retry_of < head.floor:
             return OutcomeUnknownError(
                 f"the log of space {batch.space!r} no longer reaches back to revision {batch.retry_of}, "
@@ -124,15 +124,15 @@ class Flush:
         if batch.alive_until_ms is not None and batch.alive_until_ms <= head.now_ms:
             return Conflict(None, head.revision)
         for check in batch.checks:
-            version, created = self._stands_at(head, check.key)
+            version, created = self._versions_of(head, check.key)
             wanted, actual = (check.created, created) if check.version is None else (check.version, version)
             if actual != wanted:
                 return Conflict(check.key, actual)
         if head.revision >= schema.LAST_REVISION - 1:
             return StoreFullError(f"space {batch.space!r} has used up its revisions: write to a new one")
-        return _stamped_twice(batch, head.revision + 1)
+        return _stamp_error(batch, head.revision + 1)
 
-    def _stands_at(self, head: Head, key: bytes) -> tuple[int, int]:
+    def _versions_of(self, head: Head, key: bytes) -> tuple[int, int]:
         row: Any = self._execute(
             "SELECT version, created, expires_at_ms FROM entries WHERE space = ? AND key = ?", (head.id, key)
         ).get
@@ -140,12 +140,12 @@ class Flush:
             return ABSENT, ABSENT
         return row[0], row[1]
 
-    def _settle_number(self, head: Head) -> None:
+    def _assign_number(self, head: Head) -> None:
         """Give a new space its number."""
         if head.id < 0:
             head.id = _new_number(self._execute, head.name)
 
-    def _changed(self, space: str) -> None:
+    def _mark_changed(self, space: str) -> None:
         self.changed.add(space)
         self.wrote = True
 
@@ -164,7 +164,7 @@ class Flush:
             revision.remove()
             head.expiry_ms = self._first_expiry(head)
             revision.log()
-            self._changed(space)
+            self._mark_changed(space)
         else:  # what would have expired was renewed or deleted
             head.correct_expiry(self._execute, self._first_expiry(head))
             self.wrote = True
@@ -193,12 +193,12 @@ class Flush:
         old = head.id
         self._execute("UPDATE spaces SET name = NULL WHERE id = ?", (old,))
         head.id = _new_number(self._execute, head.name, old)
-        retries.move(self._execute, old, head.id, head.now_ms)
+        retries.reassign(self._execute, old, head.id, head.now_ms)
         nonce = self._next_nonce()
         head.floor, head.floor_nonce = head.revision + 1, nonce
         head.kept_bytes, head.expiry_ms = 0, None
         head.advance(self._execute, size_bytes=0, token=None, nonce=nonce, changes=b"")
-        self._changed(space)
+        self._mark_changed(space)
 
     def collect(self, limit: int) -> int:
         """Remove up to `limit` rows of dropped spaces, and return how many; 0 when none are left."""
@@ -218,7 +218,7 @@ def _new_number(execute: Execute, name: bytes, old: int | None = None) -> int:
     return number
 
 
-def _stamped_twice(batch: Batch, revision: int) -> InvalidError | None:
+def _stamp_error(batch: Batch, revision: int) -> InvalidError | None:
     if len(batch.writes) < 2 or not any(type(write) is Put and write.stamp for write in batch.writes):
         return None
     keys = {

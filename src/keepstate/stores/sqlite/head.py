@@ -90,7 +90,7 @@ class Head:
             ),
         )  # fmt: skip
         if (leap := detect_leap(self.revision, self.stored_ms, self.now_ms)) is not None:
-            execute("UPDATE spaces SET leap = ? WHERE id = ?", (schema.leap_bytes(leap), self.id))
+            execute("UPDATE spaces SET leap = ? WHERE id = ?", (schema.encode_leap(leap), self.id))
         self.stored_ms = self.now_ms
 
     def correct_expiry(self, execute: Execute, expiry_ms: int | None) -> None:

@@ -50,7 +50,7 @@ def reserve(connection: apsw.Connection) -> None:
     connection.reserve_bytes(reserve=_CHECKSUM_BYTES)
 
 
-def refuse_unchecked(execute: Execute, path: str) -> None:
+def require_checksums(execute: Execute, path: str) -> None:
     """Raise `CorruptError` if the file's first page says that there are no checksums."""
     execute("SELECT count(*) FROM sqlite_schema").fetchall()
     is_checked: Any = execute("PRAGMA checksum_verification").get

@@ -63,7 +63,7 @@ def read(execute: Execute, head: Head, path: str, keys: Sequence[bytes], at_ms: 
             continue
         value, version, created, expires_at_ms, seal = row
         if seal != schema.entry_seal(key, value, version, expires_at_ms):
-            raise schema.damaged(f"the entry of {key!r}", path, head.name)
+            raise schema.damage_error(f"the entry of {key!r}", path, head.name)
         size += len(value)
         if size > limits.READ_BYTES:
             check_read_size(head.name.decode(), size)
@@ -94,7 +94,7 @@ def scan(
             return Page(found, last, head.revision, head.now_ms, head.nonce)
         if expires_at_ms is None or expires_at_ms > at_ms:
             if seal != schema.entry_seal(key, value, version, expires_at_ms):
-                raise schema.damaged(f"the entry of {key!r}", path, head.name)
+                raise schema.damage_error(f"the entry of {key!r}", path, head.name)
             size += len(value)
             if size > limits.PAGE_BYTES and found:
                 return Page(found, last, head.revision, head.now_ms, head.nonce)
@@ -126,7 +126,7 @@ def changes(execute: Execute, head: Head, path: str, after: int, limit: int) -> 
         (first + after, last),
     ):
         if row != first + upto + 1 or seal != schema.log_seal(row, nonce, encoded):
-            raise schema.damaged(f"revision {upto + 1}", path, head.name)
+            raise schema.damage_error(f"revision {upto + 1}", path, head.name)
         upto += 1
         nonces[upto] = nonce
         items += decode(encoded, upto)
@@ -149,21 +149,21 @@ def _nonce_of(execute: Execute, head: Head, revision: int) -> bytes:
 def leap(execute: Execute, name: bytes) -> Leap | None:
     """Return the last leap of a space's time."""
     stored: Any = execute("SELECT leap FROM spaces WHERE name = ?", (name,)).get
-    return schema.leap_in(stored)
+    return schema.decode_leap(stored)
 
 
 def spaces(execute: Execute, prefix: str, after: str | None, limit: int) -> list[str]:
     """Return names of spaces that hold something."""
     start = prefix.encode()
     names = execute(_SPACES, (start, (after or "").encode(), start + b"\xff", limit))
-    return [schema.name_in(name) for (name,) in names]
+    return [schema.decode_name(name) for (name,) in names]
 
 
 def expired_spaces(execute: Execute, prefix: str, clock_ms: int, limit: int) -> list[str]:
     """Return up to `limit` names of spaces with an expired entry, jumping from space to space."""
     start = prefix.encode()
     names = execute(_EXPIRED, (start, start + b"\xff", clock_ms, limit))
-    return [schema.name_in(name) for (name,) in names]
+    return [schema.decode_name(name) for (name,) in names]
 
 
 def has_garbage(execute: Execute) -> bool:

@@ -73,8 +73,8 @@ class Readers:
 
     # ---- forking
 
-    def hold(self, timeout_s: float) -> bool:
-        """Take all connections until `let_go`, and return whether no read is under way."""
+    def pause(self, timeout_s: float) -> bool:
+        """Take all connections until `resume`, and return whether no read is under way."""
         self._changing.acquire()
         deadline_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
         self._held: list[_Reader] = []
@@ -87,8 +87,8 @@ class Readers:
                 sleep(_LOOK_S)
         return True
 
-    def let_go(self) -> None:
-        """End `hold`."""
+    def resume(self) -> None:
+        """End `pause`."""
         self._idle += self._held
         self._held = []
         self._changing.release()

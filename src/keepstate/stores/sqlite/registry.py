@@ -27,7 +27,7 @@ _open: dict[Identity, Database] = {}
 _forgotten: deque[Database] = deque()
 _busy_at_fork: set[Identity] = set()
 _held_for_fork: list[tuple[Database, bool]] = []
-_hears_forks = False
+_has_fork_hooks = False
 
 
 def acquire(path: str, durability: Durability, wait_s: float) -> Database:
@@ -39,7 +39,7 @@ def acquire(path: str, durability: Durability, wait_s: float) -> Database:
     """
     path = os.path.realpath(path)
     with _lock:
-        _hear_forks()
+        _register_fork_hooks()
         _close_forgotten()
         file = identity(path)
         if file in _busy_at_fork:
@@ -101,21 +101,21 @@ def _is_last(database: Database) -> bool:
     return database.users == 0
 
 
-def _hear_forks() -> None:
-    global _hears_forks
-    if not _hears_forks and hasattr(os, "register_at_fork"):
+def _register_fork_hooks() -> None:
+    global _has_fork_hooks
+    if not _has_fork_hooks and hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_before_fork, after_in_parent=_in_parent, after_in_child=_in_child)
-        _hears_forks = True
+        _has_fork_hooks = True
 
 
 def _before_fork() -> None:
     _lock.acquire()
-    _held_for_fork.extend((database, database.hold(FORK_WAIT_S)) for database in _open.values())
+    _held_for_fork.extend((database, database.pause(FORK_WAIT_S)) for database in _open.values())
 
 
 def _in_parent() -> None:
     for database, _ in _held_for_fork:
-        database.let_go()
+        database.resume()
     _held_for_fork.clear()
     _lock.release()
 

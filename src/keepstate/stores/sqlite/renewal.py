@@ -15,14 +15,14 @@ from typing import Any, Literal
 import apsw
 
 from keepstate.stores.sqlite import pages, schema
-from keepstate.stores.sqlite.durable_mark import Newest, refuse_cut_off
+from keepstate.stores.sqlite.durable_mark import Newest, require_whole_file
 from keepstate.stores.sqlite.statements import Execute, execute_on
 
 _log = logging.getLogger("keepstate.stores")
 
 
 @contextmanager
-def settled(path: str, newest: Newest, wait_s: float) -> Generator[None]:
+def opening_guard(path: str, newest: Newest, wait_s: float) -> Generator[None]:
     """Make sure of what stands before it is opened, and that meanwhile nobody else is the last to close it.
 
     The caller holds the lock file. Takes long only where another program moved the log.
@@ -30,13 +30,13 @@ def settled(path: str, newest: Newest, wait_s: float) -> Generator[None]:
     Raises:
         CorruptError: Something that was acknowledged is not there.
     """
-    if refuse_cut_off(path):
+    if require_whole_file(path):
         newest.note(0)
         yield
         return
-    held = _hold(path, wait_s)
+    held = _open_held(path, wait_s)
     try:
-        if newest.has_lost_its_log():
+        if newest.has_lost_log():
             _renew(held, path)
         newest.check(execute_on(held))
         yield
@@ -44,7 +44,7 @@ def settled(path: str, newest: Newest, wait_s: float) -> Generator[None]:
         held.close()
 
 
-def _hold(path: str, wait_s: float) -> apsw.Connection:
+def _open_held(path: str, wait_s: float) -> apsw.Connection:
     connection = apsw.Connection(path, flags=apsw.SQLITE_OPEN_READWRITE, vfs=pages.file_system())
     try:
         connection.set_busy_timeout(int(wait_s * 1000))

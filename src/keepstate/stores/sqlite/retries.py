@@ -69,7 +69,7 @@ def find(execute: Execute, space: int, name: str, token: bytes, now_ms: int) -> 
     return InvalidError(message)
 
 
-def move(execute: Execute, space: int, to: int, now_ms: int) -> None:
+def reassign(execute: Execute, space: int, to: int, now_ms: int) -> None:
     """Hand a space's answers on to the number that it has after a drop."""
     forget(execute, space, now_ms)
     execute("UPDATE retries SET space = ? WHERE space = ?", (to, space))

@@ -56,7 +56,7 @@ class Revision:
 
     def look_up_removal(self, key: bytes) -> None:
         """Plan the removal of a key; an absent one is no change."""
-        row = self._row(key) if key[0] == WITH_VALUES else self._stands(key)
+        row = self._row(key) if key[0] == WITH_VALUES else self._exists(key)
         if row is None:
             return
         self._removed.append(key)
@@ -67,7 +67,7 @@ class Revision:
                 self.replaced_bytes += len(old)
             self._logged_removals.append((key, DELETED, old, None))
 
-    def _stands(self, key: bytes) -> Any:
+    def _exists(self, key: bytes) -> Any:
         return self._execute("SELECT 1 FROM entries WHERE space = ? AND key = ?", (self._head.id, key)).get
 
     def _row(self, key: bytes) -> tuple[int, int | None, int, bytes] | None:
@@ -76,7 +76,7 @@ class Revision:
             (self._head.id, key),
         ).get
         if row is not None and row[2] != schema.entry_seal(key, row[3], row[0], row[1]):
-            raise schema.damaged(f"the entry of {key!r}", self._path, self._head.name)
+            raise schema.damage_error(f"the entry of {key!r}", self._path, self._head.name)
         return row
 
     # ---- writing

@@ -123,7 +123,7 @@ def log_range(space: int) -> tuple[int, int]:
     return first, first | LAST_REVISION
 
 
-def name_in(stored: bytes) -> str:
+def decode_name(stored: bytes) -> str:
     """Return the name of a space as its row has it.
 
     Raises:
@@ -136,12 +136,12 @@ def name_in(stored: bytes) -> str:
         raise CorruptError(f"{place} is damaged: it is no UTF-8", place=place) from error
 
 
-def leap_in(stored: bytes | None) -> Leap | None:
+def decode_leap(stored: bytes | None) -> Leap | None:
     """Return the leap that a row of `spaces` has; None for none, or for what is no leap."""
     return Leap(*_LEAP.unpack(stored)) if stored is not None and len(stored) == _LEAP.size else None
 
 
-def leap_bytes(leap: Leap) -> bytes:
+def encode_leap(leap: Leap) -> bytes:
     """Return a leap as its row has it."""
     return _LEAP.pack(*leap)
 
@@ -156,7 +156,7 @@ def log_seal(row: int, nonce: bytes, changes: bytes) -> int:
     return crc32(changes, crc32(nonce, row & 0xFFFFFFFF))
 
 
-def damaged(what: str, path: str, space: bytes) -> CorruptError:
+def damage_error(what: str, path: str, space: bytes) -> CorruptError:
     """Return the error that names a row whose bytes are not what was written."""
     name = space.decode()
     return CorruptError(

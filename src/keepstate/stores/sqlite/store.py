@@ -181,14 +181,14 @@ class SqliteStore(StoreBase):
             ) from error
 
     async def _close(self) -> None:
-        database, self._database = self._opened, None
+        database, self._database = self._open_database, None
         poller, self._poller = self._poller, None
         database.leave(self.notify)
         self._forgets.detach()
-        await self._runner.call(_let_go, database, poller)
+        await self._runner.call(_release, database, poller)
 
     @property
-    def _opened(self) -> Database:
+    def _open_database(self) -> Database:
         if self._database is None:
             raise ClosedError(f"{self!r} is not open; open it first")
         return self._database
@@ -215,15 +215,15 @@ class SqliteStore(StoreBase):
             return error
 
     def _write(self, work: Callable[[Flush], T]) -> T:
-        database = self._opened
+        database = self._open_database
         changed: set[str] = set()
 
-        def work_and_tell(flush: Flush) -> T:
+        def work_and_record(flush: Flush) -> T:
             nonlocal changed
             changed = flush.changed
             return work(flush)
 
-        answer = database.write(work_and_tell, self._clock)
+        answer = database.write(work_and_record, self._clock)
         for space in changed:
             database.hint(space)
         return answer
@@ -237,7 +237,7 @@ class SqliteStore(StoreBase):
 
     def _collect(self) -> None:
         """Remove the rows of dropped spaces, this one's and those that another process was killed over."""
-        while self._opened.read(queries.has_garbage):
+        while self._open_database.read(queries.has_garbage):
             self._write(lambda flush: flush.collect(_COLLECTED_AT_ONCE))
 
     async def _sweep(self, prefix: str, limit: int) -> int:
@@ -246,7 +246,7 @@ class SqliteStore(StoreBase):
     def _sweep_here(self, prefix: str, limit: int) -> int:
         self._collect()
         clock_ms = self._clock.now_ms()
-        spaces = self._opened.read(lambda execute: queries.expired_spaces(execute, prefix, clock_ms, limit))
+        spaces = self._open_database.read(lambda execute: queries.expired_spaces(execute, prefix, clock_ms, limit))
         removed = 0
         for space in spaces:
             if removed < limit:
@@ -267,22 +267,22 @@ class SqliteStore(StoreBase):
         return await self._runner.call(self._look, space, queries.changes, after, limit)
 
     async def _last_leap(self, space: str) -> Leap | None:
-        database, name = self._opened, space.encode()
+        database, name = self._open_database, space.encode()
         return await self._runner.call(lambda: database.read(lambda execute: queries.leap(execute, name)))
 
     async def _second_clock_ms(self, space: str) -> int:
         clock = self._clock
-        return await self._runner.call(self._opened.second_clock.read_ms, clock, clock.now_ms())
+        return await self._runner.call(self._open_database.second_clock.read_ms, clock, clock.now_ms())
 
     async def _spaces(self, prefix: str, after: str | None, limit: int) -> list[str]:
-        database = self._opened
+        database = self._open_database
         return await self._runner.call(
             lambda: database.read(lambda execute: queries.spaces(execute, prefix, after, limit))
         )
 
     def _look(self, space: str, work: Callable[..., T], *args: object) -> T:
         """Return what `work` returns from one moment of the space."""
-        database, clock_ms = self._opened, self._clock.now_ms()
+        database, clock_ms = self._open_database, self._clock.now_ms()
 
         def look(execute: Execute) -> T:
             head = Head.read(execute, space.encode())
@@ -295,7 +295,7 @@ class SqliteStore(StoreBase):
     # ---- hints
 
     async def _wait(self, spaces: Collection[str], timeout_s: float) -> Collection[str]:
-        database = self._opened
+        database = self._open_database
         if self._poller is None:
             self._poller = await self._runner.call(database.poller)
         deadline_s = SYSTEM_CLOCK.monotonic_s() + timeout_s
@@ -339,9 +339,9 @@ def _sweep_space(flush: Flush, *, space: str, limit: int) -> int:
     return flush.sweep(space, limit)
 
 
-def _let_go(database: Database, poller: Poller | None) -> None:
+def _release(database: Database, poller: Poller | None) -> None:
     if poller is not None:
-        database.give_back(poller)
+        database.close_poller(poller)
     registry.release(database)
 
 

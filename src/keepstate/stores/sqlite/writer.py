@@ -29,11 +29,11 @@ from keepstate.stores.clock_leaps import SecondClock
 from keepstate.stores.protocol import Durability
 from keepstate.stores.sqlite import checkpoint, failures, schema
 from keepstate.stores.sqlite.connection import connect, prepare
-from keepstate.stores.sqlite.durable_mark import Newest, refuse_without_log
+from keepstate.stores.sqlite.durable_mark import Newest, require_log
 from keepstate.stores.sqlite.files import Files
 from keepstate.stores.sqlite.flush import Flush
 from keepstate.stores.sqlite.lock import FileLock
-from keepstate.stores.sqlite.renewal import settled
+from keepstate.stores.sqlite.renewal import opening_guard
 from keepstate.stores.sqlite.statements import execute_on
 
 T = TypeVar("T")
@@ -58,7 +58,7 @@ class Writer:
         self._is_closed = False
         self._failure: str | None = None
         self._log_pages = 0
-        refuse_without_log(path)
+        require_log(path)
         self._lock = FileLock(path)
         self._newest = Newest(self._lock.descriptor, path, durability)
         self.second_clock = SecondClock(self._lock.descriptor, f"{path}.lock")
@@ -74,7 +74,7 @@ class Writer:
         try:
             self._lock.acquire(self._wait_s)
             self._lock.keep_private(self._path)
-            with settled(self._path, self._newest, self._wait_s):
+            with opening_guard(self._path, self._newest, self._wait_s):
                 connections.append(connect(self._path, durability, self._wait_s, creates=True))
                 prepare(connections[0], self._path)
                 connections.append(connect(self._path, durability, self._wait_s))
@@ -125,7 +125,7 @@ class Writer:
     def _check_usable(self) -> None:
         if self._is_closed:
             raise ClosedError(f"{self._path} is closed; open it again")
-        self.files.refuse_moved()
+        self.files.require_unchanged()
         if self._failure is not None:
             raise StorageError(f"{self._failure}; nothing was written")
 
@@ -143,13 +143,13 @@ class Writer:
             except apsw.Error:  # none was begun, or SQLite undid it by itself
                 pass
             if isinstance(error, apsw.Error):
-                raise self._failed(error, is_committing=is_committing) from error
+                raise self._map_error(error, is_committing=is_committing) from error
             raise
         return answer, _newest_row(flush)
 
-    def _failed(self, error: apsw.Error, *, is_committing: bool) -> StorageError:
+    def _map_error(self, error: apsw.Error, *, is_committing: bool) -> StorageError:
         if failures.lacks_room(error, self._connection.system_errno):
-            return failures.no_room(error, self._path)
+            return failures.full_error(error, self._path)
         if not failures.is_io_failure(error):
             return failures.storage_error(error, self._path)
         self._turn_read_only(error)
@@ -183,7 +183,7 @@ class Writer:
         try:
             try:
                 self._execute("BEGIN IMMEDIATE")  # against programs that know nothing of the lock file
-                is_all = checkpoint.move(self._checkpointer, self._path)
+                is_all = checkpoint.move_log(self._checkpointer, self._path)
             finally:
                 try:  # noqa: SIM105  as above
                     self._execute("ROLLBACK")
@@ -219,7 +219,7 @@ class Writer:
         try:
             self._lock.acquire(self._wait_s)
             self.files.begin()  # SQLite would move the zeros of a log that was cut off over sound pages
-            checkpoint.move_all(self._checkpointer)
+            checkpoint.empty_log(self._checkpointer)
             self._newest.take_back()
         except StoreUnavailableError:
             return  # who holds it has the file open, and closes it later
@@ -232,13 +232,13 @@ class Writer:
 
     # ---- forking
 
-    def hold(self, timeout_s: float) -> bool:
-        """Keep writers waiting until `let_go`, and return whether none is at work."""
+    def pause(self, timeout_s: float) -> bool:
+        """Keep writers waiting until `resume`, and return whether none is at work."""
         self._is_held = self._writing.acquire(timeout=timeout_s)
         return self._is_held
 
-    def let_go(self) -> None:
-        """End `hold`."""
+    def resume(self) -> None:
+        """End `pause`."""
         if self._is_held:
             self._writing.release()
 
